@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "channel.hpp"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "worker.hpp"
+
+/// The header of every message between channels; `large` sizes follow it. Little-endian, as every machine here.
+struct Wire {
+    static constexpr uint32_t magic_value = 0x74666577;  // "weft"
+    uint32_t magic;
+    uint16_t kind, large;
+    uint64_t channel;   // the receiver's id, told only in the handshake
+    uint64_t number;    // data: sequence; goodbye: count of messages sent
+    uint64_t consumed;  // charge of the messages read so far, of the other direction
+};
+
+namespace {
+
+enum Kind : uint16_t { data_kind = 1, credit_kind, goodbye_kind, acknowledge_kind, abort_kind };
+
+// A peer's memory is bounded by its credit, so this many messages out of order are garbage.
+constexpr uint64_t max_ahead = 1 << 20;
+
+void sent(void *request, ucs_status_t status, void *user_data) {
+    auto *r = static_cast<Request *>(user_data);
+    r->ucx = nullptr;
+    ucp.request_free(request);
+    r->end(status);
+}
+
+// Control messages have neither buffer nor waiter; one that fails fails with its link.
+void told(void *request, ucs_status_t, void *) { ucp.request_free(request); }
+
+std::shared_ptr<const Fault> make_fault(const char *error, std::string text) {
+    return std::make_shared<const Fault>(Fault{error, std::move(text)});
+}
+
+}  // namespace
+
+// ---- link -------------------------------------------------------------------------------------------------
+
+void Link::lose(const std::string &reason) noexcept {
+    if (lost) return;
+    lost = true;
+    auto why = make_fault("PeerLostError", name + ": " + reason);
+    for (Channel *channel : std::unordered_set<Channel *>(channels)) channel->lose(why);
+    release();
+}
+
+void Link::release() noexcept {
+    if (fd >= 0) {
+        epoll_ctl(worker->epoll_fd, EPOLL_CTL_DEL, fd, nullptr);
+        keep_in_child(fd);
+        ::close(fd);
+        fd = -1;
+    }
+    if (endpoint) worker->force_close(endpoint);
+    endpoint = nullptr;
+}
+
+// ---- sending ----------------------------------------------------------------------------------------------
+
+bool Channel::may_send(size_t charge) const noexcept {
+    return sent_charge == credited || sent_charge - credited + charge <= window;
+}
+
+static size_t charge_of(size_t nbytes) noexcept {
+    return (nbytes < Channel::rendezvous_nbytes ? nbytes : 0) + Channel::message_charge;
+}
+
+nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest) {
+    Request *r;
+    nb::object request = make_request(worker, owner, "send", 0, &r);
+    r->channel = this;
+    if (closed || closing)
+        raise("ClosedError", "send to " + name + ": the connection was closed by this side", "send");
+    r->buffer.acquire(first, false, "send");
+    r->nbytes = r->buffer.nbytes();
+    size_t large = rest.is_none() ? 0 : nb::len(rest);
+    if (large > max_segments)
+        raise("InvalidParamError", "send: more than " + std::to_string(max_segments) + " large segments", "send");
+    if (large) {
+        r->parts = std::make_unique<Parts>();
+        r->parts->buffers.reserve(large);
+        if (r->buffer.nbytes()) r->parts->iov.push_back({r->buffer.data(), r->buffer.nbytes()});
+        for (nb::handle item : rest) {
+            Buffer part;
+            part.acquire(item, false, "send");
+            if (part.nbytes()) r->parts->iov.push_back({part.data(), part.nbytes()});
+            r->nbytes += part.nbytes();
+            r->parts->buffers.push_back(std::move(part));
+        }
+    }
+    if (fault) {
+        r->fault = fault;
+        r->complete_now(UCS_OK);
+        return request;
+    }
+    if (queue.empty() && may_send(charge_of(r->nbytes))) {
+        post(r);
+    } else {
+        r->hold();
+        queue.push_back(r);
+    }
+    return request;
+}
+
+void Channel::post(Request *r) noexcept {
+    size_t large = r->parts ? r->parts->buffers.size() : 0;
+    uint64_t stack[8 + sizeof(Wire) / 8];
+    std::unique_ptr<uint64_t[]> heap;
+    uint64_t *header = stack;
+    if (large > 8) {
+        heap.reset(new uint64_t[large + sizeof(Wire) / 8]);
+        header = heap.get();
+    }
+    Wire wire{Wire::magic_value, data_kind, uint16_t(large), remote, next_sequence++, consumed};
+    std::memcpy(header, &wire, sizeof wire);
+    for (size_t i = 0; i < large; ++i) header[sizeof(Wire) / 8 + i] = r->parts->buffers[i].nbytes();
+    reported = consumed;
+    sent_charge += charge_of(r->nbytes);
+
+    ucp_request_param_t param;
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
+                         UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param.flags = UCP_AM_SEND_FLAG_COPY_HEADER;
+    if (r->nbytes >= rendezvous_nbytes) param.flags |= UCP_AM_SEND_FLAG_RNDV;
+    param.cb.send = sent;
+    param.user_data = r;
+    param.memory_type = UCS_MEMORY_TYPE_HOST;
+    param.datatype = ucp_dt_make_contig(1);
+    if (large) param.datatype = UCP_DATATYPE_IOV;
+    const void *buffer = large ? static_cast<void *>(r->parts->iov.data()) : r->buffer.data();
+    size_t count = large ? r->parts->iov.size() : r->buffer.nbytes();
+    void *request = ucp.am_send_nbx(link->endpoint, channel_am_id, header, sizeof(Wire) + large * 8, buffer, count, &param);
+    if (UCS_PTR_IS_PTR(request)) {
+        r->ucx = request;
+        r->hold();
+    } else if (r->held) {
+        r->end(UCS_PTR_STATUS(request));
+    } else {
+        r->complete_now(UCS_PTR_STATUS(request));
+    }
+}
+
+void Channel::post_queue() noexcept {
+    while (!queue.empty() && may_send(charge_of(queue.front()->nbytes))) {
+        Request *r = queue.front();
+        queue.pop_front();
+        post(r);
+    }
+    if (closing && queue.empty() && !goodbye_sent && !closed) {
+        goodbye_sent = true;
+        tell(goodbye_kind, next_sequence);
+    }
+}
+
+void Channel::tell(uint16_t kind, uint64_t number) noexcept {
+    if (link->lost || !link->endpoint) return;
+    Wire wire{Wire::magic_value, kind, 0, remote, number, consumed};
+    reported = consumed;
+    ucp_request_param_t param;
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_COPY_HEADER | UCP_AM_SEND_FLAG_EAGER;
+    param.cb.send = told;
+    ucp.am_send_nbx(link->endpoint, channel_am_id, &wire, sizeof wire, nullptr, 0, &param);
+}
+
+// ---- receiving --------------------------------------------------------------------------------------------
+
+nb::object Channel::recv(PyObject *owner) {
+    Request *r;
+    nb::object request = make_request(worker, owner, "recv", 0, &r);
+    r->channel = this;
+    r->kind = Request::Kind::message;
+    if (closed || closing)
+        raise("ClosedError", "recv from " + name + ": the connection was closed by this side", "recv");
+    if (waiters.empty())
+        if (Message *m = take()) {
+            r->message.reset(m);
+            r->complete_now(UCS_OK);
+            answer();
+            acknowledge();
+            return request;
+        }
+    r->hold();
+    waiters.push_back(r);
+    answer();
+    deliver();
+    return request;
+}
+
+ucs_status_t Channel::on_message(const Wire &wire, const uint64_t *sizes, void *data, size_t nbytes,
+                                 bool rendezvous) noexcept {
+    if (wire.consumed > credited && wire.consumed <= sent_charge) {
+        credited = wire.consumed;
+        post_queue();
+    }
+    switch (wire.kind) {
+    case data_kind: break;
+    case goodbye_kind:
+        ended = true;
+        remote_count = wire.number;
+        acknowledge();
+        if (closing) return finish_close(nullptr), UCS_OK;
+        if (!fault) {
+            auto why = make_fault("PeerClosedError", name + ": the peer has closed the connection");
+            fault = why;
+            for (Request *r : queue) r->fail(why), r->end(UCS_OK);
+            queue.clear();
+        }
+        end_waiters();
+        return UCS_OK;
+    case acknowledge_kind:
+        if (goodbye_sent) finish_close(nullptr);
+        return UCS_OK;
+    case abort_kind:
+        lose(make_fault("PeerLostError", name + ": the peer aborted the connection"));
+        return UCS_OK;
+    default: return UCS_OK;
+    }
+    uint64_t index = wire.number - head;
+    if (closed || lost || closing || wire.number < head || index > max_ahead) return UCS_OK;
+    while (inbox.size() <= index) inbox.push_back(nullptr);
+    if (inbox[index]) return UCS_OK;
+
+    auto *m = new Message;
+    m->sequence = wire.number;
+    m->nbytes = nbytes;
+    m->charge = charge_of(nbytes);
+    m->worker = worker->handle;
+    size_t rest = 0;
+    for (size_t i = 0; i < wire.large; ++i) rest += sizes[i];
+    m->sizes.push_back(nbytes - rest);
+    m->sizes.insert(m->sizes.end(), sizes, sizes + wire.large);
+    m->sink = this;
+    m->arrived = [](Message *message, void *sink) { static_cast<Channel *>(sink)->accept(message); };
+    inbox[index] = m;
+    if (rendezvous) {
+        m->descriptor = data;
+        auto at = held.end();
+        while (at != held.begin() && (*std::prev(at))->sequence > m->sequence) --at;
+        held.insert(at, m);
+        answer();
+        return UCS_INPROGRESS;
+    }
+    unread_nbytes += nbytes;
+    if (!m->copy(data)) m->status = UCS_ERR_NO_MEMORY, m->ready = true;
+    accept(m);
+    return UCS_OK;
+}
+
+// Answer the rendezvous that a reader waits for, and as many more as may lie here unread.
+void Channel::answer() noexcept {
+    while (!held.empty()) {
+        Message *m = held.front();
+        uint64_t position = m->sequence - head + returned.size();
+        if (position >= waiters.size() && unread_nbytes + m->nbytes > landing_limit) return;
+        held.pop_front();
+        unread_nbytes += m->nbytes;
+        m->land();
+    }
+}
+
+// `m` is complete, or failed.
+void Channel::accept(Message *m) noexcept {
+    if (m->status != UCS_OK) {
+        auto why = m->status == UCS_ERR_NO_MEMORY
+                       ? make_fault("NoMemoryError", name + ": no memory for a message of " + std::to_string(m->nbytes) + " B")
+                       : make_fault("PeerLostError", name + ": " + ucx_status_string(m->status));
+        tell(abort_kind, 0);
+        return lose(why);
+    }
+    ++received;
+    deliver();
+    acknowledge();
+}
+
+Message *Channel::take() noexcept {
+    if (!returned.empty()) {
+        Message *m = returned.front();
+        returned.pop_front();
+        return m;
+    }
+    if (inbox.empty() || !inbox.front() || !inbox.front()->ready || inbox.front()->status != UCS_OK) return nullptr;
+    Message *m = inbox.front();
+    inbox.pop_front();
+    ++head;
+    unread_nbytes -= m->nbytes;
+    consumed += m->charge;
+    // A quarter of the window is left unreported at most, so a sender never waits for what was read long ago.
+    if (consumed - reported >= window / 4 && !ended) tell(credit_kind, 0);
+    return m;
+}
+
+void Channel::deliver() noexcept {
+    bool any = false;
+    while (!waiters.empty()) {
+        Message *m = take();
+        if (!m) break;
+        Request *r = waiters.front();
+        waiters.pop_front();
+        r->message.reset(m);
+        r->end(UCS_OK);
+        any = true;
+    }
+    if (any) answer();
+    end_waiters();
+}
+
+void Channel::return_message(std::unique_ptr<Message> message) noexcept {
+    if (closed) return;
+    auto at = returned.begin();
+    while (at != returned.end() && (*at)->sequence < message->sequence) ++at;
+    returned.insert(at, message.release());
+    deliver();
+}
+
+// Waiters that nothing can reach any more end with the connection's fault.
+void Channel::end_waiters() noexcept {
+    if (!fault || waiters.empty()) return;
+    bool more = !returned.empty() || (ended && !lost && head < remote_count) ||
+                (!inbox.empty() && inbox.front() && inbox.front()->ready && inbox.front()->status == UCS_OK);
+    if (more) return;
+    for (Request *r : waiters) r->fail(fault), r->end(UCS_OK);
+    waiters.clear();
+}
+
+bool Channel::withdraw(Request *request) noexcept {
+    for (auto *list : {&waiters, &queue})
+        for (auto it = list->begin(); it != list->end(); ++it)
+            if (*it == request) {
+                list->erase(it);
+                return true;
+            }
+    return false;
+}
+
+// ---- ending -----------------------------------------------------------------------------------------------
+
+void Channel::acknowledge() noexcept {
+    if (!ended || acknowledged || !(closing || received >= remote_count)) return;
+    acknowledged = true;
+    tell(acknowledge_kind, 0);
+}
+
+nb::object Channel::close(PyObject *owner) {
+    Request *r;
+    nb::object request = make_request(worker, owner, "close", 0, &r);
+    r->channel = this;
+    if (closed || close_request) {
+        if (close_request) raise("ClosedError", "close of " + name + ": already being closed", "close");
+        r->complete_now(UCS_OK);
+        return request;
+    }
+    closing = true;
+    auto why = make_fault("ClosedError", name + ": the connection was closed by this side");
+    for (Request *waiter : waiters) waiter->fail(why), waiter->end(UCS_OK);
+    waiters.clear();
+    if (lost || ended) {
+        if (lost) r->fault = fault;
+        acknowledge();
+        finish_close(nullptr);
+        r->complete_now(UCS_OK);
+        return request;
+    }
+    close_request = r;
+    r->hold();
+    post_queue();
+    return request;
+}
+
+// The last word of a close: `why` if the peer was lost before it acknowledged.
+void Channel::finish_close(const std::shared_ptr<const Fault> &why) noexcept {
+    Request *r = close_request;
+    close_request = nullptr;
+    auto self = shared_from_this();
+    closed = true;
+    if (!fault || ended) fault = make_fault("ClosedError", name + ": the connection was closed by this side");
+    clear();
+    unregister();
+    if (r) {
+        if (why) r->fail(why);
+        r->end(UCS_OK);
+    }
+}
+
+void Channel::abort(const char *error, const std::string &reason, bool tell_peer) noexcept {
+    if (closed) return;
+    if (tell_peer && !lost && !ended) tell(abort_kind, 0);
+    fault = make_fault(error, name + ": " + reason);
+    closed = closing = true;
+    worker->fail_channel(this, fault);
+    auto self = shared_from_this();
+    clear();
+    unregister();
+    Request *r = close_request;
+    close_request = nullptr;
+    if (r) r->fail(fault), r->end(UCS_OK);
+}
+
+void Channel::lose(const std::shared_ptr<const Fault> &why) noexcept {
+    if (lost || closed) return;
+    lost = true;
+    if (!fault) fault = why;
+    for (Message *m : held) m->drop();
+    held.clear();
+    for (Request *r : queue) r->fail(why), r->end(UCS_OK);
+    queue.clear();
+    worker->fail_channel(this, fault);
+    end_waiters();
+    if (closing) finish_close(why);
+}
+
+void Channel::clear() noexcept {
+    for (auto *list : {&waiters, &queue}) {
+        for (Request *r : *list) r->fail(fault), r->end(UCS_OK);
+        list->clear();
+    }
+    held.clear();
+    for (Message *m : inbox) {
+        if (!m) continue;
+        if (m->landing)
+            m->arrived = nullptr;  // deleted when UCX lets go of its blocks
+        else
+            delete m;
+    }
+    inbox.clear();
+    for (Message *m : returned) delete m;
+    returned.clear();
+}
+
+void Channel::unregister() noexcept {
+    link->channels.erase(this);
+    worker->channels.erase(local);
+}
+
+Channel::~Channel() { clear(); }
+
+ChannelObject::~ChannelObject() {
+    if (!channel || in_forked_child) return;
+    auto *w = nb::inst_ptr<Worker>(worker);
+    w->bury([core = std::move(channel)] { core->abort("ClosedError", "the connection was dropped without a close", true); });
+}
+
+// ---- UCX's side -------------------------------------------------------------------------------------------
+
+// Whatever arrives here may come from a stranger: nothing in it is believed before it is checked.
+ucs_status_t on_channel_message(void *arg, const void *header, size_t header_nbytes, void *data, size_t nbytes,
+                                const ucp_am_recv_param_t *param) noexcept {
+    auto *worker = static_cast<Worker *>(arg);
+    Wire wire;
+    if (header_nbytes < sizeof wire) return UCS_OK;
+    std::memcpy(&wire, header, sizeof wire);
+    if (wire.magic != Wire::magic_value || wire.large > Channel::max_segments ||
+        header_nbytes != sizeof wire + wire.large * sizeof(uint64_t))
+        return UCS_OK;
+    uint64_t sizes[Channel::max_segments];
+    std::memcpy(sizes, static_cast<const uint8_t *>(header) + sizeof wire, wire.large * sizeof(uint64_t));
+    size_t left = nbytes;
+    for (size_t i = 0; i < wire.large; ++i) {
+        if (sizes[i] > left) return UCS_OK;
+        left -= sizes[i];
+    }
+    auto found = worker->channels.find(wire.channel);
+    if (found == worker->channels.end()) return UCS_OK;
+    auto channel = found->second;
+    return channel->on_message(wire, sizes, data, nbytes, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A connection: an ordered, bounded, two-way sequence of messages over the link between two workers.
+//
+// UCX pairs endpoints that are made from worker addresses by the order in which they are made, so connections
+// with an endpoint each could be paired crosswise, and closing one would break another. Hence one endpoint pair
+// for each pair of workers (a Link), and connections told apart by an unguessable id in every message's header.
+//
+// Order: messages are numbered, and taken in that order however they arrive. Bounds: a sender may have
+// `window` of charge unread at the other side; an eager message is charged its size, a rendezvous only its
+// descriptor, because it is answered when a reader waits for it or when less than `landing_limit` is unread.
+// Closing: goodbye carries the count of messages; the other side acknowledges when it has them all.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_set>
+
+#include "request.hpp"
+
+struct Worker;
+struct Channel;
+
+/// Owns the endpoint to one remote worker and the socket whose end-of-file tells of that worker's end.
+struct Link {
+    Worker *worker;
+    ucp_ep_h endpoint = nullptr;
+    int fd = -1;
+    bool lost = false;
+    ucs_status_t status = UCS_OK;  // what UCX's error handler said
+    std::string name;              // of the peer, for people
+    std::unordered_set<Channel *> channels;
+
+    /// The other side is gone: end every channel, force the endpoint closed, close the socket.
+    void lose(const std::string &reason) noexcept;
+    void release() noexcept;
+};
+
+struct Channel : std::enable_shared_from_this<Channel> {
+    static constexpr size_t window = 4 << 20;
+    static constexpr size_t rendezvous_nbytes = 256 << 10;  // from here weft asks for rendezvous
+    static constexpr size_t message_charge = 512;           // what any message costs beside its eager bytes
+    static constexpr size_t landing_limit = 16 << 20;
+    static constexpr size_t max_segments = 512;
+
+    Worker *worker;
+    std::shared_ptr<Link> link;
+    uint64_t local, remote;
+    std::string name;
+
+    bool closing = false;   // close was called: no more sends
+    bool closed = false;    // nothing will come or go any more
+    bool ended = false;     // the other side said goodbye
+    bool lost = false;
+    bool goodbye_sent = false, acknowledged = false;
+    std::shared_ptr<const Fault> fault;
+    Request *close_request = nullptr;
+
+    // Outgoing.
+    uint64_t next_sequence = 0, sent_charge = 0, credited = 0;
+    std::deque<Request *> queue;  // wait for credit
+    // Incoming.
+    std::deque<Message *> inbox;   // by sequence from `head` on; null where nothing has arrived yet
+    std::deque<Message *> held;    // rendezvous not yet answered, by sequence
+    std::deque<Message *> returned;  // taken by a request that never delivered it
+    std::deque<Request *> waiters;
+    uint64_t head = 0, received = 0, remote_count = UINT64_MAX, consumed = 0, reported = 0;
+    size_t unread_nbytes = 0;
+
+    ~Channel();
+    nb::object send(PyObject *owner, nb::handle first, nb::handle rest);
+    nb::object recv(PyObject *owner);
+    nb::object close(PyObject *owner);
+    void abort(const char *error, const std::string &reason, bool tell) noexcept;
+    void lose(const std::shared_ptr<const Fault> &why) noexcept;
+    bool withdraw(Request *request) noexcept;
+    void return_message(std::unique_ptr<Message> message) noexcept;
+
+    /// From UCX: one message for this channel. No Python. The status is the active-message callback's.
+    ucs_status_t on_message(const struct Wire &wire, const uint64_t *sizes, void *data, size_t nbytes,
+                            bool rendezvous) noexcept;
+
+  private:
+    bool may_send(size_t charge) const noexcept;
+    void post(Request *request) noexcept;
+    void post_queue() noexcept;
+    void tell(uint16_t kind, uint64_t number) noexcept;
+    void accept(Message *message) noexcept;
+    void answer() noexcept;
+    void deliver() noexcept;
+    Message *take() noexcept;
+    void acknowledge() noexcept;
+    void end_waiters() noexcept;
+    void finish_close(const std::shared_ptr<const Fault> &why) noexcept;
+    void unregister() noexcept;
+    void clear() noexcept;
+};
+
+/// What Python holds: dropping it without a close aborts the channel at the worker's next drain.
+struct ChannelObject {
+    nb::object worker;
+    std::shared_ptr<Channel> channel;
+    ChannelObject(nb::object worker, std::shared_ptr<Channel> channel) : worker(std::move(worker)), channel(std::move(channel)) {}
+    ChannelObject(ChannelObject &&) noexcept = default;
+    ~ChannelObject();
+};
+
+constexpr unsigned channel_am_id = 63;
+ucs_status_t on_channel_message(void *worker, const void *header, size_t header_nbytes, void *data, size_t nbytes,
+                                const ucp_am_recv_param_t *param) noexcept;
+void define_channel(nb::module_ &m);

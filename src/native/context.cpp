@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "context.hpp"
+
+#include <cstdlib>
+
+namespace {
+
+// The floor. UCX checks that its own major is the same and its minor at least this.
+constexpr unsigned api_major = 1, api_minor = 16;
+
+void modify(ucp_config_t *config, const std::string &name, const std::string &value) {
+    check(ucp.config_modify(config, name.c_str(), value.c_str()), "Context", " with " + name + "=" + value);
+}
+
+}  // namespace
+
+Context::Context(nb::dict settings, nb::dict defaults) {
+    ucp_config_t *ucp_config;
+    check(ucp.config_read(nullptr, nullptr, &ucp_config), "Context", ": reading UCX_* from the environment");
+    struct Release {
+        ucp_config_t *config;
+        ~Release() { ucp.config_release(config); }
+    } release{ucp_config};
+
+    for (auto [name, value] : defaults) {
+        std::string key = nb::cast<std::string>(nb::str(name)), text = nb::cast<std::string>(nb::str(value));
+        if (settings.contains(name) || std::getenv(("UCX_" + key).c_str())) continue;
+        modify(ucp_config, key, text);
+        config[name] = nb::make_tuple(text, "weft");
+    }
+    for (auto [name, value] : settings) {
+        std::string key = nb::cast<std::string>(nb::str(name)), text = nb::cast<std::string>(nb::str(value));
+        modify(ucp_config, key, text);
+        config[name] = nb::make_tuple(text, "argument");
+    }
+    ucp_params_t params{};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+    params.features = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+    params.name = "weft";
+    check(ucp.init_version(api_major, api_minor, &params, ucp_config, &handle), "Context");
+}
+
+void Context::close() noexcept {
+    if (handle && !in_forked_child) ucp.cleanup(handle);
+    handle = nullptr;
+}
+
+void define_context(nb::module_ &m) {
+    nb::class_<Context>(m, "Context", "A UCP context: the transports and devices that its workers may use.")
+        .def(nb::init<nb::dict, nb::dict>(), nb::arg("settings"), nb::arg("defaults"))
+        .def("close", [](Context &c) {
+            if (c.workers) raise("InvalidParamError", "close: " + std::to_string(c.workers) + " workers of this context are open; close them first", "close");
+            c.close();
+        }, "Release the context. Idempotent; its workers must be closed before.")
+        .def_ro("config", &Context::config,
+                "Settings that differ from UCX's defaults: name to (value, ``argument`` or ``weft``).");
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Links and channels as Python sees them: made by weft.connect, used through weft.Peer.
+#include <sys/epoll.h>
+
+#include <cstring>
+
+#include "endpoint.hpp"
+
+namespace {
+
+/// What Python holds of a link; the worker owns it too.
+struct LinkObject {
+    nb::object worker;
+    std::shared_ptr<Link> link;
+};
+
+void failed(void *argument, ucp_ep_h, ucs_status_t status) {
+    auto *link = static_cast<Link *>(argument);
+    if (link->lost) return;
+    link->status = status;
+    link->worker->failed_links.push_back(link);
+}
+
+nb::object open_link(nb::handle self, nb::bytes address, int fd, const std::string &name) {
+    auto *w = nb::inst_ptr<Worker>(self);
+    w->check_owner("connect");
+    auto link = std::make_shared<Link>();
+    link->worker = w;
+    link->name = name;
+    link->endpoint = create_endpoint(w, std::string(address.c_str(), address.size()), failed, link.get());
+    if (fd >= 0) {
+        epoll_event event{.events = EPOLLRDHUP, .data = {.ptr = link.get()}};
+        if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+            std::string why = strerror(errno);
+            link->release();
+            raise("NoMemoryError", "connect to " + name + ": epoll: " + why, "connect");
+        }
+        link->fd = fd;
+        close_in_child(fd);
+    }
+    w->links.push_back(link);
+    return nb::cast(LinkObject{nb::borrow(self), link});
+}
+
+nb::object open_channel(LinkObject &self, uint64_t local, uint64_t remote, const std::string &name) {
+    auto *w = nb::inst_ptr<Worker>(self.worker);
+    w->check_owner("connect");
+    if (self.link->lost) raise("PeerLostError", "connect to " + name + ": the peer was lost", "connect");
+    auto channel = std::make_shared<Channel>();
+    channel->worker = w;
+    channel->link = self.link;
+    channel->local = local;
+    channel->remote = remote;
+    channel->name = name;
+    self.link->channels.insert(channel.get());
+    w->channels[local] = channel;
+    return nb::cast(ChannelObject{self.worker, channel});
+}
+
+Channel &usable(nb::handle self, const char *op) {
+    auto *object = nb::inst_ptr<ChannelObject>(self);
+    Channel &channel = *object->channel;
+    if (channel.worker->closed()) [[unlikely]] raise("ClosedError", std::string(op) + " (" + channel.name + "): the worker is closed", op);
+    channel.worker->check_owner(op);
+    return channel;
+}
+
+}  // namespace
+
+void define_channel(nb::module_ &m) {
+    nb::class_<LinkObject>(m, "Link", "The one endpoint between two workers, and the socket that tells of the other's end.")
+        .def("open", &open_channel, nb::arg("local"), nb::arg("remote"), nb::arg("name"))
+        .def("close", [](LinkObject &l) {
+            Worker *w = l.link->worker;
+            if (w->closed() || in_forked_child) return;
+            l.link->lose("the handshake failed");
+            w->links.remove_if([](auto &link) { return link->lost; });
+            w->drain();
+        })
+        .def_prop_ro("lost", [](LinkObject &l) { return l.link->lost; })
+        .def_prop_ro("transports", [](LinkObject &l) {
+            return l.link->endpoint ? transports(l.link->endpoint) : nb::list();
+        }, nb::sig("def transports(self) -> list[str]"));
+    m.def("open_link", &open_link, nb::arg("worker"), nb::arg("address"), nb::arg("fd"), nb::arg("name"),
+          "Connect `worker` to another worker's address. `fd` becomes the link's on success.");
+
+    nb::class_<ChannelObject>(m, "Channel", nb::is_weak_referenceable(), "A connection: ordered messages, bounded on both sides.")
+        .def("send", [](nb::handle self, nb::handle first, nb::handle rest) {
+            return usable(self, "send").send(self.ptr(), first, rest);
+        }, nb::arg("first"), nb::arg("rest") = nb::none(),
+             nb::sig("def send(self, first: collections.abc.Buffer, rest: list[collections.abc.Buffer] | None = None) -> Request"))
+        .def("recv", [](nb::handle self) {
+            Channel &channel = usable(self, "recv");
+            if (!channel.worker->graveyard.empty()) channel.worker->drain();
+            return channel.recv(self.ptr());
+        }, nb::sig("def recv(self) -> Request"))
+        .def("close", [](nb::handle self) {
+            Channel &channel = usable(self, "close");
+            nb::object request = channel.close(self.ptr());
+            channel.worker->drain();
+            return request;
+        }, nb::sig("def close(self) -> Request"))
+        .def("abort", [](nb::handle self, const std::string &reason) {
+            auto *object = nb::inst_ptr<ChannelObject>(self);
+            auto core = object->channel;
+            if (core->closed || core->worker->closed() || in_forked_child) return;
+            // From another thread: the owner does it at its next turn.
+            if (!pthread_equal(core->worker->owner, pthread_self()))
+                return core->worker->bury([core, reason] { core->abort("ClosedError", reason, true); });
+            core->abort("ClosedError", reason, true);
+            core->worker->drain();
+        }, nb::arg("reason") = "the connection was aborted by this side")
+        .def_prop_ro("closed", [](ChannelObject &c) { return c.channel->closed || c.channel->closing || c.channel->worker->closed(); },
+                     "This side has closed or aborted it.")
+        .def_prop_ro("ended", [](ChannelObject &c) { return c.channel->ended || c.channel->lost; },
+                     "The other side has closed it or is gone; messages may be left to receive.")
+        .def_prop_ro("unread_nbytes", [](ChannelObject &c) { return c.channel->unread_nbytes; })
+        .def_prop_ro("transports", [](ChannelObject &c) {
+            auto &link = *c.channel->link;
+            return link.endpoint ? transports(link.endpoint) : nb::list();
+        }, nb::sig("def transports(self) -> list[str]"));
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "message.hpp"
+
+#include <cstring>
+
+namespace {
+
+void landed(void *request, ucs_status_t status, size_t, void *user_data) {
+    auto *message = static_cast<Message *>(user_data);
+    ucp.request_free(request);
+    message->landing = false;
+    message->ready = true;
+    message->status = status;
+    if (message->arrived)
+        message->arrived(message, message->sink);
+    else
+        delete message;
+}
+
+}  // namespace
+
+bool Message::allocate() noexcept {
+    segments.reserve(sizes.size());
+    for (size_t size : sizes) {
+        segments.push_back(Pool::allocate(size));
+        if (!segments.back().data) {
+            segments.clear();
+            return false;
+        }
+    }
+    return true;
+}
+
+bool Message::copy(const void *data) noexcept {
+    if (!allocate()) return false;
+    auto *from = static_cast<const uint8_t *>(data);
+    for (auto &segment : segments) {
+        if (segment.nbytes) std::memcpy(segment.data, from, segment.nbytes);
+        from += segment.nbytes;
+    }
+    ready = true;
+    return true;
+}
+
+void Message::land() noexcept {
+    void *from = descriptor;
+    descriptor = nullptr;
+    if (!allocate()) {
+        ucp.am_data_release(worker, from);
+        status = UCS_ERR_NO_MEMORY;
+        ready = true;
+        arrived(this, sink);
+        return;
+    }
+    ucp_request_param_t param;
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE |
+                         UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param.cb.recv_am = landed;
+    param.user_data = this;
+    param.memory_type = UCS_MEMORY_TYPE_HOST;
+    void *buffer = segments[0].data;
+    size_t count = segments[0].nbytes;
+    param.datatype = ucp_dt_make_contig(1);
+    if (segments.size() > 1) {
+        for (auto &segment : segments)
+            if (segment.nbytes) iov.push_back({segment.data, segment.nbytes});
+        buffer = iov.data();
+        count = iov.size();
+        param.datatype = UCP_DATATYPE_IOV;
+    }
+    landing = true;
+    void *request = ucp.am_recv_data_nbx(worker, from, buffer, count, &param);
+    if (UCS_PTR_IS_PTR(request)) return;
+    landing = false;
+    ready = true;
+    status = UCS_PTR_STATUS(request);
+    arrived(this, sink);
+}
+
+void Message::drop() noexcept {
+    if (descriptor) ucp.am_data_release(worker, descriptor);
+    descriptor = nullptr;
+}
+
+nb::object Message::view() {
+    if (segments.size() == 1) return Pool::view(std::move(segments[0]));
+    nb::object views = nb::steal(PyTuple_New(Py_ssize_t(segments.size())));
+    for (size_t i = 0; i < segments.size(); ++i)
+        PyTuple_SET_ITEM(views.ptr(), Py_ssize_t(i), Pool::view(std::move(segments[i])).release().ptr());
+    return views;
+}

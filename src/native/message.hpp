@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One active message on its way in: a rendezvous that waits for its answer, or data in blocks of the pool.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pool.hpp"
+
+struct Worker;
+
+/// Owns the blocks and, until it is answered or dropped, UCX's descriptor.
+struct Message {
+    uint64_t sequence = 0;
+    size_t nbytes = 0;
+    size_t charge = 0;              // what it cost its sender in credit; 0 once that was returned
+    std::string header;             // low-level active messages only
+    std::vector<size_t> sizes;      // of the segments; they add up to nbytes
+    std::vector<Block> segments;
+    std::vector<ucp_dt_iov_t> iov;
+    ucp_worker_h worker = nullptr;
+    void *descriptor = nullptr;     // a rendezvous not yet answered
+    bool ready = false, landing = false;
+    ucs_status_t status = UCS_OK;
+    void (*arrived)(Message *, void *sink) = nullptr;  // called in progress, no Python; null: delete on arrival
+    void *sink = nullptr;
+
+    Message() = default;
+    Message(const Message &) = delete;
+    Message &operator=(const Message &) = delete;
+    ~Message() { drop(); }
+
+    /// Allocate one block a segment; false when there is no memory.
+    bool allocate() noexcept;
+    /// Copy an eager message out of UCX's buffer.
+    bool copy(const void *data) noexcept;
+    /// Answer the rendezvous. `arrived` follows, perhaps before this returns.
+    void land() noexcept;
+    /// Refuse the rendezvous; its sender sees success.
+    void drop() noexcept;
+    /// One memoryview, or a tuple of them when there are more segments than one.
+    nb::object view();
+};

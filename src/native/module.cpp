@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The native module weft._native. Loading it loads no UCX; bind() does that later.
+#include "endpoint.hpp"
+
+NB_MODULE(_native, m) {
+    nb::set_leak_warnings(false);  // an interpreter may exit with requests pending
+    m.attr("__doc__") = "UCP for weft: context, worker, endpoint, request, connection, receive pool.";
+    m.def("bind", &bind_library, nb::arg("path"), "Take every UCP function from the loaded library at `path`.");
+    m.def("bound", &bound);
+    m.def("keep_sighup", &keep_sighup, nb::arg("load"));
+    m.def("close_in_child", &close_in_child, nb::arg("fd"), "Have a forked child close `fd` at once.");
+    m.def("keep_in_child", &keep_in_child, nb::arg("fd"), "Undo close_in_child.");
+    m.def("forked", [] { return in_forked_child; }, "True in a child forked after weft was used.");
+    Pool::define(m);
+    define_context(m);
+    define_request(m);
+    define_worker(m);
+    define_endpoint(m);
+    define_channel(m);
+}

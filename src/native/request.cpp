@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "request.hpp"
+
+#include "worker.hpp"
+
+namespace {
+
+PyObject *asyncio_attr(const char *name) {
+    // Kept for the process: looked up once each.
+    static PyObject *module = nb::module_::import_("asyncio").release().ptr();
+    return PyObject_GetAttrString(module, name);
+}
+
+PyObject *cancelled_error() {
+    static PyObject *cls = asyncio_attr("CancelledError");
+    return cls;
+}
+
+nb::object running_loop() {
+    static PyObject *get = asyncio_attr("get_running_loop");
+    nb::object loop = nb::steal(PyObject_CallNoArgs(get));
+    if (!loop.is_valid()) throw nb::python_error();
+    return loop;
+}
+
+}  // namespace
+
+nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t nbytes, Request **request) {
+    nb::object object = nb::inst_alloc(nb::type<Request>());
+    auto *r = new (nb::inst_ptr<Request>(object)) Request();
+    nb::inst_mark_ready(object);
+    r->self = object.ptr();
+    r->worker = worker;
+    r->owner = Py_NewRef(owner);
+    r->op = op;
+    r->nbytes = nbytes;
+    *request = r;
+    return object;
+}
+
+Request::~Request() {
+    if (message && !retrieved && !in_forked_child) give_back();
+    buffer.release();
+    Py_XDECREF(callbacks);
+    Py_XDECREF(loop);
+    Py_XDECREF(value);
+    Py_XDECREF(owner);
+}
+
+
+std::string Request::what() const {
+    std::string text = nbytes ? " of " + std::to_string(nbytes) + " B" : "";
+    return channel ? text + " (" + channel->name + ")" : text;
+}
+
+// ---- the operation ----------------------------------------------------------------------------------------
+
+void Request::complete_now(ucs_status_t s) noexcept {
+    status = s;
+    ended = true;
+    state = State::done;
+    buffer.release();
+    parts.reset();
+}
+
+void Request::hold() noexcept {
+    if (held) return;
+    held = true;
+    Py_INCREF(self);
+    in_flight_next = worker->in_flight;
+    in_flight_prev = &worker->in_flight;
+    if (in_flight_next) in_flight_next->in_flight_prev = &in_flight_next;
+    worker->in_flight = this;
+}
+
+void Request::end(ucs_status_t s) noexcept {
+    if (status == UCS_INPROGRESS) status = s;
+    ended = true;
+    worker->push(this);
+}
+
+void Request::fail(const std::shared_ptr<const Fault> &why) noexcept {
+    if (state != State::pending || fault || ended) return;
+    fault = why;
+    worker->push(this);
+}
+
+void Request::settle() {
+    if (state == State::pending) {
+        state = State::done;
+        wake();
+    }
+    if (!ended || !held) return;
+    held = false;
+    *in_flight_prev = in_flight_next;
+    if (in_flight_next) in_flight_next->in_flight_prev = in_flight_prev;
+    buffer.release();
+    parts.reset();
+    Py_DECREF(self);
+}
+
+// ---- the waiter -------------------------------------------------------------------------------------------
+
+nb::object Request::error() const {
+    if (fault) return make_error(fault->error, std::string(op) + what() + ": " + fault->text, op);
+    if (status != UCS_OK) return make_status_error(status, op, what());
+    return {};
+}
+
+PyObject *Request::result(bool from_wait) {
+    if (state == State::pending) {
+        PyErr_SetString(asyncio_attr("InvalidStateError"), "the request is not complete");
+        throw nb::python_error();
+    }
+    if (state == State::canceled) {
+        if (from_wait) raise("CanceledError", std::string(op) + what() + ": cancelled by its waiter", op);
+        PyErr_SetNone(cancelled_error());
+        throw nb::python_error();
+    }
+    if (value) return Py_NewRef(value);
+    if (fault || status != UCS_OK) {
+        nb::object exception = error();
+        PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(exception.ptr())), exception.ptr());
+        throw nb::python_error();
+    }
+    retrieved = true;
+    if (kind == Kind::plain) return Py_NewRef(Py_None);
+    if (kind == Kind::tag_recv) {
+        value = nb::make_tuple(info.length, info.sender_tag).release().ptr();
+    } else {
+        nb::object view = message->view();
+        if (channel)
+            value = view.release().ptr();
+        else
+            value = nb::make_tuple(nb::bytes(message->header.data(), message->header.size()), view).release().ptr();
+    }
+    return Py_NewRef(value);
+}
+
+bool Request::cancel() {
+    if (state != State::pending) return false;
+    state = State::canceled;
+    wake();
+    if (ended || !held) return true;
+    if (kind == Kind::tag_recv) {
+        if (ucx && worker->handle) ucp.request_cancel(worker->handle, ucx);
+    } else if (!ucx) {
+        bool withdrawn = channel && channel->withdraw(this);
+        for (auto &[id, queue] : worker->am_queues) withdrawn |= std::erase(queue->waiters, this) != 0;
+        if (withdrawn) {
+            ended = true;
+            settle();
+        }
+    }
+    return true;
+}
+
+// Take a block back out of the memoryview that was made of it; false if somebody else holds the view.
+static bool reclaim(PyObject *view, Block &segment) noexcept {
+    if (Py_REFCNT(view) != 1) return false;
+    PyObject *exporter = PyMemoryView_GET_BUFFER(view)->obj;
+    segment = std::move(*nb::inst_ptr<Block>(exporter));
+    return true;
+}
+
+// A message that was taken for this request but reached nobody goes back to the head of its connection.
+void Request::give_back() noexcept {
+    if (!message || !channel) return;
+    if (value) {
+        // Task.__wakeup asks for the result before it resumes the coroutine; undo that, unless it got about.
+        if (Py_REFCNT(value) != 1) return;
+        if (PyTuple_Check(value)) {
+            for (size_t i = 0; i < message->segments.size(); ++i)
+                if (!reclaim(PyTuple_GET_ITEM(value, Py_ssize_t(i)), message->segments[i])) return;
+        } else if (!reclaim(value, message->segments[0])) {
+            return;
+        }
+        Py_CLEAR(value);
+    }
+    retrieved = true;
+    auto core = channel->shared_from_this();
+    auto *raw = message.release();
+    worker->bury([core, raw] { core->return_message(std::unique_ptr<Message>(raw)); });
+}
+
+bool Request::wait(double timeout_s) {
+    if (state == State::pending) {
+        worker->check_owner(op);
+        return worker->wait(this, timeout_s);
+    }
+    return true;
+}
+
+// One step of `await`: the result, or this request itself for the task to wait on.
+PySendResult Request::send(PyObject **out) {
+    if (state == State::pending) {
+        worker->check_owner(op);
+        nb::object running = running_loop();
+        worker->attach(running);
+        if (!worker->spin(this)) {
+            if (!loop) loop = running.release().ptr();
+            blocking = true;
+            *out = Py_NewRef(self);
+            return PYGEN_NEXT;
+        }
+    }
+    if (!yielded && !worker->closed() && worker->must_yield()) {
+        yielded = true;
+        *out = Py_NewRef(Py_None);
+        return PYGEN_NEXT;
+    }
+    *out = result(false);
+    return PYGEN_RETURN;
+}
+
+nb::object Request::get_loop() {
+    if (!loop) loop = running_loop().release().ptr();
+    return nb::borrow(loop);
+}
+
+void Request::add_done_callback(nb::object callback, nb::object context) {
+    if (context.is_none()) context = nb::steal(PyContext_CopyCurrent());
+    get_loop();
+    if (done()) {
+        nb::handle(loop).attr("call_soon")(callback, nb::handle(self), nb::arg("context") = context);
+        return;
+    }
+    if (!worker->closed()) {
+        worker->check_owner(op);
+        worker->attach(loop);
+        worker->schedule_turn();
+    }
+    if (!callbacks) callbacks = PyList_New(0);
+    nb::object entry = nb::make_tuple(callback, context);
+    PyList_Append(callbacks, entry.ptr());
+}
+
+size_t Request::remove_done_callback(nb::handle callback) {
+    if (!callbacks) return 0;
+    size_t removed = 0;
+    for (Py_ssize_t i = PyList_GET_SIZE(callbacks); i-- > 0;) {
+        int same = PyObject_RichCompareBool(PyTuple_GET_ITEM(PyList_GET_ITEM(callbacks, i), 0), callback.ptr(), Py_EQ);
+        if (same < 0) throw nb::python_error();
+        if (same && ++removed) PySequence_DelItem(callbacks, i);
+    }
+    return removed;
+}
+
+void Request::wake() {
+    if (!callbacks) return;
+    nb::object entries = nb::steal(callbacks);
+    callbacks = nullptr;
+    nb::object self_object = nb::borrow(self);
+    for (nb::handle entry : entries) {
+        try {
+            nb::handle(loop).attr("call_soon")(entry[0], self_object, nb::arg("context") = entry[1]);
+        } catch (nb::python_error &e) {
+            // The loop was closed with the request pending: nobody is left who could be told.
+            if (!e.matches(PyExc_RuntimeError)) throw;
+        }
+    }
+}
+
+// ---- Python -----------------------------------------------------------------------------------------------
+
+namespace {
+
+// A slot is C: exceptions stop here.
+PySendResult slot_send(PyObject *self, PyObject *, PyObject **out) {
+    try {
+        return nb::inst_ptr<Request>(self)->send(out);
+    } catch (nb::python_error &e) {
+        e.restore();
+    } catch (const std::exception &e) {
+        PyErr_SetString(PyExc_RuntimeError, e.what());
+    }
+    *out = nullptr;
+    return PYGEN_ERROR;
+}
+
+PyObject *slot_next(PyObject *self) {
+    PyObject *out;
+    switch (slot_send(self, Py_None, &out)) {
+    case PYGEN_NEXT: return out;
+    case PYGEN_RETURN: {
+        nb::object stop = nb::steal(PyObject_CallOneArg(PyExc_StopIteration, out));
+        Py_DECREF(out);
+        if (stop.is_valid()) PyErr_SetObject(PyExc_StopIteration, stop.ptr());
+        return nullptr;
+    }
+    default: return nullptr;
+    }
+}
+
+PyObject *slot_self(PyObject *self) { return Py_NewRef(self); }
+
+PyType_Slot slots[] = {{Py_am_await, reinterpret_cast<void *>(slot_self)},
+                       {Py_tp_iter, reinterpret_cast<void *>(slot_self)},
+                       {Py_tp_iternext, reinterpret_cast<void *>(slot_next)},
+                       {Py_am_send, reinterpret_cast<void *>(slot_send)},
+                       {0, nullptr}};
+
+constexpr const char *request_doc =
+    R"(An operation under way: wait for it with :meth:`wait`, or ``await`` it.
+
+It follows asyncio's future protocol, so ``gather``, ``wait``, ``wait_for``, ``timeout`` and ``shield`` take it
+as it is; ``create_task`` and ``TaskGroup`` take a coroutine that awaits it.
+
+Cancelling ends the waiter at once. The operation is withdrawn if UCX can, else it runs on, its buffer stays
+locked until it ends, and its result is dropped; a message that nobody received goes back to its connection.)";
+
+constexpr const char *wait_doc = R"(Block until the operation is complete and return its result.
+
+Parameters
+----------
+timeout : float, optional
+    Seconds. None waits without bound.
+
+Returns
+-------
+object
+    What the operation gives; None for sends.
+
+Raises
+------
+TimedOutError
+    `timeout` is over; the request is still pending and may be waited for again.
+CanceledError
+    The request was cancelled.
+ThreadError
+    The worker belongs to another thread.
+Error
+    Whatever ended the operation.
+
+Ctrl-C interrupts it within 100 ms; the request is then still pending.)";
+
+}  // namespace
+
+void define_request(nb::module_ &m) {
+    nb::class_<Request>(m, "Request", nb::type_slots(slots), nb::pooled(256), nb::is_weak_referenceable(), request_doc)
+        .def("wait", [](Request &r, nb::handle timeout) {
+            if (!r.wait(timeout.is_none() ? -1 : nb::cast<double>(timeout)))
+                raise("TimedOutError", std::string(r.op) + r.what() + ": not complete after " + nb::cast<std::string>(nb::str(timeout)) + " s", r.op);
+            return nb::steal(r.result(true));
+        }, nb::arg("timeout") = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> typing.Any"), wait_doc)
+        .def("done", &Request::done, "True once the waiter has ended: by completion, failure or cancellation.")
+        .def("cancelled", [](Request &r) { return r.state == Request::State::canceled; }, "True if it was cancelled.")
+        .def("result", [](Request &r) { return nb::steal(r.result(false)); }, nb::sig("def result(self) -> typing.Any"),
+             "Return the result, or raise what ended the operation; InvalidStateError while it is pending.")
+        .def("exception", [](Request &r) -> nb::object {
+            if (r.state == Request::State::done && !r.fault && r.status == UCS_OK) return nb::none();
+            try {
+                nb::steal(r.result(false));
+            } catch (nb::python_error &e) {
+                if (r.state != Request::State::done) throw;
+                return nb::borrow(e.value());
+            }
+            return nb::none();
+        }, nb::sig("def exception(self) -> BaseException | None"), "Return what ended the operation, or None.")
+        .def("cancel", [](Request &r, nb::handle) { return r.cancel(); }, nb::arg("msg") = nb::none(),
+             nb::sig("def cancel(self, msg: typing.Any = None) -> bool"), "End the waiter; False if it has ended already.")
+        .def("add_done_callback", &Request::add_done_callback, nb::arg("fn"), nb::kw_only(), nb::arg("context") = nb::none(),
+             nb::sig("def add_done_callback(self, fn: typing.Callable[[Request], object], *, context: contextvars.Context | None = None) -> None"),
+             "Have the running loop call `fn` with this request once it is done.")
+        .def("remove_done_callback", &Request::remove_done_callback, nb::arg("fn"),
+             nb::sig("def remove_done_callback(self, fn: typing.Callable[[Request], object]) -> int"),
+             "Forget `fn`; return how often it had been added.")
+        .def("get_loop", &Request::get_loop, nb::sig("def get_loop(self) -> asyncio.AbstractEventLoop"),
+             "Return the event loop that this request is awaited in.")
+        .def("throw", [](Request &r, nb::object type, nb::object value, nb::object) {
+            if (r.state == Request::State::done) r.give_back();
+            if (value.is_none()) value = PyExceptionInstance_Check(type.ptr()) ? type : type();
+            PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(value.ptr())), value.ptr());
+            throw nb::python_error();
+        }, nb::arg("type"), nb::arg("value") = nb::none(), nb::arg("traceback") = nb::none(),
+             nb::sig("def throw(self, type: typing.Any, value: typing.Any = None, traceback: typing.Any = None) -> typing.NoReturn"),
+             "Part of the awaiting protocol.")
+        .def_prop_rw("_asyncio_future_blocking", [](Request &r) { return r.blocking; },
+                     [](Request &r, bool blocking) { r.blocking = blocking; })
+        .def_prop_ro("op", [](Request &r) { return r.op; }, "The operation's name.")
+        .def("__repr__", [](Request &r) {
+            const char *state = r.state == Request::State::pending ? "pending" : r.state == Request::State::canceled ? "cancelled" : r.fault || r.status != UCS_OK ? "failed" : "done";
+            return std::string("<weft.Request ") + r.op + r.what() + " " + state + ">";
+        });
+}

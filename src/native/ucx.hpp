@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The UCX functions weft calls, bound by dlsym to the one libucp that _load.py chose, and the way from a
+// ucs_status_t to a Python exception. Nothing here links against libucp: importing the module loads no UCX.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <ucp/api/ucp.h>
+
+#include <cstdint>
+#include <string>
+
+namespace nb = nanobind;
+
+#define WEFT_UCP_FUNCTIONS(X)                                                                                \
+    X(am_data_release) X(am_recv_data_nbx) X(am_send_nbx) X(cleanup) X(config_modify) X(config_read)         \
+    X(config_release) X(context_query) X(ep_close_nbx) X(ep_create) X(ep_flush_nbx) X(ep_query)              \
+    X(get_version) X(init_version) X(request_cancel) X(request_free) X(tag_recv_nbx) X(tag_send_nbx)         \
+    X(worker_arm) X(worker_create) X(worker_destroy) X(worker_flush_nbx) X(worker_get_efd)                   \
+    X(worker_progress) X(worker_query) X(worker_release_address) X(worker_set_am_recv_handler)
+
+struct Ucp {
+#define X(name) decltype(&::ucp_##name) name;
+    WEFT_UCP_FUNCTIONS(X)
+#undef X
+};
+
+extern Ucp ucp;
+extern const char *(*ucx_status_string)(ucs_status_t);
+
+/// Resolve every function from the libucp at `path`, which must be loaded already.
+void bind_library(const std::string &path);
+bool bound() noexcept;
+/// Call `load` and put back what SIGHUP did before: libucs takes it over in a constructor, without a word.
+nb::object keep_sighup(nb::callable load);
+
+/// Raise the class of weft.errors that `status` means.
+[[noreturn]] void raise_status(ucs_status_t status, const char *op, const std::string &what = "");
+/// Raise weft.errors.<name>(text).
+[[noreturn]] void raise(const char *name, const std::string &text, const char *op = "");
+/// Make, but do not raise, weft.errors.<name>(text).
+nb::object make_error(const char *name, const std::string &text, const char *op = "");
+nb::object make_status_error(ucs_status_t status, const char *op, const std::string &what);
+
+inline void check(ucs_status_t status, const char *op, const std::string &what = "") {
+    if (status != UCS_OK) raise_status(status, op, what);
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC (about 20 ns through the vDSO).
+int64_t now_ns() noexcept;
+
+// A forked child shares the parent's shared-memory queues and sockets, and would corrupt them: in it every
+// worker is dead, and descriptors registered here are closed at once, so that a peer that watches them learns
+// of the parent's death even while the child lives.
+extern bool in_forked_child;
+void watch_forks();
+void close_in_child(int fd);
+void keep_in_child(int fd) noexcept;

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How a worker waits: spin, sleep, or leave it to asyncio's loop.
+//
+// Spinning notices a message in 0.2 us, sleeping on the worker's descriptor in 45 us; but a spin takes a core,
+// and when cores are short two spinners beside two busy processes wait 20-60 us for each other. So a wait spins
+// for a bounded number of fruitless turns (turns in which UCX had something to do do not count: with a fixed
+// budget an awaited 1 MiB took 191 us in place of 77), and then sleeps. The budget grows when spinning pays, or
+// would have paid, and halves when it does not; a spin that was itself preempted ends spinning for a while.
+//
+// An awaiting task may keep the loop for `hold_ns` of completed awaits; then it yields even if its request is
+// complete, and a transfer under way goes on from the loop's turns.
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "worker.hpp"
+
+namespace {
+
+constexpr int64_t us = 1'000, ms = 1'000'000;
+constexpr int64_t hold_ns = 1 * ms;       // of the loop, by completed awaits
+constexpr int64_t socket_ns = 10 * ms;    // between looks at the sockets while spinning
+constexpr int64_t gil_ns = 5 * ms;        // CPython's switch interval: after that others may have the GIL
+constexpr int64_t sleep_slice_ms = 50;    // bounds the answer to Ctrl-C
+constexpr unsigned clock_turns = 64;      // fruitless turns between looks at the clock, about 2 us on posix
+constexpr int64_t preempted_ns = 500 * us;  // that many turns cannot take this long by themselves
+constexpr int64_t would_have_paid_ns = 150 * us;
+
+}  // namespace
+
+void Spin::paid() noexcept { budget = std::min(most, budget * 2 + 32); }
+
+void Spin::slept(int64_t waited_ns) noexcept {
+    if (waited_ns < would_have_paid_ns)
+        budget = std::min(most, budget * 2 + 64);
+    else
+        budget /= 2;
+}
+
+void Spin::preempted(int64_t now) noexcept {
+    // Doubles while it keeps happening; forgotten after a second without.
+    penalty_ns = now - not_before_ns > 1000 * ms ? 20 * ms : std::min<int64_t>(penalty_ns * 2, 1000 * ms);
+    not_before_ns = now + penalty_ns;
+}
+
+bool Worker::arm() {
+    return ucp.worker_arm(handle) == UCS_OK;
+}
+
+// Wait up to `timeout_ms` for the worker's or a liveness descriptor; end the links whose peer is gone.
+// Returns whether anything was ready.
+bool Worker::check_sockets(int timeout_ms) {
+    epoll_event events[16];
+    int n;
+    if (timeout_ms) {
+        nb::gil_scoped_release release;
+        n = epoll_wait(epoll_fd, events, 16, timeout_ms);
+    } else {
+        n = epoll_wait(epoll_fd, events, 16, 0);
+    }
+    sockets_seen_ns = now_ns();
+    std::vector<Link *> gone;
+    for (int i = 0; i < n; ++i)
+        if (events[i].data.ptr && events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+            gone.push_back(static_cast<Link *>(events[i].data.ptr));
+    if (!gone.empty()) {
+        // Deliver what arrived before the end: it lies in this process's own queues.
+        for (int turns = 0; turns < 100'000 && progress(); ++turns) {}
+        drain();
+        for (Link *link : gone) link->lose("the peer's process has ended, or cut the connection");
+        links.remove_if([](auto &link) { return link->lost; });
+        drain();
+    }
+    return n > 0;
+}
+
+// ---- blocking -----------------------------------------------------------------------------------------------
+
+bool Worker::wait(Request *r, double timeout_s) {
+    if (waiting) raise("ThreadError", std::string(r->op) + ": the worker is already being waited on", r->op);
+    struct Waiting {
+        bool &flag;
+        explicit Waiting(bool &f) : flag(f) { flag = true; }
+        ~Waiting() { flag = false; }
+    } guard(waiting);
+
+    int64_t now = now_ns();
+    const int64_t start = now;
+    const int64_t deadline = timeout_s < 0 ? INT64_MAX : timeout_s > 1e9 ? INT64_MAX : now + int64_t(timeout_s * 1e9);
+    unsigned limit = spin_state.turns(now), fruitless = 0, since_clock = 0;
+    int64_t slept_from = 0;
+    for (;;) {
+        bool fruitful = progress();
+        fruitless = fruitful ? 0 : fruitless + 1;
+        if (completed || !failed_links.empty()) {
+            drain();
+            if (r->done()) {
+                slept_from ? spin_state.slept(now_ns() - slept_from) : spin_state.paid();
+                return true;
+            }
+        }
+        if (++since_clock >= clock_turns || fruitless > limit) {
+            int64_t before = now;
+            now = now_ns();
+            if (now - before > preempted_ns && fruitless >= since_clock) {
+                spin_state.preempted(now);
+                limit = 0;
+            }
+            since_clock = 0;
+            if (now >= deadline) return false;
+            if (now - sockets_seen_ns > socket_ns) {
+                check_sockets(0);
+                if (PyErr_CheckSignals() != 0) throw nb::python_error();
+                if (!graveyard.empty()) drain();
+                if (r->done()) return true;
+            }
+            if (fruitful && now - start > gil_ns) progress_without_gil(r, deadline);
+        }
+        if (fruitless <= limit) continue;
+        if (!slept_from) slept_from = start;
+        if (!arm()) {
+            fruitless = 0;
+            continue;
+        }
+        int64_t left_ms = deadline == INT64_MAX ? sleep_slice_ms : std::min((deadline - now + ms - 1) / ms, sleep_slice_ms);
+        check_sockets(int(std::max<int64_t>(left_ms, 1)));
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        if (closed()) refuse(r->op);
+        drain();
+        if (r->done()) return true;
+        now = now_ns();
+        if (now >= deadline) return false;
+        limit = spin_state.turns(now);
+        fruitless = since_clock = 0;
+    }
+}
+
+// A transfer that has kept the GIL for a switch interval goes on without it, until the request's end or the
+// first pause: one release for each large message. Callbacks are free of Python, so progress needs no GIL.
+void Worker::progress_without_gil(Request *r, int64_t deadline) {
+    nb::gil_scoped_release release;
+    for (unsigned fruitless = 0, turns = 0; fruitless < Spin::most && !r->ended && !r->fault; ++turns) {
+        fruitless = progress() ? 0 : fruitless + 1;
+        if (turns % clock_turns == 0) {
+            int64_t now = now_ns();
+            if (now >= deadline || now - sockets_seen_ns > socket_ns) return;
+        }
+    }
+}
+
+// ---- asyncio ------------------------------------------------------------------------------------------------
+
+void Worker::attach(nb::handle running) {
+    if (loop.is(running)) return;
+    detach();
+    nb::object object = nb::borrow(self);
+    running.attr("add_reader")(epoll_fd, object.attr("_turn"));
+    loop = nb::borrow(running);
+    turn_method = object.attr("_turn");
+    released_method = object.attr("_released");
+    turn_scheduled = false;
+    held_since_ns = 0;
+}
+
+void Worker::detach() noexcept {
+    if (!loop.is_valid()) return;
+    try {
+        if (!nb::cast<bool>(loop.attr("is_closed")())) loop.attr("remove_reader")(epoll_fd);
+    } catch (nb::python_error &e) {
+        e.discard_as_unraisable("weft: leaving the event loop");
+    }
+    loop.reset();
+    turn_method.reset();
+    released_method.reset();
+}
+
+void Worker::schedule_turn() {
+    if (turn_scheduled || !loop.is_valid()) return;
+    loop.attr("call_soon")(turn_method);
+    turn_scheduled = true;
+}
+
+// Called when an await is complete: has this task had the loop for long enough?
+bool Worker::must_yield() {
+    int64_t now = now_ns();
+    if (!held_since_ns) {
+        if (!loop.is_valid()) return false;
+        loop.attr("call_soon")(released_method);
+        held_since_ns = now;
+    }
+    return now - held_since_ns > hold_ns;
+}
+
+// Spin for an await. False: the task must wait in the loop, which has been told to go on.
+bool Worker::spin(Request *r) {
+    int64_t now = now_ns();
+    if (must_yield()) {
+        schedule_turn();
+        return false;
+    }
+    const unsigned limit = spin_state.turns(now);
+    for (unsigned fruitless = 0, since_clock = 0; fruitless <= limit;) {
+        bool fruitful = progress();
+        fruitless = fruitful ? 0 : fruitless + 1;
+        if (completed || !failed_links.empty()) {
+            drain();
+            if (r->done()) {
+                spin_state.paid();
+                return true;
+            }
+        }
+        since_clock += fruitful ? 8 : 1;
+        if (since_clock < clock_turns) continue;
+        since_clock = 0;
+        int64_t before = now;
+        now = now_ns();
+        if (now - before > preempted_ns && fruitless >= clock_turns) {
+            spin_state.preempted(now);
+            break;
+        }
+        if (now - held_since_ns > hold_ns) {
+            schedule_turn();
+            return false;
+        }
+    }
+    slept_from_ns = now;
+    if (!arm()) schedule_turn();
+    return false;
+}
+
+// The loop's turn: a descriptor is ready, or something was left to do.
+void Worker::turn() {
+    turn_scheduled = false;
+    if (closed()) return;
+    const int64_t start = now_ns();
+    check_sockets(0);
+    const unsigned limit = in_flight ? spin_state.turns(start) : 0;
+    for (unsigned fruitless = 0, turns = 0; fruitless <= limit; ++turns) {
+        fruitless = progress() ? 0 : fruitless + 1;
+        if (completed || !failed_links.empty() || !graveyard.empty()) {
+            bool woke = completed;
+            drain();
+            if (closed()) return;
+            if (woke) {
+                if (slept_from_ns) spin_state.slept(now_ns() - slept_from_ns);
+                slept_from_ns = 0;
+                return schedule_turn();  // after the tasks just woken, which may well wait themselves
+            }
+        }
+        if (turns % 16 == 15 && now_ns() - start > hold_ns) return schedule_turn();
+    }
+    if (limit && slept_from_ns && start - slept_from_ns > would_have_paid_ns) {
+        spin_state.slept(start - slept_from_ns);
+        slept_from_ns = 0;
+    }
+    if (!arm()) schedule_turn();
+}
+
+void define_waiting(nb::class_<Worker> &cls) {
+    cls.def("_turn", &Worker::turn)
+        .def("_released", [](Worker &w) { w.held_since_ns = 0; })
+        .def("_attach", [](Worker &w, nb::handle loop) {
+            w.check_owner("attach");
+            w.attach(loop);
+            w.schedule_turn();
+        }, nb::arg("loop"))
+        .def_prop_ro("_spin_budget", [](Worker &w) { return w.spin_state.turns(now_ns()); });
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A UCP worker: progress, completion, and the three ways to wait for it (spin, sleep, asyncio's loop).
+//
+// A worker belongs to the thread that made it (UCS_THREAD_MODE_SINGLE). Destructors run in any thread, so they
+// only bury what must be taken down; the owner's next drain does it. drain() is the only place where
+// completions meet Python: UCX's callbacks write a status and link the request into the completed list.
+#pragma once
+
+#include <pthread.h>
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "channel.hpp"
+#include "context.hpp"
+
+/// Incoming low-level active messages of one id, and who waits for them.
+struct AmQueue {
+    Worker *worker;
+    unsigned id;
+    std::deque<Message *> messages;
+    std::deque<Request *> waiters;
+    ~AmQueue();
+};
+
+/// How long to spin before sleeping: see wait.cpp.
+struct Spin {
+    static constexpr unsigned most = 2000;  // fruitless turns, 40-60 us on posix
+    unsigned budget = most;
+    int64_t not_before_ns = 0;  // cores are short: no spinning until then
+    int64_t penalty_ns = 0;
+    void paid() noexcept;
+    void slept(int64_t waited_ns) noexcept;
+    void preempted(int64_t now) noexcept;
+    unsigned turns(int64_t now) const noexcept { return now < not_before_ns ? 0 : budget; }
+};
+
+/// Owns the ucp_worker_h, its epoll set, every link and every request in flight.
+struct Worker {
+    nb::object context;
+    ucp_worker_h handle = nullptr;
+    int event_fd = -1, epoll_fd = -1;
+    pthread_t owner;
+    PyObject *self = nullptr;  // borrowed: the Python object around this
+    std::string address;
+    size_t max_am_header = 0;
+
+    Request *completed = nullptr, **completed_end = &completed;
+    Request *in_flight = nullptr;
+    std::unordered_map<uint64_t, std::shared_ptr<Channel>> channels;
+    std::list<std::shared_ptr<Link>> links;
+    std::map<unsigned, std::unique_ptr<AmQueue>> am_queues;
+    std::vector<Link *> failed_links;  // reported by UCX, waiting for drain
+    std::mutex graveyard_mutex;
+    std::vector<std::function<void()>> graveyard;
+    size_t closing_endpoints = 0;
+    std::vector<struct Endpoint *> endpoints;
+
+    // Waiting.
+    Spin spin_state;
+    nb::object loop, turn_method, released_method;
+    bool turn_scheduled = false;
+    int64_t held_since_ns = 0;  // the loop has been withheld since then; 0: not at all
+    int64_t sockets_seen_ns = 0;
+    int64_t slept_from_ns = 0;  // an await stopped spinning then; 0: none has
+    bool waiting = false;
+
+    explicit Worker(nb::object context);
+    Worker(const Worker &) = delete;
+    ~Worker();
+
+    bool closed() const noexcept { return !handle; }
+    /// Raise unless this thread owns the worker and it is open.
+    void check_owner(const char *op) const {
+        if (!handle || in_forked_child || !pthread_equal(owner, pthread_self())) [[unlikely]]
+            refuse(op);
+    }
+    [[noreturn]] void refuse(const char *op) const;
+    unsigned progress() noexcept { return ucp.worker_progress(handle); }
+    void push(Request *request) noexcept;
+    void drain();
+    void bury(std::function<void()> action);
+    void close();
+    void force_close(ucp_ep_h endpoint) noexcept;
+    void fail_channel(Channel *channel, const std::shared_ptr<const Fault> &fault) noexcept;
+
+    // wait.cpp
+    bool spin(Request *request);
+    bool wait(Request *request, double timeout_s);
+    void progress_without_gil(Request *request, int64_t deadline);
+    bool arm();
+    bool check_sockets(int timeout_ms);
+    void attach(nb::handle running_loop);
+    void detach() noexcept;
+    void schedule_turn();
+    void turn();
+    bool must_yield();
+};
+
+void define_worker(nb::module_ &m);
+void define_waiting(nb::class_<Worker> &cls);

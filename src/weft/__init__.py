@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Move data between Python processes over the best wire they share.
+
+A map of the house; imports go one way, ``native <- core <- dask, bench <- cli``:
+
+- ``_native``: UCP itself (context, worker, endpoint, request, connection, receive pool).
+- ``_load``: which libucp. ``config``: which settings. ``errors``: every exception.
+- ``connect``: ``listen``, ``connect`` and ``Peer``, over ``handshake`` and ``links``.
+- ``dask``: the ``ucx://`` comm. ``bench``: measurements and the demo. ``cli``: the command.
+
+Importing this package loads no UCX, starts nothing and sets no environment variable; the first ``Context`` does
+the loading.
+"""
+
+from weft._native import Endpoint, Request, Worker
+from weft.config import Context, ucx_library
+from weft.connect import Listener, Peer, connect, listen
+from weft.errors import (
+    CanceledError,
+    ClosedError,
+    Error,
+    HandshakeError,
+    InvalidParamError,
+    LoadError,
+    NoMemoryError,
+    NotContiguousError,
+    PeerClosedError,
+    PeerLostError,
+    ReadOnlyError,
+    ThreadError,
+    TimedOutError,
+    TruncatedError,
+    UnreachableError,
+    UnsupportedError,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CanceledError",
+    "ClosedError",
+    "Context",
+    "Endpoint",
+    "Error",
+    "HandshakeError",
+    "InvalidParamError",
+    "Listener",
+    "LoadError",
+    "NoMemoryError",
+    "NotContiguousError",
+    "Peer",
+    "PeerClosedError",
+    "PeerLostError",
+    "ReadOnlyError",
+    "Request",
+    "ThreadError",
+    "TimedOutError",
+    "TruncatedError",
+    "UnreachableError",
+    "UnsupportedError",
+    "Worker",
+    "connect",
+    "listen",
+    "ucx_library",
+]

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Find libucp at run time, load it once, and say which one it is; the native module binds its functions.
+
+Nothing is loaded when this module is imported, because loading UCX is not harmless. Constructors of its
+libraries
+
+- read ``UCX_*`` from the environment for their global options; what is set later is too late for those;
+- take SIGHUP from whoever had it: a handler set before is gone, and a hangup no longer ends the process
+  (``UCX_DEBUG_SIGNO``, 0 for none);
+- rewrite the first instructions of ``mmap``, ``munmap``, ``shmat`` and their kin in this process
+  (``UCX_MEM_EVENTS``). On a 2-core VM that costs 0.40 s of CPU with 1.22.0, 0.04 s with 1.18.1, 2 ms
+  without.
+
+One process can hold one UCX. Two copies patch the same functions, and a transport module (``libuct_cma.so``)
+binds to whichever copy came first, not to the one that loads it. So what is mapped already is looked at
+before anything is loaded, and once more after.
+
+Three facts decide how the files are opened:
+
+- The ``libucx`` wheels hold copies where packages hold links: ``libucs.so`` and ``libucs.so.0`` are two
+  files, and opening both is a second set. ``libucx.load_library`` opens ``libucs.so``: the bare name goes
+  first here too.
+- A libucp moved from where it was built (unpacked packages, a relocated prefix) finds its siblings through
+  LD_LIBRARY_PATH or not at all, and that may lead to another UCX. Opened beforehand, they are found by
+  soname.
+- libucm and libucs need each other, but only libucs says so: libucm opens alone only when it may bind
+  lazily.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.util
+import logging
+import os
+import re
+import sys
+import threading
+from dataclasses import dataclass
+
+from weft.errors import LoadError
+
+#: The oldest UCX that has what weft uses; Ubuntu 24.04 ships it.
+FLOOR = (1, 16)
+SONAME = "libucp.so.0"
+
+_REMEDY = "pip install libucx-cu12 (no GPU needed), or set WEFT_LIBUCX to wheel, system or a libucp's path"
+# auditwheel writes libucp-1f2e3d4c.so.0; modules, as libuct_cma.so, belong to a set but do not make one
+_NAME = re.compile(r"(libuc[mstp])(?:-[^/]+)?\.so(?:\.\d+)*")
+_DELETED = " (deleted)"
+
+_lock = threading.Lock()
+_log = logging.getLogger("weft")
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The libucp that this process uses. It stays loaded until the process ends.
+
+    Attributes
+    ----------
+    path : str
+        The file that is mapped, links resolved.
+    version : tuple of (int, int, int)
+        What ``ucp_get_version`` says.
+    origin : {"wheel", "system", "path", "mapped"}
+        Who chose it: the installed ``libucx`` wheel, the dynamic linker, ``WEFT_LIBUCX`` with a path,
+        or whoever loaded it into this process before weft did.
+    """
+
+    path: str
+    version: tuple[int, int, int]
+    origin: str
+
+    def __str__(self) -> str:
+        return f"UCX {_dotted(self.version)} from {self.path} ({self.origin})"
+
+
+def load() -> Library:
+    """Find, check and load libucp; later calls return the same.
+
+    A set that is mapped already is used. Otherwise ``WEFT_LIBUCX`` decides (``wheel``, ``system``, or the
+    path of a libucp or of a folder that holds one), and without it the wheel if installed, else the system.
+
+    Returns
+    -------
+    Library
+
+    Raises
+    ------
+    LoadError
+        No libucp was found, the one found is too old or cannot be loaded, or another or a mixed set is
+        mapped. What was loaded for the check stays loaded: try again in a new process.
+
+    Source: ``dlopen``, ``ucp_get_version``, ``/proc/self/maps``.
+    """
+    with _lock:
+        return _load()
+
+
+def mapped(maps: str) -> dict[str, str]:
+    """List the UCX libraries in a process's memory map.
+
+    Parameters
+    ----------
+    maps : str
+        The text of ``/proc/<pid>/maps``.
+
+    Returns
+    -------
+    dict of str to str
+        File -> ``"libucm"``, ``"libucs"``, ``"libuct"`` or ``"libucp"``, in the order of the map. A file that
+        is gone from its folder ends in ``" (deleted)"``, as the kernel writes it.
+    """
+    found: dict[str, str] = {}
+    for line in maps.split("\n"):
+        fields = line.split(None, 5)
+        # a file that somebody merely reads through mmap is not loaded: a loaded one has an executable part
+        if len(fields) < 6 or "x" not in fields[1]:
+            continue
+        match = _NAME.fullmatch(os.path.basename(fields[5].removesuffix(_DELETED)))
+        if match:
+            found[fields[5]] = match[1]
+    return found
+
+
+@functools.cache
+def _load() -> Library:
+    wanted = os.environ.get("WEFT_LIBUCX", "")
+    before = _mapped_now()
+    _refuse_mixed(before)
+    places: list[str] = []
+    origin, path = "mapped", _libucp(before)
+    # without a wish, a whole set that is here already wins; anything else must agree with what was wished for
+    if wanted or len(before) < 4:
+        chosen, candidate = _choose(wanted, places)
+        if before:
+            _refuse_conflict(before, wanted, chosen, candidate)
+        if not path:
+            origin, path = chosen, candidate
+
+    handle = _dlopen(path, before, places)
+    after = _mapped_now()
+    new = {file: kind for file, kind in after.items() if file not in before}
+    path = _libucp(new) or _libucp(after) or path
+    version = _version(handle, path)
+    if version < FLOOR:
+        here, remedy = "", _REMEDY
+        if origin == "mapped":
+            here = ", which was already in this process,"
+            remedy = "use weft before the package that loaded it, or have that package use a newer one"
+        found = f"{path}{here} is UCX {_dotted(version)}"
+        raise _error(f"{found}, and weft needs {_dotted(FLOOR)} or newer", remedy)
+    _refuse_mixed(after)
+    library = Library(path, version, origin)
+    _log.info("loaded %s", library)
+    return library
+
+
+def _choose(wanted: str, places: list[str]) -> tuple[str, str]:
+    """Pick origin and file as `wanted` says; where it looked in vain goes to `places`."""
+    if wanted in ("", "wheel"):
+        spec = importlib.util.find_spec("libucx")  # finds, does not import
+        if spec is None:
+            places.append("package libucx: not installed")
+        for folder in spec.submodule_search_locations or () if spec else ():
+            path = _first_file([f"{folder}/lib"], places)
+            if path:
+                return "wheel", path
+    if wanted in ("", "system"):
+        return "system", SONAME
+    if wanted != "wheel":
+        if os.path.isfile(wanted):
+            return "path", os.path.realpath(wanted)
+        path = _first_file([wanted, f"{wanted}/lib", f"{wanted}/lib64"], places)
+        if path:
+            return "path", path
+    raise _missing(places)
+
+
+def _first_file(folders: list[str], places: list[str]) -> str:
+    for path in [f"{folder}/{name}" for folder in folders for name in ("libucp.so", SONAME)]:
+        if os.path.isfile(path):
+            return os.path.realpath(path)
+        places.append(f"{path}: no such file")
+    return ""
+
+
+def _system_files() -> list[str]:
+    """List where the dynamic linker finds libucp by name.
+
+    Near enough to recognise a mapped set and to name it. What is loaded is for the linker to decide: it also
+    knows RPATHs, hardware capabilities and the environment as it was when the process began.
+    """
+    folders = [f"{sys.base_prefix}/lib", *re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", ""))]
+    with contextlib.suppress(FileNotFoundError), open("/etc/ld.so.cache", "rb") as cache:
+        folders += map(os.fsdecode, re.findall(rb"(/[^\0]*)/libucp\.so\.0(?=\0)", cache.read()))
+    files = [f"{folder}/{SONAME}" for folder in folders if folder]
+    return [os.path.realpath(file) for file in files if os.path.isfile(file)]
+
+
+def _dlopen(path: str, before: dict[str, str], places: list[str]) -> ctypes.CDLL:
+    """Load the libucp at `path` with the libraries beside it; `before` is what is mapped already."""
+    mode = os.RTLD_NOW | os.RTLD_LOCAL
+    folder, name = os.path.split(path)
+    suffix = name.removeprefix("libucp")
+    # libucm by the soname that libucs asks for: in the wheels the other suffix is another file
+    siblings = {"libucm": "libucm.so.0", "libucs": f"libucs{suffix}", "libuct": f"libuct{suffix}"}
+    try:
+        for kind, file in siblings.items():
+            sibling = f"{folder}/{file}"
+            if not folder or {kind, "libucp"} & set(before.values()) or not os.path.isfile(sibling):
+                continue
+            if kind == "libucm":
+                _dlopen_lazily(sibling)
+            else:
+                ctypes.CDLL(sibling, mode=mode)
+        return ctypes.CDLL(path, mode=mode)
+    except OSError as error:
+        if folder:
+            raise _error(f"cannot load {path}: {error}", _REMEDY) from error
+        places.append(f"system: {error}")
+        raise _missing(places) from error
+
+
+def _dlopen_lazily(path: str) -> None:
+    # ctypes.CDLL always adds RTLD_NOW. A failure is left to whoever needs this library, who can say more.
+    dlopen = ctypes.CDLL(None).dlopen
+    dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
+    dlopen.restype = ctypes.c_void_p
+    dlopen(os.fsencode(path), os.RTLD_LAZY | os.RTLD_LOCAL)
+
+
+def _version(libucp: ctypes.CDLL, path: str) -> tuple[int, int, int]:
+    try:
+        ask = libucp.ucp_get_version
+    except AttributeError as error:
+        raise _error(f"{path} is no libucp: it has no ucp_get_version", _REMEDY) from error
+    ask.argtypes = [ctypes.POINTER(ctypes.c_uint)] * 3
+    ask.restype = None
+    major, minor, release = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint()
+    ask(major, minor, release)
+    return major.value, minor.value, release.value
+
+
+def _refuse_mixed(found: dict[str, str]) -> None:
+    """Raise unless `found` is of one folder, has no two files of a kind, and is still what lies on disk."""
+    gone = [file for file in found if file.endswith(_DELETED)]
+    if gone:
+        remedy = "restart Python: UCX would load modules of the new files into the old ones"
+        raise _error(f"UCX was replaced or removed since this process loaded it: {', '.join(gone)}", remedy)
+    folders = {os.path.dirname(file) for file in found}
+    if len(folders) < 2 and len(set(found.values())) == len(found):
+        return
+    raise _error(
+        f"this process has a mixed set of UCX libraries: {', '.join(found)}",
+        "keep one: uninstall the other or take it out of LD_LIBRARY_PATH, or set WEFT_LIBUCX to the libucp "
+        "that the other package uses",
+    )
+
+
+def _refuse_conflict(before: dict[str, str], wanted: str, chosen: str, candidate: str) -> None:
+    """Raise unless the candidate is of the folder whose libraries are mapped `before`."""
+    files = [candidate] if chosen != "system" else _system_files()
+    folder = os.path.dirname(next(iter(before)))
+    if folder in [os.path.dirname(file) for file in files]:
+        return
+    other = files[0] if files else candidate
+    present = _libucp(before) or ", ".join(before)
+    if wanted:
+        raise _error(
+            f"WEFT_LIBUCX={wanted} asks for {other}, but {present} is already in this process",
+            "unset WEFT_LIBUCX to use what is here, or use weft before the package that loads it",
+        )
+    raise _error(
+        f"this process has part of a UCX, {present}, which {other} would not complete",
+        f"set WEFT_LIBUCX={folder}, or use weft before the package that loads it",
+    )
+
+
+def _mapped_now() -> dict[str, str]:
+    with open("/proc/self/maps", "rb") as maps:
+        return mapped(os.fsdecode(maps.read()))
+
+
+def _libucp(found: dict[str, str]) -> str:
+    return next((file for file, kind in found.items() if kind == "libucp"), "")
+
+
+def _missing(places: list[str]) -> LoadError:
+    return _error(f"no libucp found; looked at {'; '.join(places)}", _REMEDY)
+
+
+def _error(cause: str, remedy: str) -> LoadError:
+    return LoadError(f"load UCX: {cause}. Remedy: {remedy}.", op="load")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

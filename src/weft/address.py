@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Addresses as people write them, and which device of this host they belong to."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from pathlib import Path
+
+import psutil
+
+from weft.errors import InvalidParamError
+
+
+def split(address: str) -> tuple[str, int]:
+    """Split ``host:port``, ``[v6]:port``, ``host``, ``:port`` or ``""`` into host and port (0: any)."""
+    host, port = address, ""
+    if address.startswith("["):
+        host, bracket, rest = address[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise InvalidParamError(f"address {address!r}: write IPv6 as [::1]:port")
+        port = rest[1:]
+    elif address.count(":") == 1:
+        host, _, port = address.partition(":")
+    if port and not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise InvalidParamError(f"address {address!r}: {port!r} is no port between 0 and 65535")
+    return host, int(port or 0)
+
+
+def join(host: str, port: int) -> str:
+    """Write host and port as one string that :func:`split` reads."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def resolve(host: str, port: int, *, passive: bool) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+    """Look `host` up; ``""`` is every address of the host if `passive`, else the loopback."""
+    flags = socket.AI_PASSIVE if passive else 0
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)
+    # IPv4 first for a wildcard: what it then advertises suits the most hosts.
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET if not host else False)
+    return [(family, sockaddr) for family, _, _, _, sockaddr in found]  # type: ignore[misc]
+
+
+def is_wildcard(host: str) -> bool:
+    """Tell whether a bound address means every address of this host."""
+    return ipaddress.ip_address(host.partition("%")[0]).is_unspecified
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether `host`, an IP address, stays within this host."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def outward(family: socket.AddressFamily) -> str:
+    """Return this host's address on the way out, or the loopback where there is none. Sends nothing."""
+    target, fallback = (
+        ("2001:db8::1", "::1") if family == socket.AF_INET6 else ("192.0.2.1", "127.0.0.1")
+    )  # documentation nets: routed like any other, never answered
+    with socket.socket(family, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect((target, 9))
+            return str(s.getsockname()[0])
+        except OSError:
+            return fallback
+
+
+def device_of(host: str) -> str | None:
+    """Name the network device that has the address `host`; None if none does."""
+    wanted = ipaddress.ip_address(host.partition("%")[0])
+    wanted = getattr(wanted, "ipv4_mapped", None) or wanted
+    for device, addresses in psutil.net_if_addrs().items():
+        for entry in addresses:
+            if entry.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            if ipaddress.ip_address(entry.address.partition("%")[0]) == wanted:
+                return device
+    # All of 127.0.0.0/8 is the loopback's.
+    return "lo" if wanted.is_loopback else None
+
+
+def infiniband_ports() -> list[str]:
+    """List the RDMA devices' ports as UCX names them, ``mlx5_0:1``."""
+    root = Path("/sys/class/infiniband")
+    return sorted(
+        f"{device.name}:{port}" for device in root.glob("*") for port in os.listdir(device / "ports")
+    )

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which UCX settings apply, and the context that is made with them.
+
+Precedence: an explicit argument, then the user's ``UCX_*``, then weft's defaults below. Nothing here writes to
+``os.environ``; settings go through ``ucp_config_modify``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft import _load, _native
+
+#: weft's defaults. Peer-error handling hides shared memory unless posix is told that it may report errors;
+#: weft watches a socket for the death that posix sees late. sysv cannot tell a dead peer and cma, when its
+#: peer is killed in mid-receive, aborts the survivor: both stay out.
+DEFAULTS: dict[str, str] = {"POSIX_ERROR_HANDLING": "y", "TLS": "^sysv,cma"}
+
+
+def ucx_library() -> _load.Library:
+    """Return the libucp in use, loading it first if need be.
+
+    Raises
+    ------
+    LoadError
+        No usable libucp: missing, older than 1.16, or a second or mixed set in this process.
+    """
+    library: _load.Library = _native.keep_sighup(_load.load)
+    if not _native.bound():
+        _native.bind(library.path)
+    return library
+
+
+class Context(_native.Context):
+    """A UCP context: which transports and devices its workers may use.
+
+    Parameters
+    ----------
+    settings : mapping of str to str, optional
+        UCX settings without their ``UCX_`` prefix, e.g. ``{"TLS": "posix,self"}``. They win over the user's
+        ``UCX_*`` variables, which win over weft's own defaults.
+
+    Raises
+    ------
+    LoadError
+        No usable libucp.
+    InvalidParamError
+        UCX knows no such setting, or not such a value.
+
+    Source: ``ucp_init``.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        ucx_library()
+        super().__init__({k.removeprefix("UCX_"): v for k, v in (settings or {}).items()}, DEFAULTS)

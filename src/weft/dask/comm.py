@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The ``ucx://`` comm: one Dask message is one weft message.
+
+What a comm must do beyond its abstract base class is gathered from distributed's callers: ``_peer_addr`` and
+``_local_addr``, a ``write`` that is a coroutine and returns a size, ``closed`` that turns true when the peer goes,
+an abort and the original exception when a read or write is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from distributed.comm.addressing import parse_host_port, unparse_host_port
+from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
+from distributed.comm.registry import Backend
+from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
+from distributed.utils import ensure_ip, get_ip, get_ipv6
+
+from weft.connect import Listener, connect
+from weft.errors import ClosedError, Error, PeerLostError
+from weft.peer import Peer
+
+logger = logging.getLogger("distributed.comm.ucx")
+
+PREFIX = "ucx://"
+
+#: Frames are never split: each is received into one block, so there is nothing to join.
+_WHOLE = 2**62
+#: Seconds that a graceful close waits for a peer that does not take what was sent.
+_CLOSE_TIMEOUT_S = 10.0
+
+_comms: weakref.WeakSet[UCX] = weakref.WeakSet()
+
+
+class UCX(Comm):  # type: ignore[misc]
+    """One connection between two Dask processes."""
+
+    def __init__(self, peer: Peer, *, local_addr: str, peer_addr: str, deserialize: bool) -> None:
+        super().__init__(deserialize=deserialize)
+        self._peer = peer
+        self._local_addr = local_addr
+        self._peer_addr = peer_addr
+        _comms.add(self)
+
+    @property
+    def local_address(self) -> str:
+        return self._local_addr
+
+    @property
+    def peer_address(self) -> str:
+        return self._peer_addr
+
+    @property
+    def transports(self) -> list[str]:
+        """The lanes that carry this comm, as ``transport/device``."""
+        return self._peer.transports
+
+    async def read(self, deserializers: Any = None) -> Any:
+        try:
+            frames = await self._peer.recv_frames()
+        except (PeerLostError, ClosedError) as e:
+            self.abort()
+            raise CommClosedError(f"{self!r}: {e}") from e
+        except BaseException:
+            self.abort()
+            raise
+        try:
+            return await from_frames(
+                frames, deserialize=self.deserialize, deserializers=deserializers, allow_offload=self.allow_offload
+            )
+        except EOFError:
+            self.abort()
+            raise CommClosedError(f"{self!r}: aborted, a message was truncated") from None
+
+    async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
+        frames = await to_frames(
+            msg,
+            allow_offload=self.allow_offload,
+            serializers=serializers,
+            on_error=on_error,
+            context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
+            frame_split_size=_WHOLE,
+        )
+        try:
+            await self._peer.send_frames(frames)
+        except (PeerLostError, ClosedError) as e:
+            self.abort()
+            raise CommClosedError(f"{self!r}: {e}") from e
+        except BaseException:
+            self.abort()
+            raise
+        return sum(memoryview(frame).nbytes for frame in frames)
+
+    async def close(self) -> None:
+        if self._peer.closed:
+            return
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._peer.close()
+        except TimeoutError:
+            logger.warning("%r: the peer did not take what was sent within %s s; aborted", self, _CLOSE_TIMEOUT_S)
+        except Error as e:
+            logger.debug("%r: closing: %s", self, e)
+        finally:
+            self._peer.abort()
+
+    def abort(self) -> None:
+        self._peer.abort()
+
+    def closed(self) -> bool:
+        return self._peer.closed or self._peer.ended
+
+
+def _refuse_encryption(address: str, connection_args: dict[str, Any]) -> None:
+    if connection_args.get("require_encryption"):
+        raise RuntimeError(
+            f"encryption required by Dask configuration, refusing communication with {address!r}: ucx:// does not"
+            " encrypt; use tls://"
+        )
+
+
+class UCXConnector(Connector):  # type: ignore[misc]
+    """Connects to a :class:`UCXListener`."""
+
+    async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> UCX:
+        _refuse_encryption(PREFIX + address, connection_args)
+        host, port = parse_host_port(address)
+        # distributed bounds the attempt itself, and retries what is an OSError.
+        peer = await connect(unparse_host_port(host, port), timeout=3600)
+        return UCX(peer, local_addr=PREFIX + peer.local_address, peer_addr=PREFIX + address, deserialize=deserialize)
+
+
+class UCXListener(BaseListener):  # type: ignore[misc]
+    """Listens on one address of this host, or on all of them."""
+
+    prefix = PREFIX
+
+    def __init__(
+        self,
+        address: str,
+        comm_handler: Callable[[UCX], Awaitable[None]],
+        deserialize: bool = True,
+        allow_offload: bool = True,
+        default_host: str | None = None,
+        **connection_args: Any,
+    ) -> None:
+        super().__init__()
+        _refuse_encryption(PREFIX + address, connection_args)
+        self.ip, self.port = parse_host_port(address, 0)
+        self.comm_handler = comm_handler
+        self.deserialize = deserialize
+        self.allow_offload = allow_offload
+        self.default_host = default_host
+        self._listener: Listener | None = None
+        self._host_port: tuple[str, int] | None = None
+
+    async def start(self) -> None:
+        listener = Listener(unparse_host_port(self.ip, self.port), None, on_peer=self._on_peer)
+        await listener.start()
+        self._listener = listener
+        self._host_port = parse_host_port(listener.bound_address)
+
+    def stop(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
+
+    async def _on_peer(self, peer: Peer) -> None:
+        comm = UCX(
+            peer,
+            local_addr=PREFIX + peer.local_address,
+            peer_addr=PREFIX + peer.remote_address,
+            deserialize=self.deserialize,
+        )
+        comm.allow_offload = self.allow_offload
+        if self._listener is None:
+            # stop() came between the connection and here, and did not know of this comm.
+            comm.abort()
+            return
+        try:
+            await self.on_connection(comm)
+        except CommClosedError:
+            logger.info("Connection from %s closed before handshake completed", comm.peer_address)
+            return
+        await self.comm_handler(comm)
+
+    def get_host_port(self) -> tuple[str, int]:
+        """The listening address as a (host, port) tuple."""
+        if self._host_port is None:
+            raise ValueError("invalid operation on non-started UCXListener")
+        return self._host_port
+
+    @property
+    def listen_address(self) -> str:
+        return PREFIX + unparse_host_port(*self.get_host_port())
+
+    @property
+    def contact_address(self) -> str:
+        host, port = self.get_host_port()
+        return PREFIX + unparse_host_port(ensure_concrete_host(host, default_host=self.default_host), port)
+
+
+@functools.lru_cache(1024)
+def _address_host(loc: str) -> str:
+    return str(parse_host_port(loc)[0])
+
+
+class UCXBackend(Backend):  # type: ignore[misc]
+    """What distributed's registry knows ``ucx`` by."""
+
+    def get_connector(self) -> UCXConnector:
+        return UCXConnector()
+
+    def get_listener(
+        self, loc: str, handle_comm: Callable[[UCX], Awaitable[None]], deserialize: bool, **connection_args: Any
+    ) -> UCXListener:
+        return UCXListener(loc, handle_comm, deserialize, **connection_args)
+
+    def get_address_host(self, loc: str) -> str:
+        return _address_host(loc)
+
+    def get_address_host_port(self, loc: str) -> tuple[str, int]:
+        return parse_host_port(loc)  # type: ignore[no-any-return]
+
+    def resolve_address(self, loc: str) -> str:
+        host, port = parse_host_port(loc)
+        return str(unparse_host_port(ensure_ip(host), port))
+
+    def get_local_address_for(self, loc: str) -> str:
+        host, port = parse_host_port(loc)
+        host = ensure_ip(host)
+        return str(unparse_host_port(get_ipv6(host) if ":" in host else get_ip(host), None))
+
+
+def lanes() -> dict[str, list[str]]:
+    """Return the lanes of this process's open comms: peer's address to ``["posix/memory", ...]``."""
+    return {comm.peer_address: comm.transports for comm in list(_comms) if not comm.closed()}

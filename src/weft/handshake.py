@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What two sides say to each other before a connection exists. No sockets here.
+
+Each side is a generator: it yields bytes to send, or the number of bytes that it wants next, or a `Wait` for
+something in this process. ``connect`` drives it, blocking or in a loop, so the protocol is written once.
+
+Client                                     Server
+magic, version, hello                  ->
+                                       <-  magic, version, hello {unix socket, nonce}
+(connects to the unix socket, writes the nonce: same host, same user)
+route {same host or network}           ->
+                                       <-  worker {id, address}
+worker {id, address}, channel, link?   ->  (makes link and channel)
+(makes link and channel)               <-  channel, link?
+ready                                  ->
+
+One link joins two workers. Both sides must make it at the same point of their own order of endpoints (UCX pairs
+endpoints by that order), so the worker with the lower id decides whether a handshake makes the link or uses the
+one that is there, and it decides for one handshake at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import struct
+import weakref
+from collections.abc import Generator
+from typing import Any
+
+from weft import _native
+from weft.errors import HandshakeError, UnreachableError
+from weft.links import Lan, Link, Local, Wait
+
+MAGIC = b"WEFT"
+VERSION = 1
+_HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
+_MAX_NBYTES = 1 << 16
+NONCE_NBYTES = 16
+
+# Python's own socket objects, so that the child's copies know that they are closed.
+_close_in_child: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def close_in_child(sock: socket.socket) -> None:
+    """Have a forked child close its copy of `sock` at once: a child's copy keeps a port, or a peer's hope, alive."""
+    _close_in_child.add(sock)
+
+
+def _after_fork_in_child() -> None:
+    for sock in list(_close_in_child):
+        sock.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+Step = bytes | int | Wait
+Steps = Generator[Step, Any, "Joined"]
+
+
+class Joined:
+    """The outcome: a channel on a link, and whether the handshake's socket is the link's now."""
+
+    def __init__(self, link: Link, channel: _native.Channel, *, same_host: bool, remote: dict[str, Any]) -> None:
+        self.link = link
+        self.channel = channel
+        self.same_host = same_host
+        self.remote = remote
+
+
+def _say(**message: object) -> bytes:
+    body = json.dumps(message).encode()
+    return _HEAD.pack(MAGIC, VERSION, len(body)) + body
+
+
+def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
+    head = yield _HEAD.size
+    magic, version, nbytes = _HEAD.unpack(head)
+    if magic != MAGIC:
+        raise HandshakeError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
+    if version != VERSION:
+        raise HandshakeError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
+    if nbytes > _MAX_NBYTES:
+        raise HandshakeError(f"{what}: the other side announced {nbytes} B; a handshake message has at most {_MAX_NBYTES}")
+    try:
+        message = json.loads((yield nbytes))
+    except ValueError as e:
+        raise HandshakeError(f"{what}: the other side sent no JSON: {e}") from None
+    if not isinstance(message, dict):
+        raise HandshakeError(f"{what}: the other side sent {type(message).__name__}, not an object")
+    if "error" in message:
+        raise UnreachableError(f"{what}: the other side could not connect back: {message['error']}")
+    return message
+
+
+def _field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:
+    value = message.get(name)
+    if not isinstance(value, kind):
+        raise HandshakeError(f"{what}: the other side's message has no proper {name!r}")
+    return value
+
+
+def _worker_of(message: dict[str, Any], what: str) -> tuple[str, bytes]:
+    worker_id = _field(message, "worker", str, what)
+    try:
+        return worker_id, bytes.fromhex(_field(message, "address", str, what))
+    except ValueError:
+        raise HandshakeError(f"{what}: the other side's worker address is not hexadecimal") from None
+
+
+def _channel_of(message: dict[str, Any], what: str) -> int:
+    channel = _field(message, "channel", str, what)
+    try:
+        return int(channel, 16) & 0xFFFF_FFFF_FFFF_FFFF
+    except ValueError:
+        raise HandshakeError(f"{what}: the other side's channel id is not hexadecimal") from None
+
+
+def new_channel_id() -> int:
+    """Return an id that a stranger cannot guess; it is the key to the connection."""
+    return secrets.randbits(64) or 1
+
+
+def client(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[str, Any]) -> Steps:
+    """Connect. `sock` is the TCP socket that the steps go over; `info` is told to the other side."""
+    what = f"connect to {name}"
+    yield _say(info=info)
+    hello = yield from _hear(what)
+    unix = _prove_same_host(hello, what)
+    fd_owner = unix or sock
+    link: Link | None = None
+    try:
+        same_host = unix is not None
+        worker = local.worker(lan, same_host=same_host)
+        yield _say(route="host" if same_host else "network")
+        remote_id, address = _worker_of((yield from _hear(what)), what)
+        channel_id = new_channel_id()
+        mine = {"worker": worker.id, "address": worker.native.address.hex(), "channel": f"{channel_id:x}"}
+        if worker.id <= remote_id:
+            link, decision = yield from worker.decide(remote_id)
+            yield _say(**mine, link=decision)
+            reply = yield from _hear(what)
+        else:
+            yield _say(**mine)
+            reply = yield from _hear(what)
+            link = worker.obey(remote_id, _field(reply, "link", dict, what), what)
+        link.make(address, fd_owner, name)
+        channel = link.native.open(channel_id, _channel_of(reply, what), name)
+        yield _say(ready=True)
+        link.settle()
+    except BaseException:
+        if link is not None:
+            link.abandon()
+        raise
+    finally:
+        if unix is not None:
+            unix.close()
+    return Joined(link, channel, same_host=same_host, remote=_field(hello, "info", dict, what))
+
+
+def server(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[str, Any], side: SideDoor) -> Steps:
+    """Accept. `side` is the listener's Unix socket."""
+    what = f"accept from {name}"
+    greeting = yield from _hear(what)
+    nonce = secrets.token_bytes(NONCE_NBYTES)
+    yield _say(info=info, unix=side.name, nonce=nonce.hex())
+    route = _field((yield from _hear(what)), "route", str, what)
+    unix = side.take(nonce) if route == "host" else None
+    if route == "host" and unix is None:
+        yield _say(error="nobody showed up at the unix socket")
+        raise HandshakeError(f"{what}: it claims to be on this host, but did not show up at the unix socket")
+    same_host = unix is not None
+    link: Link | None = None
+    try:
+        try:
+            worker = local.worker(lan, same_host=same_host)
+        except UnreachableError as e:
+            yield _say(error=str(e))
+            raise
+        yield _say(worker=worker.id, address=worker.native.address.hex())
+        message = yield from _hear(what)
+        remote_id, address = _worker_of(message, what)
+        decision: dict[str, Any] | None = None
+        if worker.id < remote_id:
+            link, decision = yield from worker.decide(remote_id)
+        else:
+            link = worker.obey(remote_id, _field(message, "link", dict, what), what)
+        try:
+            link.make(address, unix or sock, name)
+        except UnreachableError as e:
+            yield _say(error=str(e))
+            raise
+        channel_id = new_channel_id()
+        channel = link.native.open(channel_id, _channel_of(message, what), name)
+        yield _say(channel=f"{channel_id:x}", link=decision)
+        try:
+            yield from _hear(what)
+        except BaseException:
+            channel.abort()
+            raise
+        link.settle()
+    except BaseException:
+        if link is not None:
+            link.abandon()
+        raise
+    finally:
+        if unix is not None:
+            unix.close()
+    return Joined(link, channel, same_host=same_host, remote=_field(greeting, "info", dict, what))
+
+
+def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
+    """Reach the listener's Unix socket and show the nonce; None if it cannot be reached, or is somebody else's."""
+    name, nonce = hello.get("unix"), hello.get("nonce")
+    if not isinstance(name, str) or not isinstance(nonce, str):
+        return None
+    unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    unix.setblocking(False)
+    try:
+        unix.connect(b"\0" + name.encode())
+        if not same_user(unix):
+            raise PermissionError
+        unix.send(bytes.fromhex(nonce))
+    except (OSError, ValueError):  # another host, another namespace, another user: the network it is
+        unix.close()
+        return None
+    return unix
+
+
+def same_user(unix: socket.socket) -> bool:
+    """Ask the kernel whether the process at the other end runs as this user."""
+    credentials = unix.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return bool(uid == os.geteuid())
+
+
+class SideDoor:
+    """The abstract Unix socket of a listener: who shows up there is on this host, and this user."""
+
+    _most = 256  # callers that have not been taken yet; more than that are strangers knocking
+
+    def __init__(self) -> None:
+        self.name = f"weft-{secrets.token_hex(16)}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._socket.bind(b"\0" + self.name.encode())
+        self._socket.listen(1024)
+        close_in_child(self._socket)
+        self._callers: dict[bytes, socket.socket] = {}
+
+    def take(self, nonce: bytes) -> socket.socket | None:
+        """Return the caller that showed this nonce."""
+        while True:
+            try:
+                caller, _ = self._socket.accept()
+            except BlockingIOError:
+                break
+            caller.setblocking(False)
+            try:
+                shown = caller.recv(NONCE_NBYTES) if same_user(caller) else b""
+            except OSError:
+                shown = b""
+            if len(shown) == NONCE_NBYTES and len(self._callers) < self._most:
+                self._callers[shown] = caller
+            else:
+                caller.close()
+        return self._callers.pop(nonce, None)
+
+    def close(self) -> None:
+        """Close the socket and turn away who has not been taken."""
+        self._socket.close()
+        for caller in self._callers.values():
+            caller.close()
+        self._callers.clear()

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a thread or event loop has of its own: its workers, and the links from them to other workers.
+
+One worker for each loop (or thread, for the blocking face) and each way out: one for peers on this host, which
+has no network transport at all, and one for each network device that a connection needed. A link lasts until one
+of the two workers is closed; connections come and go on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import threading
+from collections.abc import AsyncGenerator, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from weft import _native
+from weft.address import device_of, infiniband_ports, is_loopback
+from weft.config import Context
+from weft.errors import Error, HandshakeError, PeerLostError, ThreadError, UnreachableError
+
+_contexts: dict[tuple[tuple[str, str], ...], Context] = {}
+_contexts_lock = threading.Lock()
+_locals: list[tuple[object, Local]] = []  # (event loop, its Local); few, and swept at each look
+_thread = threading.local()
+
+
+class Wait:
+    """A step of a handshake: wait until another handshake with the same worker is over."""
+
+    def __init__(self) -> None:
+        self._futures: list[asyncio.Future[None]] = []
+
+    def future(self) -> asyncio.Future[None]:
+        """Return a future that is done when the other handshake is."""
+        future = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        return future
+
+    def release(self) -> None:
+        """Let everyone go on who waits."""
+        for future in self._futures:
+            if not future.done() and not future.get_loop().is_closed():
+                future.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Lan:
+    """The address of this host that a connection uses; UCX's network transports are limited to its device."""
+
+    host: str
+
+    def settings(self, *, same_host: bool) -> dict[str, str]:
+        """Return the UCX settings for a peer on this host, or across the network.
+
+        Raises
+        ------
+        UnreachableError
+            Only the loopback leads there, and UCX's unauthenticated tcp is not opened on it unasked.
+        """
+        asked = "UCX_TLS" in os.environ
+        if same_host and not asked:
+            return {"TLS": "^tcp,sysv,cma,ib"}
+        if not same_host and not asked and is_loopback(self.host):
+            raise UnreachableError(
+                f"{self.host}: the peer shares this loopback but not this user or Unix sockets, so shared memory cannot"
+                " be used; set UCX_TLS=tcp,self,posix on both sides to let UCX listen on the loopback"
+            )
+        if "UCX_NET_DEVICES" in os.environ:
+            return {}
+        device = device_of(self.host)
+        if device is None:
+            raise UnreachableError(f"{self.host}: no network device of this host has this address")
+        return {"NET_DEVICES": ",".join([device, *infiniband_ports()])}
+
+
+class Link:
+    """The one endpoint pair between two workers, made by the first handshake between them."""
+
+    def __init__(self, worker: LocalWorker, remote_id: str, link_id: str) -> None:
+        self.worker = worker
+        self.remote_id = remote_id
+        self.id = link_id
+        self.settled = False
+        self._native: _native.Link | None = None
+        self._making: Wait | None = None
+
+    @property
+    def native(self) -> _native.Link:
+        if self._native is None:
+            raise PeerLostError("the link was given up before it was made")
+        return self._native
+
+    @property
+    def lost(self) -> bool:
+        return self._native is not None and self._native.lost
+
+    def make(self, address: bytes, sock: socket.socket, name: str) -> None:
+        """Make the endpoint, unless this handshake uses a link that is there; `sock` becomes its liveness."""
+        if self._native is not None:
+            return
+        if self.remote_id == self.worker.id:  # to itself: nobody can be lost
+            self._native = _native.open_link(self.worker.native, address, -1, name)
+            return
+        fd = os.dup(sock.fileno())
+        try:
+            self._native = _native.open_link(self.worker.native, address, fd, name)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def settle(self) -> None:
+        """The other side has it too: other handshakes may use it."""
+        self.settled = True
+        self._release()
+
+    def abandon(self) -> None:
+        """A handshake failed. A link that it was making is of no use to either side."""
+        if not self.settled:
+            self.worker.links.pop(self.remote_id, None)
+            if self._native is not None:
+                self._native.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._making is not None:
+            self._making.release()
+            self._making = None
+
+    def making(self) -> Wait:
+        if self._making is None:
+            self._making = Wait()
+        return self._making
+
+
+class LocalWorker:
+    """A worker of this loop or thread, and its links by the other worker's id."""
+
+    def __init__(self, context: Context) -> None:
+        self.native = _native.Worker(context)
+        self.id = secrets.token_hex(16)
+        self.links: dict[str, Link] = {}
+
+    def decide(self, remote_id: str) -> Generator[Wait, None, tuple[Link, dict[str, Any]]]:
+        """Use the link to that worker, or make one; whoever has the lower id decides."""
+        while True:
+            link = self.links.get(remote_id)
+            if link is None or link.lost:
+                link = self.links[remote_id] = Link(self, remote_id, secrets.token_hex(8))
+                link.making()
+                return link, {"id": link.id, "new": True}
+            if link.settled:
+                return link, {"id": link.id, "new": False}
+            if remote_id == self.id:  # both ends are here: the handshake that makes it is this one's other half
+                return link, {"id": link.id, "new": False}
+            yield link.making()
+
+    def obey(self, remote_id: str, decision: dict[str, Any], what: str) -> Link:
+        """Do what the other side decided."""
+        link_id, new = decision.get("id"), decision.get("new")
+        if not isinstance(link_id, str) or not isinstance(new, bool):
+            raise HandshakeError(f"{what}: the other side's message has no proper 'link'")
+        link = self.links.get(remote_id)
+        if link is not None and link.id == link_id:
+            if link.lost:
+                raise PeerLostError(f"{what}: the link between the two processes was lost; connect again")
+            return link
+        if not new:
+            raise PeerLostError(f"{what}: the other side wants to use a link that is gone; connect again")
+        link = self.links[remote_id] = Link(self, remote_id, link_id)
+        return link
+
+
+class Local:
+    """The workers of one event loop or one thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.loop = loop
+        self._workers: dict[tuple[tuple[str, str], ...], LocalWorker] = {}
+        self._guard: AsyncGenerator[None] | None = None
+        self.pid = os.getpid()
+
+    def worker(self, lan: Lan, *, same_host: bool) -> LocalWorker:
+        """Return the worker for peers on this host, or for those that `lan` leads to."""
+        settings = lan.settings(same_host=same_host)
+        key = tuple(sorted(settings.items()))
+        worker = self._workers.get(key)
+        if worker is None or worker.native.closed:
+            worker = self._workers[key] = LocalWorker(_context(key))
+            if self.loop is not None:
+                worker.native._attach(self.loop)
+        return worker
+
+    async def guard(self) -> None:
+        """Have the loop's orderly end (``asyncio.run``) close these workers."""
+        if self._guard is None:
+            self._guard = _until_shutdown(self)
+            await anext(self._guard)
+
+    def close(self) -> None:
+        """Close every worker: connections that are still open are aborted."""
+        for worker in self._workers.values():
+            worker.native.close()
+        self._workers.clear()
+
+
+async def _until_shutdown(local: Local) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        _locals[:] = [entry for entry in _locals if entry[1] is not local]
+        local.close()
+
+
+def _context(key: tuple[tuple[str, str], ...]) -> Context:
+    with _contexts_lock:
+        context = _contexts.get(key)
+        if context is None:
+            context = _contexts[key] = Context(dict(key))
+        return context
+
+
+def local_of_thread() -> Local:
+    """Return the workers of this thread, for the blocking face."""
+    local = getattr(_thread, "local", None)
+    if local is None or local.pid != os.getpid():
+        _refuse_fork()
+        local = _thread.local = Local(None)
+    return local
+
+
+async def local_of_loop() -> Local:
+    """Return the workers of the running loop. Those of loops that were closed are taken down."""
+    _refuse_fork()
+    loop = asyncio.get_running_loop()
+    found = None
+    for entry in list(_locals):
+        owner, local = entry
+        if owner is loop:
+            found = local
+        elif isinstance(owner, asyncio.AbstractEventLoop) and owner.is_closed():
+            _locals.remove(entry)
+            _close_orphan(local)
+    if found is None:
+        found = Local(loop)
+        _locals.append((loop, found))
+        await found.guard()
+    return found
+
+
+def _close_orphan(local: Local) -> None:
+    try:
+        local.close()
+    except ThreadError:
+        # Its thread is gone, and with it whoever could use it: dropping the workers destroys them.
+        local._workers.clear()
+    except Error:
+        raise
+
+
+def _refuse_fork() -> None:
+    if _native.forked():
+        raise ThreadError(
+            "this process was forked from one that uses weft, and cannot use it; start processes with spawn or forkserver"
+        )

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A connection as its user sees it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Generator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from weft import _native, frames
+from weft._native import Request
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Peer:
+    """The other side of a connection.
+
+    Made by :func:`weft.connect` and :func:`weft.listen`. Every operation returns something to wait for with
+    ``.wait(timeout)`` or to ``await``. A peer belongs to the thread, and the event loop, that made it.
+
+    Attributes
+    ----------
+    local_address, remote_address : str
+        ``host:port`` of the two ends of the socket that the connection was made over.
+    same_host : bool
+        The other process has proved that it runs on this host, as this user.
+    remote : dict
+        What the other side told of itself in the handshake.
+    """
+
+    def __init__(
+        self,
+        channel: _native.Channel,
+        *,
+        local_address: str,
+        remote_address: str,
+        same_host: bool,
+        remote: dict[str, Any],
+    ) -> None:
+        self._channel = channel
+        self.local_address = local_address
+        self.remote_address = remote_address
+        self.same_host = same_host
+        self.remote = remote
+
+    def send(self, buffer: Buffer) -> Request:
+        """Send one message.
+
+        Parameters
+        ----------
+        buffer : contiguous buffer, any shape
+            Locked until the request completes; then it may be changed.
+
+        Returns
+        -------
+        Request
+            Done when `buffer` is yours again, which does not mean that the peer has the message. It stays
+            pending while 4 MiB of small messages, or 8,000 large ones, lie unread at the peer.
+
+        Raises
+        ------
+        NotContiguousError
+            Nothing was sent.
+        ClosedError
+            This side has closed the connection.
+        PeerLostError
+            From the request: the peer is gone; PeerClosedError if it said goodbye.
+
+        Cancelling a message that still waits for its turn withdraws it; one under way is sent.
+        """
+        return self._channel.send(buffer)
+
+    def recv(self) -> Request:
+        """Receive the next message, in the order in which they were sent.
+
+        Returns
+        -------
+        Request
+            Wait or await it for a writable memoryview of pooled memory, aligned to 64 B, which lives as long
+            as anything refers to it.
+
+        Raises
+        ------
+        ClosedError
+            This side has closed the connection.
+        PeerLostError
+            From the request, once everything that arrived has been received; PeerClosedError if the peer
+            said goodbye.
+
+        Cancelling withdraws the waiter, never a message: the next ``recv`` gets it.
+        """
+        return self._channel.recv()
+
+    def send_frames(self, buffers: Sequence[Buffer]) -> Request:
+        """Send several buffers as one message, for :meth:`recv_frames`. Large ones are not copied."""
+        return self._channel.send(*frames.pack(buffers))
+
+    def recv_frames(self) -> Pending:
+        """Receive a message of :meth:`send_frames`: a list of writable, aligned buffers, one for each sent."""
+        return Pending(self._channel.recv(), frames.unpack)
+
+    def send_obj(self, obj: object) -> Request:
+        """Send a Python object: pickle protocol 5, its large buffers not copied. For :meth:`recv_obj`."""
+        buffers: list[pickle.PickleBuffer] = []
+        head = pickle.dumps(obj, protocol=5, buffer_callback=buffers.append)
+        return self.send_frames([head, *(b.raw() for b in buffers)])
+
+    def recv_obj(self) -> Pending:
+        """Receive an object of :meth:`send_obj`.
+
+        Unpickling runs code of the sender's choice: receive objects only from peers that you trust.
+        """
+        return Pending(self._channel.recv(), _unpickle)
+
+    def close(self) -> Request:
+        """Say goodbye, and wait until the peer has received everything that was sent before.
+
+        Returns
+        -------
+        Request
+            Done when the peer has it all in its memory, or has closed the connection itself. It stays pending
+            while the peer leaves large messages unread.
+
+        Raises
+        ------
+        PeerLostError
+            From the request: the peer was lost before it had everything. The connection is closed all the same.
+        """
+        return self._channel.close()
+
+    def abort(self) -> None:
+        """Close at once. What was not received is lost; the peer gets PeerLostError. Any thread; idempotent."""
+        self._channel.abort()
+
+    @property
+    def closed(self) -> bool:
+        """This side has closed or aborted the connection."""
+        return self._channel.closed
+
+    @property
+    def ended(self) -> bool:
+        """The other side has closed the connection or is gone; messages may be left to receive."""
+        return self._channel.ended
+
+    @property
+    def transports(self) -> list[str]:
+        """The lanes between the two processes, as ``transport/device``."""
+        return self._channel.transports
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "ended" if self.ended else "open"
+        return f"<weft.Peer {self.remote_address} {state}>"
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None and not self.closed:
+            self.close().wait()
+        else:
+            self.abort()
+
+    async def __aenter__(self) -> Peer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None and not self.closed:
+            await self.close()
+        else:
+            self.abort()
+
+
+class Pending:
+    """A request whose result is made into something else when it is there. Wait for it or await it, once."""
+
+    __slots__ = ("_convert", "_request")
+
+    def __init__(self, request: Request, convert: Any) -> None:
+        self._request = request
+        self._convert = convert
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Block until it is there; see :meth:`Request.wait`."""
+        return self._convert(self._request.wait(timeout))
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._convert((yield from self._request.__await__()))
+
+    def done(self) -> bool:
+        """Tell whether ``wait`` would return at once."""
+        return self._request.done()
+
+    def cancel(self) -> bool:
+        """Withdraw it; see :meth:`Peer.recv`."""
+        return self._request.cancel()
+
+
+def _unpickle(message: frames.Message) -> Any:
+    head, *buffers = frames.unpack(message)
+    return pickle.loads(head, buffers=buffers)  # noqa: S301
