@@ -43,12 +43,12 @@ nb::list transports(ucp_ep_h endpoint) {
     return lanes;
 }
 
-nb::object Endpoint::create(nb::handle worker, nb::bytes address) {
-    auto *w = nb::inst_ptr<Worker>(worker);
+nb::object Endpoint::create(nb::pointer_and_handle<Worker> worker, nb::bytes address) {
+    Worker *w = worker.p;
     w->check_owner("connect");
     if (address.size() < 8) raise("InvalidParamError", "connect: that is no worker address", "connect");
     nb::object object = nb::inst_alloc(nb::type<Endpoint>());
-    auto *e = new (nb::inst_ptr<Endpoint>(object)) Endpoint{nb::borrow(worker), w};
+    auto *e = new (nb::inst_ptr<Endpoint>(object)) Endpoint{nb::borrow(worker.h), w};
     nb::inst_mark_ready(object);
     e->handle = create_endpoint(w, std::string(address.c_str(), address.size()), [](void *argument, ucp_ep_h, ucs_status_t status) {
         static_cast<Endpoint *>(argument)->status = status;
@@ -78,8 +78,10 @@ void sent(void *request, ucs_status_t status, void *user_data) {
     r->end(status);
 }
 
-Endpoint *usable(nb::handle self, const char *op) {
-    auto *e = nb::inst_ptr<Endpoint>(self);
+using Self = nb::pointer_and_handle<Endpoint>;
+
+Endpoint *usable(const Self &self, const char *op) {
+    Endpoint *e = self.p;
     e->worker->check_owner(op);
     if (!e->handle) [[unlikely]] raise("ClosedError", std::string(op) + ": the endpoint is closed", op);
     return e;
@@ -100,10 +102,10 @@ void posted(Request *r, void *ucx) {
     }
 }
 
-nb::object tag_send(nb::handle self, nb::handle buffer, uint64_t tag) {
+nb::object tag_send(Self self, nb::handle buffer, uint64_t tag) {
     Endpoint *e = usable(self, "tag_send");
     Request *r;
-    nb::object request = make_request(e->worker, self.ptr(), "tag_send", 0, &r);
+    nb::object request = make_request(e->worker, self.h.ptr(), "tag_send", 0, &r);
     r->buffer.acquire(buffer, false, "tag_send");
     r->nbytes = r->buffer.nbytes();
     ucp_request_param_t param;
@@ -114,11 +116,11 @@ nb::object tag_send(nb::handle self, nb::handle buffer, uint64_t tag) {
     return request;
 }
 
-nb::object am_send(nb::handle self, unsigned id, nb::handle header, nb::handle data) {
+nb::object am_send(Self self, unsigned id, nb::handle header, nb::handle data) {
     Endpoint *e = usable(self, "am_send");
     if (id >= channel_am_id) raise("InvalidParamError", "am_send: id must be below " + std::to_string(channel_am_id), "am_send");
     Request *r;
-    nb::object request = make_request(e->worker, self.ptr(), "am_send", 0, &r);
+    nb::object request = make_request(e->worker, self.h.ptr(), "am_send", 0, &r);
     Buffer head;
     head.acquire(header, false, "am_send");
     if (head.nbytes() > e->worker->max_am_header)
@@ -152,20 +154,20 @@ nb::object am_send(nb::handle self, unsigned id, nb::handle header, nb::handle d
     return request;
 }
 
-nb::object flush(nb::handle self) {
+nb::object flush(Self self) {
     Endpoint *e = usable(self, "flush");
     Request *r;
-    nb::object request = make_request(e->worker, self.ptr(), "flush", 0, &r);
+    nb::object request = make_request(e->worker, self.h.ptr(), "flush", 0, &r);
     ucp_request_param_t param;
     begin(param, r);
     posted(r, ucp.ep_flush_nbx(e->handle, &param));
     return request;
 }
 
-nb::object close_endpoint(nb::handle self, bool force) {
-    auto *e = nb::inst_ptr<Endpoint>(self);
+nb::object close_endpoint(Self self, bool force) {
+    Endpoint *e = self.p;
     Request *r;
-    nb::object request = make_request(e->worker, self.ptr(), "close", 0, &r);
+    nb::object request = make_request(e->worker, self.h.ptr(), "close", 0, &r);
     if (!e->handle) {
         r->complete_now(UCS_OK);
         return request;

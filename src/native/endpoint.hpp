@@ -14,7 +14,7 @@ struct Endpoint {
     ~Endpoint();
     /// The worker closes: the endpoint is forced closed.
     void abandon() noexcept;
-    static nb::object create(nb::handle worker, nb::bytes address);
+    static nb::object create(nb::pointer_and_handle<Worker> worker, nb::bytes address);
     static const char *const doc_connect;
 };
 

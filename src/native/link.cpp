@@ -21,8 +21,8 @@ void failed(void *argument, ucp_ep_h, ucs_status_t status) {
     link->worker->failed_links.push_back(link);
 }
 
-nb::object open_link(nb::handle self, nb::bytes address, int fd, const std::string &name) {
-    auto *w = nb::inst_ptr<Worker>(self);
+nb::object open_link(nb::pointer_and_handle<Worker> self, nb::bytes address, int fd, const std::string &name) {
+    Worker *w = self.p;
     w->check_owner("connect");
     auto link = std::make_shared<Link>();
     link->worker = w;
@@ -39,7 +39,7 @@ nb::object open_link(nb::handle self, nb::bytes address, int fd, const std::stri
         close_in_child(fd);
     }
     w->links.push_back(link);
-    return nb::cast(LinkObject{nb::borrow(self), link});
+    return nb::cast(LinkObject{nb::borrow(self.h), link});
 }
 
 nb::object open_channel(LinkObject &self, uint64_t local, uint64_t remote, const std::string &name) {
@@ -57,9 +57,10 @@ nb::object open_channel(LinkObject &self, uint64_t local, uint64_t remote, const
     return nb::cast(ChannelObject{self.worker, channel});
 }
 
-Channel &usable(nb::handle self, const char *op) {
-    auto *object = nb::inst_ptr<ChannelObject>(self);
-    Channel &channel = *object->channel;
+using Self = nb::pointer_and_handle<ChannelObject>;
+
+Channel &usable(const Self &self, const char *op) {
+    Channel &channel = *self.p->channel;
     if (channel.worker->closed()) [[unlikely]] raise("ClosedError", std::string(op) + " (" + channel.name + "): the worker is closed", op);
     channel.worker->check_owner(op);
     return channel;
@@ -85,24 +86,23 @@ void define_channel(nb::module_ &m) {
           "Connect `worker` to another worker's address. `fd` becomes the link's on success.");
 
     nb::class_<ChannelObject>(m, "Channel", nb::is_weak_referenceable(), "A connection: ordered messages, bounded on both sides.")
-        .def("send", [](nb::handle self, nb::handle first, nb::handle rest) {
-            return usable(self, "send").send(self.ptr(), first, rest);
+        .def("send", [](Self self, nb::handle first, nb::handle rest) {
+            return usable(self, "send").send(self.h.ptr(), first, rest);
         }, nb::arg("first"), nb::arg("rest") = nb::none(),
              nb::sig("def send(self, first: collections.abc.Buffer, rest: list[collections.abc.Buffer] | None = None) -> Request"))
-        .def("recv", [](nb::handle self) {
+        .def("recv", [](Self self) {
             Channel &channel = usable(self, "recv");
             if (!channel.worker->graveyard.empty()) channel.worker->drain();
-            return channel.recv(self.ptr());
+            return channel.recv(self.h.ptr());
         }, nb::sig("def recv(self) -> Request"))
-        .def("close", [](nb::handle self) {
+        .def("close", [](Self self) {
             Channel &channel = usable(self, "close");
-            nb::object request = channel.close(self.ptr());
+            nb::object request = channel.close(self.h.ptr());
             channel.worker->drain();
             return request;
         }, nb::sig("def close(self) -> Request"))
-        .def("abort", [](nb::handle self, const std::string &reason) {
-            auto *object = nb::inst_ptr<ChannelObject>(self);
-            auto core = object->channel;
+        .def("abort", [](Self self, const std::string &reason) {
+            auto core = self.p->channel;
             if (core->closed || core->worker->closed() || in_forked_child) return;
             // From another thread: the owner does it at its next turn.
             if (!pthread_equal(core->worker->owner, pthread_self()))

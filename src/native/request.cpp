@@ -26,7 +26,9 @@ nb::object running_loop() {
 }  // namespace
 
 nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t nbytes, Request **request) {
-    nb::object object = nb::inst_alloc(nb::type<Request>());
+    // nb::type<> is a hash look-up; this is the hottest path there is.
+    static const nb::handle type = nb::type<Request>();
+    nb::object object = nb::inst_alloc(type);
     auto *r = new (nb::inst_ptr<Request>(object)) Request();
     nb::inst_mark_ready(object);
     r->self = object.ptr();
@@ -126,7 +128,9 @@ PyObject *Request::result(bool from_wait) {
     retrieved = true;
     if (kind == Kind::plain) return Py_NewRef(Py_None);
     if (kind == Kind::tag_recv) {
-        value = nb::make_tuple(info.length, info.sender_tag).release().ptr();
+        value = PyTuple_New(2);
+        PyTuple_SET_ITEM(value, 0, PyLong_FromSize_t(info.length));
+        PyTuple_SET_ITEM(value, 1, PyLong_FromUnsignedLongLong(info.sender_tag));
     } else {
         nb::object view = message->view();
         if (channel)

@@ -89,14 +89,13 @@ bool Worker::wait(Request *r, double timeout_s) {
     const int64_t start = now;
     const int64_t deadline = timeout_s < 0 ? INT64_MAX : timeout_s > 1e9 ? INT64_MAX : now + int64_t(timeout_s * 1e9);
     unsigned limit = spin_state.turns(now), fruitless = 0, since_clock = 0;
-    int64_t slept_from = 0;
     for (;;) {
         bool fruitful = progress();
         fruitless = fruitful ? 0 : fruitless + 1;
         if (completed || !failed_links.empty()) {
             drain();
             if (r->done()) {
-                slept_from ? spin_state.slept(now_ns() - slept_from) : spin_state.paid();
+                if (fruitless <= limit) spin_state.paid();
                 return true;
             }
         }
@@ -118,18 +117,19 @@ bool Worker::wait(Request *r, double timeout_s) {
             if (fruitful && now - start > gil_ns) progress_without_gil(r, deadline);
         }
         if (fruitless <= limit) continue;
-        if (!slept_from) slept_from = start;
         if (!arm()) {
             fruitless = 0;
             continue;
         }
         int64_t left_ms = deadline == INT64_MAX ? sleep_slice_ms : std::min((deadline - now + ms - 1) / ms, sleep_slice_ms);
+        int64_t slept_from = now;
         check_sockets(int(std::max<int64_t>(left_ms, 1)));
+        now = now_ns();
+        spin_state.slept(now - slept_from);
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
         if (closed()) refuse(r->op);
         drain();
         if (r->done()) return true;
-        now = now_ns();
         if (now >= deadline) return false;
         limit = spin_state.turns(now);
         fruitless = since_clock = 0;
@@ -225,7 +225,10 @@ bool Worker::spin(Request *r) {
         }
     }
     slept_from_ns = now;
-    if (!arm()) schedule_turn();
+    if (!arm()) {
+        slept_from_ns = 0;
+        schedule_turn();
+    }
     return false;
 }
 
@@ -234,6 +237,10 @@ void Worker::turn() {
     turn_scheduled = false;
     if (closed()) return;
     const int64_t start = now_ns();
+    if (slept_from_ns) {
+        spin_state.slept(start - slept_from_ns);
+        slept_from_ns = 0;
+    }
     check_sockets(0);
     const unsigned limit = in_flight ? spin_state.turns(start) : 0;
     for (unsigned fruitless = 0, turns = 0; fruitless <= limit; ++turns) {
@@ -242,19 +249,12 @@ void Worker::turn() {
             bool woke = completed;
             drain();
             if (closed()) return;
-            if (woke) {
-                if (slept_from_ns) spin_state.slept(now_ns() - slept_from_ns);
-                slept_from_ns = 0;
-                return schedule_turn();  // after the tasks just woken, which may well wait themselves
-            }
+            if (woke) return schedule_turn();  // after the tasks just woken, which may well wait themselves
         }
         if (turns % 16 == 15 && now_ns() - start > hold_ns) return schedule_turn();
     }
-    if (limit && slept_from_ns && start - slept_from_ns > would_have_paid_ns) {
-        spin_state.slept(start - slept_from_ns);
-        slept_from_ns = 0;
-    }
-    if (!arm()) schedule_turn();
+    if (!arm()) return schedule_turn();
+    if (in_flight) slept_from_ns = now_ns();
 }
 
 void define_waiting(nb::class_<Worker> &cls) {

@@ -247,11 +247,11 @@ static void tag_received(void *request, ucs_status_t status, const ucp_tag_recv_
     r->end(status);
 }
 
-static nb::object tag_recv(nb::handle self, nb::handle buffer, uint64_t tag, uint64_t mask) {
-    auto *w = nb::inst_ptr<Worker>(self);
+static nb::object tag_recv(nb::pointer_and_handle<Worker> self, nb::handle buffer, uint64_t tag, uint64_t mask) {
+    Worker *w = self.p;
     w->check_owner("tag_recv");
     Request *r;
-    nb::object request = make_request(w, self.ptr(), "tag_recv", 0, &r);
+    nb::object request = make_request(w, self.h.ptr(), "tag_recv", 0, &r);
     r->kind = Request::Kind::tag_recv;
     r->buffer.acquire(buffer, true, "tag_recv");
     r->nbytes = r->buffer.nbytes();

@@ -5,7 +5,8 @@ A map of the house; imports go one way, ``native <- core <- dask, bench <- cli``
 
 - ``_native``: UCP itself (context, worker, endpoint, request, connection, receive pool).
 - ``_load``: which libucp. ``config``: which settings. ``errors``: every exception.
-- ``connect``: ``listen``, ``connect`` and ``Peer``, over ``handshake`` and ``links``.
+- ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``drive`` (over a socket) and
+  ``links`` (the workers of a loop or thread).
 - ``dask``: the ``ucx://`` comm. ``bench``: measurements and the demo. ``cli``: the command.
 
 Importing this package loads no UCX, starts nothing and sets no environment variable; the first ``Context`` does
@@ -14,8 +15,9 @@ the loading.
 
 from weft._native import Endpoint, Request, Worker
 from weft.config import Context, ucx_library
-from weft.connect import Listener, Peer, connect, listen
+from weft.connect import connect
 from weft.errors import (
+    AddressError,
     CanceledError,
     ClosedError,
     Error,
@@ -33,10 +35,13 @@ from weft.errors import (
     UnreachableError,
     UnsupportedError,
 )
+from weft.listen import Listener, listen
+from weft.peer import Peer
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AddressError",
     "CanceledError",
     "ClosedError",
     "Context",

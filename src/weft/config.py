@@ -11,10 +11,11 @@ from collections.abc import Mapping
 
 from weft import _load, _native
 
-#: weft's defaults. Peer-error handling hides shared memory unless posix is told that it may report errors;
+#: weft's defaults. Peer-error handling hides shared memory unless it is told that it may report errors (by the
+#: name MM: UCX 1.16 does not take POSIX_ERROR_HANDLING from ucp_config_modify);
 #: weft watches a socket for the death that posix sees late. sysv cannot tell a dead peer and cma, when its
 #: peer is killed in mid-receive, aborts the survivor: both stay out.
-DEFAULTS: dict[str, str] = {"POSIX_ERROR_HANDLING": "y", "TLS": "^sysv,cma"}
+DEFAULTS: dict[str, str] = {"MM_ERROR_HANDLING": "y", "TLS": "^sysv,cma"}
 
 
 def ucx_library() -> _load.Library:

@@ -21,8 +21,9 @@ from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
 from distributed.utils import ensure_ip, get_ip, get_ipv6
 
-from weft.connect import Listener, connect
+from weft.connect import connect
 from weft.errors import ClosedError, Error, PeerLostError
+from weft.listen import Listener
 from weft.peer import Peer
 
 logger = logging.getLogger("distributed.comm.ucx")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The two ways to take a handshake's steps over a socket: blocking, and in a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import Any
+
+from weft import handshake
+from weft.address import join
+from weft.errors import Error, HandshakeError, TimedOutError
+from weft.links import Wait
+from weft.peer import Peer
+
+#: A host that vanishes (power, cable) is noticed after this many seconds, sending or idle.
+VANISHED_AFTER_S = 60
+
+
+def peer_of(joined: handshake.Joined, sock: socket.socket) -> Peer:
+    if not joined.same_host:
+        _keep_alive(sock)
+    return Peer(
+        joined.channel,
+        local_address=join(*sock.getsockname()[:2]),
+        remote_address=join(*sock.getpeername()[:2]),
+        same_host=joined.same_host,
+        remote=joined.remote,
+    )
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    # A duplicate of this descriptor is the link's liveness: the options are the socket's, so they reach it.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_AFTER_S // 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, VANISHED_AFTER_S // 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_AFTER_S * 1000)
+
+
+async def drive(steps: handshake.Steps, sock: socket.socket, what: str) -> handshake.Joined:
+    loop = asyncio.get_running_loop()
+    answer: Any = None
+    failure: BaseException | None = None
+    while True:
+        try:
+            step = steps.throw(failure) if failure is not None else steps.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        answer = failure = None
+        try:
+            if isinstance(step, bytes):
+                await loop.sock_sendall(sock, step)
+            elif isinstance(step, Wait):
+                await step.future()
+            else:
+                answer = bytearray()
+                while len(answer) < step:
+                    data = await loop.sock_recv(sock, step - len(answer))
+                    _append(answer, data, what)
+        except asyncio.CancelledError as e:
+            failure = e
+        except OSError as e:
+            failure = e if isinstance(e, Error) else _cut(what, e)
+
+
+def drive_blocking(
+    steps: handshake.Steps, sock: socket.socket, deadline: float, what: str, timeout: float
+) -> handshake.Joined:
+    answer: Any = None
+    failure: BaseException | None = None
+    while True:
+        try:
+            step = steps.throw(failure) if failure is not None else steps.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        answer = failure = None
+        try:
+            sock.settimeout(max(deadline - time.monotonic(), 0.001))
+            if isinstance(step, bytes):
+                sock.sendall(step)
+            elif isinstance(step, Wait):
+                raise HandshakeError(f"{what}: another handshake with the same process is under way in this thread")
+            else:
+                answer = bytearray()
+                while len(answer) < step:
+                    _append(answer, sock.recv(step - len(answer)), what)
+        except TimeoutError:
+            failure = TimedOutError(f"{what}: no answer within {timeout} s; is it a weft listener, and does it accept?")
+        except OSError as e:
+            failure = e if isinstance(e, Error) else _cut(what, e)
+        except KeyboardInterrupt as e:
+            failure = e
+
+
+def _append(answer: bytearray, data: bytes, what: str) -> None:
+    if not data:
+        raise HandshakeError(f"{what}: the other side closed the socket in the middle of the handshake; is it a weft listener?")
+    answer += data
+
+
+def _cut(what: str, error: OSError) -> HandshakeError:
+    return HandshakeError(f"{what}: the socket failed in the middle of the handshake: {error.strerror or error}")

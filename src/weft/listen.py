@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft.listen``: take connections, blocking or in a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from weft import handshake
+from weft.address import is_wildcard, join, outward, resolve, split
+from weft.drive import drive, drive_blocking, peer_of
+from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError
+from weft.links import Lan, local_of_loop, local_of_thread
+from weft.peer import Peer
+
+log = logging.getLogger("weft")
+
+#: Seconds that an accepted socket has for its handshake; then it is closed.
+HANDSHAKE_TIMEOUT_S = 10.0
+
+
+def listen(
+    address: str = "", handler: Callable[[Peer], Awaitable[object]] | None = None, *, info: dict[str, Any] | None = None
+) -> Listener:
+    """Listen for connections.
+
+    Parameters
+    ----------
+    address : str
+        ``host:port``. Port 0, or none, takes a free one; host ``0.0.0.0`` or ``::`` means every address of this
+        host; only the given one is bound otherwise.
+    handler : coroutine function, optional
+        ``async with``: called with each new :class:`Peer`, which is closed when it returns and aborted when it
+        raises. Without a handler, use ``with`` and :meth:`Listener.accept`.
+    info : dict, optional
+        Told to each peer, which has it as :attr:`Peer.remote`; must be JSON.
+
+    Returns
+    -------
+    Listener
+        A context manager, blocking (``with``) or asynchronous (``async with``).
+
+    Raises
+    ------
+    AddressError
+        On entry: the port is in use, or the address is not this host's.
+    """
+    return Listener(address, handler, info=info)
+
+
+class Listener:
+    """Takes connections while its context lasts; made by :func:`listen`.
+
+    Leaving the context stops listening, ends the handlers that still run (by cancellation, which aborts their
+    connections) and waits for them; peers taken by :meth:`accept` stay.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        handler: Callable[[Peer], Awaitable[object]] | None,
+        *,
+        info: dict[str, Any] | None = None,
+        on_peer: Callable[[Peer], Awaitable[object]] | None = None,
+    ) -> None:
+        self._host, self._port = split(address)
+        self._handler, self._on_peer, self._info = handler, on_peer, info or {}
+        self._sockets: list[socket.socket] = []
+        self._side: handshake.SideDoor | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- sockets
+
+    @property
+    def address(self) -> str:
+        """``host:port`` that :func:`connect` takes; for a wildcard, one that other hosts can use."""
+        host, port = self._bound()
+        if is_wildcard(host):
+            host = outward(self._sockets[0].family)
+        return join(host, port)
+
+    @property
+    def bound_address(self) -> str:
+        """``host:port`` as it was bound, a wildcard as such."""
+        return join(*self._bound())
+
+    def _bound(self) -> tuple[str, int]:
+        if not self._sockets:
+            raise ClosedError("the listener is not open")
+        host, port, *_ = self._sockets[0].getsockname()
+        return host, port
+
+    def _bind(self) -> None:
+        name = join(self._host, self._port)
+        if self._sockets:
+            raise InvalidParamError(f"listen on {name}: this listener is open already")
+        try:
+            family, sockaddr = resolve(self._host, self._port, passive=True)[0]
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                sock.setblocking(False)
+                sock.bind(sockaddr)
+                sock.listen(1024)
+            except BaseException:
+                sock.close()
+                raise
+        except OSError as e:
+            remedy = "; choose another port, or 0 for any" if e.errno == errno.EADDRINUSE else ""
+            error = AddressError(f"listen on {name}: {e.strerror or e}{remedy}")
+            error.errno = e.errno
+            raise error from None
+        handshake.close_in_child(sock)
+        self._sockets = [sock]
+        self._side = handshake.SideDoor()
+
+    def stop(self) -> None:
+        """Stop listening. Connections that were made go on."""
+        for sock in self._sockets:
+            if (loop := _running_loop()) is not None:
+                loop.remove_reader(sock.fileno())
+            sock.close()
+        self._sockets = []
+        if self._side is not None:
+            self._side.close()
+            self._side = None
+
+    def _steps(self, local: Any, sock: socket.socket, name: str) -> handshake.Steps:
+        if self._side is None:
+            raise ClosedError("the listener was closed")
+        return handshake.server(local, Lan(sock.getsockname()[0]), name, sock, self._info, self._side)
+
+    # ---- blocking
+
+    def __enter__(self) -> Listener:
+        if self._handler is not None:
+            raise InvalidParamError("a handler is for `async with`; use accept() in a blocking listener")
+        self._bind()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def accept(self, timeout: float | None = None) -> Peer:
+        """Wait for the next connection, blocking.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; None waits without bound. A caller that fails its handshake does not end the wait.
+
+        Raises
+        ------
+        TimedOutError
+            Nobody connected in time.
+        """
+        name = self.bound_address
+        deadline = None if timeout is None else time.monotonic() + timeout
+        local = local_of_thread()
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left < 0:
+                raise TimedOutError(f"accept on {name}: nobody connected within {timeout} s")
+            self._sockets[0].settimeout(left)
+            try:
+                sock, _ = self._sockets[0].accept()
+            except TimeoutError:
+                continue
+            finally:
+                self._sockets[0].setblocking(False)
+            with sock:
+                until = time.monotonic() + HANDSHAKE_TIMEOUT_S
+                caller = join(*sock.getpeername()[:2])
+                try:
+                    steps = self._steps(local, sock, caller)
+                    joined = drive_blocking(steps, sock, min(until, deadline or until), f"accept from {caller}", HANDSHAKE_TIMEOUT_S)
+                    return peer_of(joined, sock)
+                except (Error, OSError) as e:
+                    log.warning("a caller was turned away: %s", e)
+
+    # ---- asyncio
+
+    async def __aenter__(self) -> Listener:
+        if self._handler is None:
+            raise InvalidParamError("async with weft.listen(...) needs a handler: weft.listen(address, handler)")
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def start(self) -> None:
+        """Bind, and take connections in the running loop."""
+        local = await local_of_loop()
+        self._bind()
+        loop = asyncio.get_running_loop()
+        sock = self._sockets[0]
+        loop.add_reader(sock.fileno(), self._take, loop, sock, local)
+
+    def _take(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, local: Any) -> None:
+        # One socket a turn of the loop keeps it fair; the descriptor stays readable while there are more.
+        try:
+            sock, _ = listening.accept()
+        except OSError as e:
+            if e.errno not in (errno.EAGAIN, errno.ECONNABORTED):
+                log.warning("accept on %s: %s", self._port, e)
+            return
+        sock.setblocking(False)
+        task = loop.create_task(self._serve(sock, local))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, sock: socket.socket, local: Any) -> None:
+        caller = "somebody who left at once"
+        with sock:
+            try:
+                caller = join(*sock.getpeername()[:2])
+                async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                    joined = await drive(self._steps(local, sock, caller), sock, f"accept from {caller}")
+                peer = peer_of(joined, sock)
+            except (Error, OSError) as e:
+                log.warning("a caller was turned away: %s", str(e) or f"no handshake from {caller} within {HANDSHAKE_TIMEOUT_S} s")
+                return
+        if self._on_peer is not None:
+            await self._on_peer(peer)
+            return
+        assert self._handler is not None  # noqa: S101
+        try:
+            async with peer:
+                await self._handler(peer)
+        except PeerLostError as e:
+            log.info("a handler ended: %s", e)
+        except Exception:
+            log.exception("the handler of %s raised", peer)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What every test has: workers of its own, child processes that end with it, and counts of what leaks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import weft
+
+
+@pytest.fixture
+def context() -> Iterator[weft.Context]:
+    context = weft.Context({"TLS": "posix,self"})
+    yield context
+    gc.collect()
+
+
+@pytest.fixture
+def worker(context: weft.Context) -> Iterator[weft.Worker]:
+    worker = weft.Worker(context)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def endpoint(worker: weft.Worker) -> weft.Endpoint:
+    """An endpoint from the worker to itself: one thread can crank both sides."""
+    return worker.connect(worker.address)
+
+
+class Child:
+    """A Python process that runs `code` and talks in lines."""
+
+    def __init__(self, code: str, *arguments: str, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the child ended without a word"
+        return line.strip()
+
+    def say(self, text: str = "") -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def kill(self, *, reap: bool = True) -> None:
+        self.process.kill()
+        if reap:
+            self.process.wait(10)
+
+    def wait(self, timeout: float = 30) -> int:
+        return self.process.wait(timeout)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., Child]]:
+    """Start children; whatever is left of them is killed, by process id, at the end of the test."""
+    children: list[Child] = []
+
+    def start(code: str, *arguments: str, env: dict[str, str] | None = None) -> Child:
+        children.append(Child(code, *arguments, env=env))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.end()
+
+
+@pytest.fixture
+def fds() -> Callable[[], int]:
+    """Count this process's open file descriptors."""
+
+    def count() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    return count

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The receive pool: alignment, reuse, lifetime, the cap, and forks."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+import weft
+from weft import _native
+
+
+def address(view):
+    return np.frombuffer(view, "u1").__array_interface__["data"][0]
+
+
+@pytest.fixture(autouse=True)
+def cap():
+    gc.collect()
+    before = _native.pool_statistics()["cap_nbytes"]
+    _native.pool_set_cap(0)
+    _native.pool_set_cap(before)
+    yield before
+    _native.pool_set_cap(before)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65535, 65536, 65537, 1 << 20, (64 << 20) + 1])
+def test_blocks_are_aligned_writable_and_of_their_size(nbytes):
+    view = _native.pool_allocate(nbytes)
+    assert (view.nbytes, view.readonly) == (nbytes, False)
+    if nbytes:
+        assert address(view) % (4096 if nbytes >= 65536 else 64) == 0
+        view[-1] = 7
+    assert view.obj.pooled == (nbytes >= 65536)
+
+
+def test_a_block_is_used_again():
+    view = _native.pool_allocate(1 << 20)
+    first = address(view)
+    del view
+    assert address(_native.pool_allocate(1 << 20)) == first
+
+
+def test_an_array_keeps_its_block_alive():
+    view = _native.pool_allocate(1 << 20)
+    array = np.frombuffer(view, "f8")[10:20]
+    array[:] = 3
+    del view
+    others = [_native.pool_allocate(1 << 20) for _ in range(4)]
+    for other in others:
+        other[:] = bytes(1 << 20)
+    assert (array == 3).all()
+    live = _native.pool_statistics()["live_nbytes"]
+    del array
+    assert _native.pool_statistics()["live_nbytes"] == live - (1 << 20)
+
+
+def test_neighbours_merge():
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(64)]
+    assert _native.pool_statistics()["segments"] == 1
+    for order in (blocks[::2], blocks[1::2]):
+        order.clear()
+    blocks.clear()
+    assert _native.pool_allocate(64 << 20).nbytes == 64 << 20
+    assert _native.pool_statistics()["segments"] == 1
+
+
+def test_idle_memory_is_capped():
+    _native.pool_set_cap(8 << 20)
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(64)]
+    for block in blocks:
+        block[:] = bytes(1 << 20)
+    keep = blocks[0]
+    del blocks, block
+    statistics = _native.pool_statistics()
+    assert statistics["live_nbytes"] == keep.nbytes
+    assert statistics["idle_nbytes"] <= 8 << 20
+    del keep
+    _native.pool_set_cap(0)
+    assert _native.pool_statistics()["mapped_nbytes"] == 0
+
+
+def test_no_room_is_a_memory_error():
+    with pytest.raises(weft.NoMemoryError) as caught:
+        _native.pool_allocate(1 << 50)
+    assert isinstance(caught.value, MemoryError)
+
+
+def test_a_forked_child_writes_into_its_own_copy():
+    array = np.frombuffer(_native.pool_allocate(1 << 20), "u1")
+    array[:] = 1
+    pid = os.fork()
+    if pid == 0:
+        ok = (array == 1).all()
+        array[:] = 2
+        mine = _native.pool_allocate(1 << 20)
+        os._exit(0 if ok and (array == 2).all() and not mine.obj.pooled else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (array == 1).all()
+
+
+def test_ten_thousand_rounds_leave_nothing():
+    for i in range(10_000):
+        _native.pool_allocate(65536 + (i * 7919) % 1_000_000)
+    statistics = _native.pool_statistics()
+    assert statistics["live_nbytes"] == 0
+    assert statistics["segments"] == 1

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+import socket
+
+import pytest
+
+import weft
+from weft import address
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ("", 0)),
+        ("host", ("host", 0)),
+        ("host:80", ("host", 80)),
+        (":80", ("", 80)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("[::1]:80", ("::1", 80)),
+        ("[::1]", ("::1", 0)),
+        ("::1", ("::1", 0)),
+    ],
+)
+def test_split(text, expected):
+    assert address.split(text) == expected
+
+
+@pytest.mark.parametrize("text", ["host:port", "host:-1", "host:65536", "[::1", "[::1]x", "host:²"])
+def test_split_refuses(text):
+    with pytest.raises(weft.InvalidParamError, match="address"):
+        address.split(text)
+
+
+@pytest.mark.parametrize(("host", "port"), [("10.0.0.1", 80), ("::1", 65535), ("name", 1)])
+def test_join_is_what_split_reads(host, port):
+    assert address.split(address.join(host, port)) == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True), ("10.0.0.1", False), ("fe80::1%lo", False)],
+)
+def test_loopback(host, loopback):
+    assert address.is_loopback(host) is loopback
+
+
+def test_devices():
+    assert address.device_of("127.0.0.1") == "lo"
+    assert address.device_of("127.1.2.3") == "lo"
+    assert address.device_of("192.0.2.77") is None
+
+
+def test_outward_is_an_address_of_this_host():
+    assert address.device_of(address.outward(socket.AF_INET)) is not None

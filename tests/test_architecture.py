@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What must hold of the package as a whole."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import weft
+
+ROOT = Path(weft.__file__).parent
+
+#: Imports go one way: a room may import from the rooms before it.
+FLOORS = [
+    {"errors", "_native", "_claim"},
+    {"_load", "address", "frames"},
+    {"config"},
+    {"links", "peer"},
+    {"handshake"},
+    {"drive"},
+    {"connect", "listen"},
+    {"__init__"},
+    {"dask"},
+    {"bench"},
+    {"cli"},
+]
+
+
+def floor_of(module):
+    name = module.split(".")[1] if "." in module else "__init__"
+    return next(i for i, rooms in enumerate(FLOORS) if name in rooms)
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: import absolutely"
+            if node.module == "weft":
+                for alias in node.names:
+                    known = any(alias.name in rooms for rooms in FLOORS)
+                    yield f"weft.{alias.name}" if known else "weft"
+            else:
+                yield node.module
+
+
+def test_imports_go_one_way():
+    for path in ROOT.rglob("*.py"):
+        module = ".".join(("weft", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+        for imported in imports_of(path):
+            if imported.split(".")[0] != "weft" or module == "weft":
+                continue
+            same_room = imported.split(".")[1:2] == module.split(".")[1:2]
+            assert same_room or floor_of(imported) < floor_of(module), f"{module} imports {imported}"
+
+
+def test_core_needs_no_dask():
+    for path in ROOT.glob("*.py"):
+        top = {name.split(".")[0] for name in imports_of(path)}
+        assert not top & {"distributed", "numpy", "pandas", "cupy", "rmm", "ucxx"}, path
+
+
+def test_importing_starts_nothing():
+    code = """
+import os, threading
+before = dict(os.environ)
+import weft
+assert dict(os.environ) == before
+assert threading.active_count() == 1
+maps = open("/proc/self/maps").read()
+assert "libucp" not in maps and "libucs" not in maps, "UCX was loaded"
+assert "numpy" not in __import__("sys").modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_public_names_exist_and_are_documented():
+    for name in weft.__all__:
+        assert getattr(weft, name).__doc__, name
+
+
+def test_every_file_has_its_licence_and_is_short():
+    for path in [*ROOT.rglob("*.py"), *Path(__file__).parent.rglob("*.py")]:
+        lines = path.read_text().splitlines()
+        assert not lines or "SPDX-License-Identifier: BSD-3-Clause" in lines[0], path
+        assert len(lines) <= 400, path

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import weft
+from weft import frames
+
+
+def transport(first, large):
+    """What a connection makes of a packed message."""
+    first = memoryview(bytearray(first))
+    return (first, *(memoryview(bytearray(b)) for b in large)) if large else first
+
+
+@given(st.lists(st.binary(max_size=200) | st.sampled_from([b"L" * 65536, b"M" * 65535, b""]), max_size=30))
+def test_what_is_packed_comes_back(buffers):
+    assert [bytes(b) for b in frames.unpack(transport(*frames.pack(buffers)))] == buffers
+
+
+def test_ten_thousand_frames():
+    buffers = [bytes([i % 256]) * (i % 50) for i in range(10_000)]
+    first, large = frames.pack(buffers)
+    assert large == []
+    assert [bytes(b) for b in frames.unpack(transport(first, large))] == buffers
+
+
+def test_more_large_frames_than_one_header_holds():
+    buffers = [bytes(65536 + i) for i in range(600)] + [b"small"]
+    first, large = frames.pack(buffers)
+    assert len(large) <= frames.MAX_LARGE
+    assert [bytes(b) for b in frames.unpack(transport(first, large))] == buffers
+
+
+def test_large_frames_of_one_size_beyond_the_header():
+    buffers = [bytes(65536)] * 600
+    first, large = frames.pack(buffers)
+    assert len(large) <= frames.MAX_LARGE
+    assert [bytes(b) for b in frames.unpack(transport(first, large))] == buffers
+
+
+def test_small_frames_are_writable_and_aligned():
+    buffers = [b"abc", np.arange(100.0), b"x", np.arange(10.0)]
+    out = frames.unpack(transport(*frames.pack(buffers)))
+    for index in (1, 3):
+        array = np.frombuffer(out[index])
+        assert array.flags.aligned
+        assert array.flags.writeable
+        assert (array == buffers[index]).all()
+
+
+def test_large_frames_are_not_copied():
+    array = np.zeros(100_000)
+    _, large = frames.pack([array])
+    assert np.shares_memory(np.frombuffer(large[0]), array)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"x", b"\xff" * 64, (5).to_bytes(8, "little") * 3, b"\1" + bytes(7) + b"\0\0\1" + bytes(5) + b"\xff" * 8]
+)
+def test_garbage_is_a_named_error(garbage):
+    with pytest.raises(weft.HandshakeError, match="send_frames"):
+        frames.unpack(memoryview(bytearray(garbage)))

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A connection within one process: order, bounds, cancellation, closing. Both ends are cranked by one loop."""
+
+import asyncio
+import contextlib
+import gc
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import weft
+
+
+@contextlib.asynccontextmanager
+async def pair(info=None):
+    """Two ends of a connection: (connector, listener's)."""
+    accepted = asyncio.get_running_loop().create_future()
+    release = asyncio.Event()
+
+    async def handler(peer):
+        accepted.set_result(peer)
+        await release.wait()
+
+    async with weft.listen("127.0.0.1:0", handler, info=info) as listener:
+        peer = await weft.connect(listener.address, info=info)
+        other = await accepted
+        try:
+            yield peer, other
+        finally:
+            peer.abort()
+            other.abort()
+            release.set()
+
+
+def run(coroutine, timeout=30):
+    return asyncio.run(asyncio.wait_for(coroutine, timeout))
+
+
+def test_messages_both_ways():
+    async def main():
+        async with pair() as (a, b):
+            await a.send(b"there")
+            assert bytes(await b.recv()) == b"there"
+            await b.send(b"and back")
+            assert await a.recv() == b"and back"
+            await a.send(b"")
+            assert (await b.recv()).nbytes == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("nbytes", [1, 63, 64 << 10, (1 << 20) + 3, 40 << 20])
+def test_a_message_lands_aligned_and_writable(nbytes):
+    async def main():
+        async with pair() as (a, b):
+            data = np.random.default_rng(1).integers(0, 256, nbytes, "u1")
+            sent = a.send(data)
+            got = await b.recv()
+            await sent
+            assert not got.readonly
+            array = np.frombuffer(got, "u1")
+            assert (array == data).all()
+            assert array.__array_interface__["data"][0] % 64 == 0
+
+    run(main())
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(sizes=st.lists(st.sampled_from([0, 1, 8, 1000, 8_000, 8_100, 8_192, 8_300, 70_000, 262_143, 262_144, 600_000]), max_size=40))
+def test_order_holds_across_eager_and_rendezvous(sizes):
+    async def main():
+        async with pair() as (a, b):
+            async def send():
+                requests = [a.send(np.full(size, i % 251, "u1")) for i, size in enumerate(sizes)]
+                await asyncio.gather(*requests)
+
+            task = asyncio.create_task(send())
+            for i, size in enumerate(sizes):
+                got = np.frombuffer(await b.recv(), "u1")
+                assert got.size == size
+                assert (got == i % 251).all()
+            await task
+
+    run(main())
+
+
+def test_objects_with_large_buffers():
+    async def main():
+        async with pair() as (a, b):
+            obj = {"x": np.arange(100_000.0), "small": np.arange(5), "text": "weft", "none": None}
+            sent = a.send_obj(obj)
+            got = await b.recv_obj()
+            await sent
+            assert (got["x"] == obj["x"]).all()
+            assert got["x"].flags.writeable
+            assert got["x"].flags.aligned
+            assert (got["small"] == obj["small"]).all()
+            assert (got["text"], got["none"]) == ("weft", None)
+
+    run(main())
+
+
+def test_frames_of_every_kind():
+    async def main():
+        async with pair() as (a, b):
+            buffers = [b"", b"x", np.arange(10_000.0), bytearray(65_536), memoryview(bytes(200_000)), b"end"]
+            sent = a.send_frames(buffers)
+            got = await b.recv_frames()
+            await sent
+            assert [bytes(g) for g in got] == [bytes(memoryview(x).cast("B")) for x in buffers]
+            many = [bytes(100_000)] * 700
+            sent = a.send_frames(many)
+            assert [len(g) for g in await b.recv_frames()] == [100_000] * 700
+            await sent
+
+    run(main())
+
+
+def test_what_the_sides_know_of_each_other():
+    async def main():
+        async with pair({"name": "both"}) as (a, b):
+            assert a.remote == b.remote == {"name": "both"}
+            assert a.same_host
+            assert b.same_host
+            assert a.local_address == b.remote_address
+            assert a.remote_address == b.local_address
+            assert a.transports == b.transports == ["posix/memory"]
+
+    run(main())
+
+
+@pytest.mark.slow
+def test_a_cancelled_recv_loses_no_message():
+    rounds, gap = 100_000, 997
+
+    async def main():
+        async with pair() as (a, b):
+            got = []
+            sent = 0
+            for i in range(rounds):
+                if i % gap == 0:
+                    await a.send(sent.to_bytes(4, "little"))
+                    sent += 1
+                with contextlib.suppress(TimeoutError):
+                    # 0 expires at once, at every phase of the wait
+                    got.append(int.from_bytes(await asyncio.wait_for(b.recv(), 0 if i % 2 else 0.000001), "little"))
+            while len(got) < sent:
+                got.append(int.from_bytes(await b.recv(), "little"))
+            assert got == list(range(sent))
+
+    run(main(), 110)
+
+
+def test_a_message_whose_task_was_cancelled_goes_back():
+    async def take(peer):
+        return bytes(await peer.recv())
+
+    async def main():
+        async with pair() as (a, b):
+            for size in (1, 1 << 20):
+                for number in range(50):
+                    task = asyncio.create_task(take(b))
+                    await asyncio.sleep(0)
+                    sent = a.send(bytes([number]) * size)
+                    # Cancel in every turn of the message's way to the task.
+                    for _ in range(number % 8):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+                    if isinstance(outcome, asyncio.CancelledError):
+                        outcome = await take(b)
+                    assert outcome == bytes([number]) * size
+                    await sent
+
+    run(main())
+
+
+def test_a_dropped_request_gives_its_message_back():
+    async def main():
+        async with pair() as (a, b):
+            await a.send(b"1")
+            await a.send(b"2")
+            await asyncio.sleep(0.01)
+            request = b.recv()
+            assert request.done()
+            del request
+            assert [bytes(await b.recv()), bytes(await b.recv())] == [b"1", b"2"]
+
+    run(main())
+
+
+def test_unread_messages_suspend_the_sender():
+    async def main():
+        async with pair() as (a, b):
+            sends = [a.send(bytes(1024)) for _ in range(10_000)]
+            large = [a.send(bytes(8 << 20)) for _ in range(5)]
+            await asyncio.sleep(0.05)
+            pending = sum(not s.done() for s in sends)
+            assert 0 < pending < len(sends)
+            assert not large[-1].done()
+            assert weft._native.pool_statistics()["live_nbytes"] <= 24 << 20
+            for _ in range(10_000):
+                assert (await b.recv()).nbytes == 1024
+            for _ in large:
+                assert (await b.recv()).nbytes == 8 << 20
+            await asyncio.gather(*sends, *large)
+
+    run(main())
+
+
+def test_a_queued_send_can_be_withdrawn():
+    async def main():
+        async with pair() as (a, b):
+            sends = [a.send(bytes(60_000)) for _ in range(200)]
+            data = bytearray(b"never")
+            last = a.send(data)
+            assert last.cancel()
+            data.append(0)
+            for _ in sends:
+                assert (await b.recv()).nbytes == 60_000
+            await a.send(b"end")
+            assert await b.recv() == b"end"
+
+    run(main())
+
+
+def test_all_that_was_sent_before_close_is_received_later():
+    async def main():
+        async with pair() as (a, b):
+            sends = [a.send(bytes([i]) * size) for i, size in enumerate([1, 1 << 20, 10, 3 << 20, 0])]
+            closing = a.close()
+            got = [await b.recv() for _ in sends]
+            assert [g.nbytes for g in got] == [1, 1 << 20, 10, 3 << 20, 0]
+            await closing
+            with pytest.raises(weft.PeerClosedError):
+                await b.recv()
+            with pytest.raises(weft.PeerLostError):
+                await b.send(b"x")
+            assert b.ended
+            assert not b.closed
+            await b.close()
+
+    run(main())
+
+
+def test_close_returns_before_a_late_reader_reads():
+    async def main():
+        async with pair() as (a, b):
+            await a.send(b"small")
+            await a.send(bytes(2 << 20))
+            await a.close()
+            assert await b.recv() == b"small"
+            assert (await b.recv()).nbytes == 2 << 20
+            with pytest.raises(weft.PeerClosedError):
+                await b.recv()
+
+    run(main())
+
+
+def test_use_after_close_is_the_own_fault():
+    async def main():
+        async with pair() as (a, _):
+            waiting = a.recv()
+            await a.close()
+            with pytest.raises(weft.ClosedError):
+                await waiting
+            for use in (lambda: a.send(b"x"), a.recv):
+                with pytest.raises(weft.ClosedError):
+                    use()
+            await a.close()
+            a.abort()
+            assert a.closed
+
+    run(main())
+
+
+def test_both_sides_close_at_once():
+    async def main():
+        for _ in range(20):
+            async with pair() as (a, b):
+                a.send(b"1")
+                b.send(b"2")
+                await asyncio.gather(a.close(), b.close())
+
+    run(main())
+
+
+def test_abort_reaches_the_other_side():
+    async def main():
+        async with pair() as (a, b):
+            await a.send(b"first")
+            waiting = [b.recv(), b.recv()]
+            assert await waiting[0] == b"first"
+            a.abort()
+            with pytest.raises(weft.PeerLostError, match="aborted"):
+                await waiting[1]
+            with pytest.raises(weft.PeerLostError):
+                await b.send(b"x")
+
+    run(main())
+
+
+def test_a_peer_that_is_dropped_is_aborted():
+    async def main():
+        peers = []
+
+        async def handler(peer):
+            peers.append(peer)
+            with pytest.raises(weft.PeerLostError):
+                await peer.recv()
+            peers.append("lost")
+
+        async with weft.listen("127.0.0.1:0", handler) as listener:
+            peer = await weft.connect(listener.address)
+            del peer
+            gc.collect()
+            while "lost" not in peers:
+                await asyncio.sleep(0.001)
+
+    run(main())
+
+
+def test_fifty_connections_both_ways_half_of_them_aborted():
+    async def main():
+        servers = [[], []]
+
+        def handler_of(index):
+            async def handler(peer):
+                servers[index].append(peer)
+                with contextlib.suppress(weft.PeerLostError):
+                    while True:
+                        await peer.send(await peer.recv())
+
+            return handler
+
+        async with weft.listen("127.0.0.1:0", handler_of(0)) as one, weft.listen("127.0.0.1:0", handler_of(1)) as two:
+            peers = await asyncio.gather(*(weft.connect((one, two)[i % 2].address)._open() for i in range(50)))
+
+            async def talk(number, peer):
+                data = np.full(3 << 20, number, "u1")
+                sent = peer.send(data)
+                if number % 2:
+                    peer.abort()
+                    with pytest.raises(weft.Error):
+                        await sent
+                    return 0
+                got = np.frombuffer(await peer.recv(), "u1")
+                assert (got == data).all()
+                await peer.close()
+                return 1
+
+            assert sum(await asyncio.gather(*(talk(i, p) for i, p in enumerate(peers)))) == 25
+
+    run(main())
+
+
+def test_a_reader_in_another_task_and_references():
+    async def main():
+        async with pair() as (a, b):
+            data = bytearray(1 << 20)
+            before = sys.getrefcount(data)
+            for _ in range(20):
+                sent = a.send(data)
+                await b.recv()
+                await sent
+            del sent
+            assert sys.getrefcount(data) == before
+
+    run(main())
