@@ -58,8 +58,14 @@ void Link::release() noexcept {
         ::close(fd);
         fd = -1;
     }
-    if (endpoint) worker->force_close(endpoint);
+    if (!engine) return;
+    if (endpoint) engine->force_close(endpoint);
     endpoint = nullptr;
+    // What the dead peer left under way ends within some turns, or never: then it ends with the engine.
+    if (engine != worker->own) engine->finish(now_ns() + 20'000'000);
+    for (Request *r = worker->in_flight; r; r = r->in_flight_next)
+        if (r->engine == engine.get()) r->engine = nullptr;
+    engine.reset();
 }
 
 // ---- sending ----------------------------------------------------------------------------------------------
@@ -76,6 +82,7 @@ nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest) {
     Request *r;
     nb::object request = make_request(worker, owner, "send", 0, &r);
     r->channel = this;
+    r->engine = link->engine.get();
     if (closed || closing)
         raise("ClosedError", "send to " + name + ": the connection was closed by this side", "send");
     r->buffer.acquire(first, false, "send");
@@ -123,6 +130,7 @@ void Channel::post(Request *r) noexcept {
     for (size_t i = 0; i < large; ++i) header[sizeof(Wire) / 8 + i] = r->parts->buffers[i].nbytes();
     reported = consumed;
     sent_charge += charge_of(r->nbytes);
+    worker->heat(link->engine.get());
 
     ucp_request_param_t param;
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
@@ -161,6 +169,7 @@ void Channel::post_queue() noexcept {
 
 void Channel::tell(uint16_t kind, uint64_t number) noexcept {
     if (link->lost || !link->endpoint) return;
+    worker->heat(link->engine.get());
     Wire wire{Wire::magic_value, kind, 0, remote, number, consumed};
     reported = consumed;
     ucp_request_param_t param;
@@ -176,6 +185,7 @@ nb::object Channel::recv(PyObject *owner) {
     Request *r;
     nb::object request = make_request(worker, owner, "recv", 0, &r);
     r->channel = this;
+    r->engine = link->engine.get();
     r->kind = Request::Kind::message;
     if (closed || closing)
         raise("ClosedError", "recv from " + name + ": the connection was closed by this side", "recv");
@@ -232,7 +242,7 @@ ucs_status_t Channel::on_message(const Wire &wire, const uint64_t *sizes, void *
     m->sequence = wire.number;
     m->nbytes = nbytes;
     m->charge = charge_of(nbytes);
-    m->worker = worker->handle;
+    m->engine = link->engine.get();
     size_t rest = 0;
     for (size_t i = 0; i < wire.large; ++i) rest += sizes[i];
     m->sizes.push_back(nbytes - rest);
@@ -352,6 +362,7 @@ nb::object Channel::close(PyObject *owner) {
     Request *r;
     nb::object request = make_request(worker, owner, "close", 0, &r);
     r->channel = this;
+    r->engine = link->engine.get();
     if (closed || close_request) {
         if (close_request) raise("ClosedError", "close of " + name + ": already being closed", "close");
         r->complete_now(UCS_OK);
@@ -452,7 +463,7 @@ ChannelObject::~ChannelObject() {
 // Whatever arrives here may come from a stranger: nothing in it is believed before it is checked.
 ucs_status_t on_channel_message(void *arg, const void *header, size_t header_nbytes, void *data, size_t nbytes,
                                 const ucp_am_recv_param_t *param) noexcept {
-    auto *worker = static_cast<Worker *>(arg);
+    Worker *worker = static_cast<Engine *>(arg)->worker;
     Wire wire;
     if (header_nbytes < sizeof wire) return UCS_OK;
     std::memcpy(&wire, header, sizeof wire);

@@ -24,6 +24,7 @@ struct Channel;
 /// Owns the endpoint to one remote worker and the socket whose end-of-file tells of that worker's end.
 struct Link {
     Worker *worker;
+    std::shared_ptr<Engine> engine;  // its own on this host, the worker's across a network
     ucp_ep_h endpoint = nullptr;
     int fd = -1;
     bool lost = false;
@@ -106,6 +107,6 @@ struct ChannelObject {
 };
 
 constexpr unsigned channel_am_id = 63;
-ucs_status_t on_channel_message(void *worker, const void *header, size_t header_nbytes, void *data, size_t nbytes,
+ucs_status_t on_channel_message(void *engine, const void *header, size_t header_nbytes, void *data, size_t nbytes,
                                 const ucp_am_recv_param_t *param) noexcept;
 void define_channel(nb::module_ &m);

@@ -14,7 +14,7 @@ void modify(ucp_config_t *config, const std::string &name, const std::string &va
 
 }  // namespace
 
-Context::Context(nb::dict settings, nb::dict defaults) {
+Context::Context(nb::dict settings, nb::dict defaults, bool uses_shm) : uses_shm(uses_shm) {
     ucp_config_t *ucp_config;
     check(ucp.config_read(nullptr, nullptr, &ucp_config), "Context", ": reading UCX_* from the environment");
     struct Release {
@@ -47,7 +47,7 @@ void Context::close() noexcept {
 
 void define_context(nb::module_ &m) {
     nb::class_<Context>(m, "Context", "A UCP context: the transports and devices that its workers may use.")
-        .def(nb::init<nb::dict, nb::dict>(), nb::arg("settings"), nb::arg("defaults"))
+        .def(nb::init<nb::dict, nb::dict, bool>(), nb::arg("settings"), nb::arg("defaults"), nb::arg("uses_shm"))
         .def("close", [](Context &c) {
             if (c.workers) raise("InvalidParamError", "close: " + std::to_string(c.workers) + " workers of this context are open; close them first", "close");
             c.close();

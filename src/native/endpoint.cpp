@@ -18,14 +18,14 @@ UnreachableError
 Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
 :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.)";
 
-ucp_ep_h create_endpoint(Worker *worker, const std::string &address, ucp_err_handler_cb_t on_error, void *argument) {
+ucp_ep_h create_endpoint(Engine *engine, const std::string &address, ucp_err_handler_cb_t on_error, void *argument) {
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params.address = reinterpret_cast<const ucp_address_t *>(address.data());
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     params.err_handler = {on_error, argument};
     ucp_ep_h endpoint;
-    check(ucp.ep_create(worker->handle, &params, &endpoint), "connect", ": no usable transport to the worker's address");
+    check(ucp.ep_create(engine->handle, &params, &endpoint), "connect", ": no usable transport to the worker's address");
     return endpoint;
 }
 
@@ -46,11 +46,12 @@ nb::list transports(ucp_ep_h endpoint) {
 nb::object Endpoint::create(nb::pointer_and_handle<Worker> worker, nb::bytes address) {
     Worker *w = worker.p;
     w->check_owner("connect");
+    w->check_own("connect");
     if (address.size() < 8) raise("InvalidParamError", "connect: that is no worker address", "connect");
     nb::object object = nb::inst_alloc(nb::type<Endpoint>());
     auto *e = new (nb::inst_ptr<Endpoint>(object)) Endpoint{nb::borrow(worker.h), w};
     nb::inst_mark_ready(object);
-    e->handle = create_endpoint(w, std::string(address.c_str(), address.size()), [](void *argument, ucp_ep_h, ucs_status_t status) {
+    e->handle = create_endpoint(w->own.get(), std::string(address.c_str(), address.size()), [](void *argument, ucp_ep_h, ucs_status_t status) {
         static_cast<Endpoint *>(argument)->status = status;
     }, e);
     w->endpoints.push_back(e);
@@ -58,7 +59,7 @@ nb::object Endpoint::create(nb::pointer_and_handle<Worker> worker, nb::bytes add
 }
 
 void Endpoint::abandon() noexcept {
-    if (handle) worker->force_close(handle);
+    if (handle) worker->own->force_close(handle);
     handle = nullptr;
 }
 
@@ -66,7 +67,7 @@ Endpoint::~Endpoint() {
     std::erase(worker->endpoints, this);
     if (!handle || in_forked_child || worker->closed()) return;
     // The error handler's argument dies here, so the endpoint must not outlive it unless its owner takes it down.
-    worker->bury([w = worker, ep = handle] { if (!w->closed()) w->force_close(ep); });
+    worker->bury([w = worker, ep = handle] { if (!w->closed()) w->own->force_close(ep); });
 }
 
 namespace {
@@ -83,6 +84,7 @@ using Self = nb::pointer_and_handle<Endpoint>;
 Endpoint *usable(const Self &self, const char *op) {
     Endpoint *e = self.p;
     e->worker->check_owner(op);
+    e->worker->heat(e->worker->own.get());
     if (!e->handle) [[unlikely]] raise("ClosedError", std::string(op) + ": the endpoint is closed", op);
     return e;
 }

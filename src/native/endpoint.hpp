@@ -19,7 +19,7 @@ struct Endpoint {
 };
 
 /// Make a ucp_ep_h with peer-error handling; `on_error(argument, ep, status)` is called in progress.
-ucp_ep_h create_endpoint(Worker *worker, const std::string &address, ucp_err_handler_cb_t on_error, void *argument);
+ucp_ep_h create_endpoint(Engine *engine, const std::string &address, ucp_err_handler_cb_t on_error, void *argument);
 /// (transport, device) of every lane, as "transport/device".
 nb::list transports(ucp_ep_h endpoint);
 void define_endpoint(nb::module_ &m);

@@ -21,25 +21,32 @@ void failed(void *argument, ucp_ep_h, ucs_status_t status) {
     link->worker->failed_links.push_back(link);
 }
 
-nb::object open_link(nb::pointer_and_handle<Worker> self, nb::bytes address, int fd, const std::string &name) {
+nb::object prepare_link(nb::pointer_and_handle<Worker> self, bool same_host, const std::string &name) {
     Worker *w = self.p;
     w->check_owner("connect");
     auto link = std::make_shared<Link>();
     link->worker = w;
     link->name = name;
-    link->endpoint = create_endpoint(w, std::string(address.c_str(), address.size()), failed, link.get());
-    if (fd >= 0) {
-        epoll_event event{.events = EPOLLRDHUP, .data = {.ptr = link.get()}};
-        if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-            std::string why = strerror(errno);
-            link->release();
-            raise("NoMemoryError", "connect to " + name + ": epoll: " + why, "connect");
-        }
-        link->fd = fd;
-        close_in_child(fd);
-    }
+    if (!same_host) w->check_own("connect");
+    link->engine = same_host ? std::make_shared<Engine>(w) : w->own;
     w->links.push_back(link);
     return nb::cast(LinkObject{nb::borrow(self.h), link});
+}
+
+void join_link(LinkObject &self, nb::bytes address, int fd) {
+    Link &link = *self.link;
+    Worker *w = link.worker;
+    w->check_owner("connect");
+    if (link.lost) raise("PeerLostError", "connect to " + link.name + ": the peer was lost", "connect");
+    link.endpoint = create_endpoint(link.engine.get(), std::string(address.c_str(), address.size()), failed, &link);
+    if (fd < 0) return;
+    epoll_event event{};
+    event.events = EPOLLRDHUP;
+    event.data.ptr = &link;
+    if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
+        raise("NoMemoryError", "connect to " + link.name + ": epoll: " + strerror(errno), "connect");
+    link.fd = fd;
+    close_in_child(fd);
 }
 
 nb::object open_channel(LinkObject &self, uint64_t local, uint64_t remote, const std::string &name) {
@@ -70,6 +77,13 @@ Channel &usable(const Self &self, const char *op) {
 
 void define_channel(nb::module_ &m) {
     nb::class_<LinkObject>(m, "Link", "The one endpoint between two workers, and the socket that tells of the other's end.")
+        .def_prop_ro("address", [](LinkObject &l) {
+            if (!l.link->engine) raise("PeerLostError", "the link was lost", "connect");
+            std::string address = l.link->engine->address();
+            return nb::bytes(address.data(), address.size());
+        })
+        .def("join", &join_link, nb::arg("address"), nb::arg("fd"),
+             "Connect to the other side's address. `fd` becomes the link's on success; -1 for none.")
         .def("open", &open_channel, nb::arg("local"), nb::arg("remote"), nb::arg("name"))
         .def("close", [](LinkObject &l) {
             Worker *w = l.link->worker;
@@ -82,8 +96,8 @@ void define_channel(nb::module_ &m) {
         .def_prop_ro("transports", [](LinkObject &l) {
             return l.link->endpoint ? transports(l.link->endpoint) : nb::list();
         }, nb::sig("def transports(self) -> list[str]"));
-    m.def("open_link", &open_link, nb::arg("worker"), nb::arg("address"), nb::arg("fd"), nb::arg("name"),
-          "Connect `worker` to another worker's address. `fd` becomes the link's on success.");
+    m.def("prepare_link", &prepare_link, nb::arg("worker"), nb::arg("same_host"), nb::arg("name"),
+          "Make one side of a link; its `address` is for the other side's `join`.");
 
     nb::class_<ChannelObject>(m, "Channel", nb::is_weak_referenceable(), "A connection: ordered messages, bounded on both sides.")
         .def("send", [](Self self, nb::handle first, nb::handle rest) {

@@ -3,21 +3,28 @@
 
 #include <cstring>
 
+#include "engine.hpp"
+
 namespace {
 
 void landed(void *request, ucs_status_t status, size_t, void *user_data) {
     auto *message = static_cast<Message *>(user_data);
     ucp.request_free(request);
-    message->landing = false;
-    message->ready = true;
-    message->status = status;
-    if (message->arrived)
-        message->arrived(message, message->sink);
-    else
-        delete message;
+    message->engine->landing.erase(message);
+    message->end(status);
 }
 
 }  // namespace
+
+void Message::end(ucs_status_t s) noexcept {
+    landing = false;
+    ready = true;
+    status = s;
+    if (arrived)
+        arrived(this, sink);
+    else
+        delete this;
+}
 
 bool Message::allocate() noexcept {
     segments.reserve(sizes.size());
@@ -46,11 +53,8 @@ void Message::land() noexcept {
     void *from = descriptor;
     descriptor = nullptr;
     if (!allocate()) {
-        ucp.am_data_release(worker, from);
-        status = UCS_ERR_NO_MEMORY;
-        ready = true;
-        arrived(this, sink);
-        return;
+        ucp.am_data_release(engine->handle, from);
+        return end(UCS_ERR_NO_MEMORY);
     }
     ucp_request_param_t param;
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE |
@@ -69,16 +73,15 @@ void Message::land() noexcept {
         param.datatype = UCP_DATATYPE_IOV;
     }
     landing = true;
-    void *request = ucp.am_recv_data_nbx(worker, from, buffer, count, &param);
+    engine->landing.insert(this);
+    void *request = ucp.am_recv_data_nbx(engine->handle, from, buffer, count, &param);
     if (UCS_PTR_IS_PTR(request)) return;
-    landing = false;
-    ready = true;
-    status = UCS_PTR_STATUS(request);
-    arrived(this, sink);
+    engine->landing.erase(this);
+    end(UCS_PTR_STATUS(request));
 }
 
 void Message::drop() noexcept {
-    if (descriptor) ucp.am_data_release(worker, descriptor);
+    if (descriptor) ucp.am_data_release(engine->handle, descriptor);
     descriptor = nullptr;
 }
 

@@ -7,7 +7,7 @@
 
 #include "pool.hpp"
 
-struct Worker;
+struct Engine;
 
 /// Owns the blocks and, until it is answered or dropped, UCX's descriptor.
 struct Message {
@@ -18,7 +18,7 @@ struct Message {
     std::vector<size_t> sizes;      // of the segments; they add up to nbytes
     std::vector<Block> segments;
     std::vector<ucp_dt_iov_t> iov;
-    ucp_worker_h worker = nullptr;
+    Engine *engine = nullptr;
     void *descriptor = nullptr;     // a rendezvous not yet answered
     bool ready = false, landing = false;
     ucs_status_t status = UCS_OK;
@@ -36,6 +36,8 @@ struct Message {
     bool copy(const void *data) noexcept;
     /// Answer the rendezvous. `arrived` follows, perhaps before this returns.
     void land() noexcept;
+    /// The rendezvous is over: `arrived` follows, or the message is deleted if nobody is left to take it.
+    void end(ucs_status_t status) noexcept;
     /// Refuse the rendezvous; its sender sees success.
     void drop() noexcept;
     /// One memoryview, or a tuple of them when there are more segments than one.

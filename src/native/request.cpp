@@ -35,6 +35,7 @@ nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t 
     r->worker = worker;
     r->owner = Py_NewRef(owner);
     r->op = op;
+    r->engine = worker->own.get();
     r->nbytes = nbytes;
     *request = r;
     return object;
@@ -147,7 +148,7 @@ bool Request::cancel() {
     wake();
     if (ended || !held) return true;
     if (kind == Kind::tag_recv) {
-        if (ucx && worker->handle) ucp.request_cancel(worker->handle, ucx);
+        if (ucx) ucp.request_cancel(engine->handle, ucx);
     } else if (!ucx) {
         bool withdrawn = channel && channel->withdraw(this);
         for (auto &[id, queue] : worker->am_queues) withdrawn |= std::erase(queue->waiters, this) != 0;

@@ -13,6 +13,7 @@
 #include "message.hpp"
 
 struct Worker;
+struct Engine;
 struct Channel;
 
 /// Why an operation failed, where UCX has no status for it.
@@ -36,6 +37,7 @@ struct Request {
     PyObject *self = nullptr;  // borrowed: the Python object around this
     Worker *worker = nullptr;
     PyObject *owner = nullptr;  // Worker, Endpoint or Channel, whose life implies the worker's
+    Engine *engine = nullptr;    // what must be progressed for it
     Channel *channel = nullptr;  // whose loss ends this request
     const char *op = "";
     void *ucx = nullptr;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t us = 1'000, ms = 1'000'000;
 constexpr int64_t hold_ns = 1 * ms;       // of the loop, by completed awaits
-constexpr int64_t socket_ns = 10 * ms;    // between looks at the sockets while spinning
+constexpr int64_t socket_ns = 1 * ms;     // between looks at the other descriptors while spinning
 constexpr int64_t gil_ns = 5 * ms;        // CPython's switch interval: after that others may have the GIL
 constexpr int64_t sleep_slice_ms = 50;    // bounds the answer to Ctrl-C
 constexpr unsigned clock_turns = 64;      // fruitless turns between looks at the clock, about 2 us on posix
@@ -44,8 +44,18 @@ void Spin::preempted(int64_t now) noexcept {
     not_before_ns = now + penalty_ns;
 }
 
+// Have the descriptors tell of the next event. False: something is there already, and no descriptor would tell.
 bool Worker::arm() {
-    return ucp.worker_arm(handle) == UCS_OK;
+    cool(nullptr);
+    return hot.empty();
+}
+
+// Arm what is hot and idle, but for one.
+void Worker::cool(Engine *except) {
+    std::erase_if(hot, [except](Engine *engine) {
+        if (engine != except) engine->armed = ucp.worker_arm(engine->handle) == UCS_OK;
+        return engine->armed;
+    });
 }
 
 // Wait up to `timeout_ms` for the worker's or a liveness descriptor; end the links whose peer is gone.
@@ -62,7 +72,9 @@ bool Worker::check_sockets(int timeout_ms) {
     sockets_seen_ns = now_ns();
     std::vector<Link *> gone;
     for (int i = 0; i < n; ++i)
-        if (events[i].data.ptr && events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+        if (events[i].data.u64 & 1)
+            heat(reinterpret_cast<Engine *>(events[i].data.u64 & ~uint64_t(1)));
+        else if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
             gone.push_back(static_cast<Link *>(events[i].data.ptr));
     if (!gone.empty()) {
         // Deliver what arrived before the end: it lies in this process's own queues.
@@ -86,8 +98,9 @@ bool Worker::wait(Request *r, double timeout_s) {
     } guard(waiting);
 
     int64_t now = now_ns();
-    const int64_t start = now;
+    int64_t gil_since = now;
     const int64_t deadline = timeout_s < 0 ? INT64_MAX : timeout_s > 1e9 ? INT64_MAX : now + int64_t(timeout_s * 1e9);
+    if (r->engine) heat(r->engine);
     unsigned limit = spin_state.turns(now), fruitless = 0, since_clock = 0;
     for (;;) {
         bool fruitful = progress();
@@ -109,15 +122,19 @@ bool Worker::wait(Request *r, double timeout_s) {
             since_clock = 0;
             if (now >= deadline) return false;
             if (now - sockets_seen_ns > socket_ns) {
+                cool(r->engine);
                 check_sockets(0);
                 if (PyErr_CheckSignals() != 0) throw nb::python_error();
                 if (!graveyard.empty()) drain();
                 if (r->done()) return true;
             }
-            if (fruitful && now - start > gil_ns) progress_without_gil(r, deadline);
+            if (now - gil_since > gil_ns) {
+                progress_without_gil(r, deadline);
+                gil_since = now = now_ns();
+            }
         }
         if (fruitless <= limit) continue;
-        if (!arm()) {
+        if (!arm()) {  // something is under way that no descriptor tells of, such as a full queue of the peer's
             fruitless = 0;
             continue;
         }
@@ -126,6 +143,7 @@ bool Worker::wait(Request *r, double timeout_s) {
         check_sockets(int(std::max<int64_t>(left_ms, 1)));
         now = now_ns();
         spin_state.slept(now - slept_from);
+        gil_since = now;
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
         if (closed()) refuse(r->op);
         drain();
@@ -136,8 +154,9 @@ bool Worker::wait(Request *r, double timeout_s) {
     }
 }
 
-// A transfer that has kept the GIL for a switch interval goes on without it, until the request's end or the
-// first pause: one release for each large message. Callbacks are free of Python, so progress needs no GIL.
+// A wait that has kept the GIL for a switch interval goes on without it, until the request's end or the first
+// pause: one release for each large message, and a chance for a peer in another thread of this process. Callbacks
+// are free of Python, so progress needs no GIL.
 void Worker::progress_without_gil(Request *r, int64_t deadline) {
     nb::gil_scoped_release release;
     for (unsigned fruitless = 0, turns = 0; fruitless < Spin::most && !r->ended && !r->fault; ++turns) {
@@ -199,6 +218,7 @@ bool Worker::spin(Request *r) {
         schedule_turn();
         return false;
     }
+    if (r->engine) heat(r->engine);
     const unsigned limit = spin_state.turns(now);
     for (unsigned fruitless = 0, since_clock = 0; fruitless <= limit;) {
         bool fruitful = progress();

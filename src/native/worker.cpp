@@ -6,51 +6,27 @@
 
 #include "endpoint.hpp"
 
-namespace {
-
-void closed_endpoint(void *request, ucs_status_t, void *user_data) {
-    --static_cast<Worker *>(user_data)->closing_endpoints;
-    ucp.request_free(request);
-}
-
-void flushed(void *request, ucs_status_t, void *user_data) {
-    *static_cast<bool *>(user_data) = true;
-    ucp.request_free(request);
-}
-
-}  // namespace
-
-Worker::Worker(nb::object context_object) : context(std::move(context_object)), owner(pthread_self()) {
+Worker::Worker(nb::object context_object, bool links_only) : context(std::move(context_object)), owner(pthread_self()) {
     if (!nb::isinstance<Context>(context)) throw nb::type_error("Worker: a Context is needed");
     auto *c = nb::inst_ptr<Context>(context);
     if (!c->handle) raise("ClosedError", "Worker: the context is closed", "Worker");
-    ucp_worker_params_t params{};
-    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-    params.thread_mode = UCS_THREAD_MODE_SINGLE;
-    check(ucp.worker_create(c->handle, &params, &handle), "Worker",
-          ": creating a worker (is /dev/shm full, or the limit of open files reached?)");
-    ++c->workers;
-    ucp_worker_attr_t attr{};
-    attr.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
-    check(ucp.worker_query(handle, &attr), "Worker", ": reading its address");
-    address.assign(reinterpret_cast<char *>(attr.address), attr.address_length);
-    ucp.worker_release_address(handle, attr.address);
-    max_am_header = attr.max_am_header;
-
-    check(ucp.worker_get_efd(handle, &event_fd), "Worker", ": reading its event descriptor");
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
-    if (epoll_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, event_fd, &event) != 0)
-        raise("NoMemoryError", std::string("Worker: epoll: ") + strerror(errno), "Worker");
-
-    ucp_am_handler_param_t handler{};
-    handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG |
-                         UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
-    handler.id = channel_am_id;
-    handler.flags = UCP_AM_FLAG_WHOLE_MSG;
-    handler.cb = on_channel_message;
-    handler.arg = this;
-    check(ucp.worker_set_am_recv_handler(handle, &handler), "Worker");
+    if (epoll_fd < 0) raise("NoMemoryError", std::string("Worker: epoll: ") + strerror(errno), "Worker");
+    if (!links_only) {
+        try {
+            own = std::make_shared<Engine>(this);
+        } catch (...) {
+            ::close(epoll_fd);
+            throw;
+        }
+        ucp_worker_attr_t attr{};
+        attr.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
+        check(ucp.worker_query(own->handle, &attr), "Worker");
+        max_am_header = attr.max_am_header;
+        address = own->address();
+    }
+    open = true;
+    ++c->workers;
 }
 
 Worker::~Worker() {
@@ -61,7 +37,7 @@ Worker::~Worker() {
 void Worker::refuse(const char *op) const {
     if (in_forked_child)
         raise("ThreadError", std::string(op) + ": this process was forked from one that uses weft, and cannot use it; start processes with spawn or forkserver", op);
-    if (!handle) raise("ClosedError", std::string(op) + ": the worker is closed", op);
+    if (!open) raise("ClosedError", std::string(op) + ": the worker is closed", op);
     raise("ThreadError", std::string(op) + ": the worker belongs to another thread", op);
 }
 
@@ -110,58 +86,38 @@ void Worker::fail_channel(Channel *channel, const std::shared_ptr<const Fault> &
         if (r->channel == channel && r->ucx) r->fail(fault);
 }
 
-void Worker::force_close(ucp_ep_h endpoint) noexcept {
-    ucp_request_param_t param{};
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    param.cb.send = closed_endpoint;
-    param.user_data = this;
-    if (UCS_PTR_IS_PTR(ucp.ep_close_nbx(endpoint, &param))) ++closing_endpoints;
-}
-
-// Everything that is still open ends, in the order that lets the other sides know; bounded by a second.
+// Everything that is still open ends, in the order that lets the other sides know; bounded by a second or so.
 void Worker::close() {
-    if (!handle) return;
+    if (!open) return;
     if (in_forked_child) {
-        handle = nullptr;
+        open = false;
         return;
     }
     drain();
     detach();
     for (auto &[id, channel] : std::unordered_map(channels)) channel->abort("ClosedError", "the worker was closed", true);
     const int64_t deadline = now_ns() + 1'000'000'000;
-    if (!links.empty()) {
-        // On the heap: a flush that does not end in time is ended by worker_destroy, after this frame.
-        auto *done = new bool(false);
-        ucp_request_param_t param{};
-        param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-        param.cb.send = flushed;
-        param.user_data = done;
-        void *request = ucp.worker_flush_nbx(handle, &param);
-        while (UCS_PTR_IS_PTR(request) && !*done && now_ns() < deadline) progress();
-        if (!UCS_PTR_IS_PTR(request) || *done) delete done;
-    }
+    for (auto &link : links)
+        if (link->engine) link->engine->flush(deadline);
     for (auto &link : links) link->lost = true, link->release();
     links.clear();
     for (Endpoint *endpoint : endpoints) endpoint->abandon();
     for (Request *r = in_flight; r;) {
         Request *next = r->in_flight_next;
-        if (r->ucx && r->kind == Request::Kind::tag_recv) ucp.request_cancel(handle, r->ucx);
+        if (r->ucx && r->kind == Request::Kind::tag_recv) ucp.request_cancel(r->engine->handle, r->ucx);
         r = next;
     }
     am_queues.clear();
-    while ((closing_endpoints || in_flight) && now_ns() < deadline) {
-        progress();
-        drain();
-    }
-    ucp.worker_destroy(handle);
-    handle = nullptr;
+    if (own) own->finish(deadline);
+    drain();
+    own.reset();
+    open = false;
     --nb::inst_ptr<Context>(context)->workers;
     while (in_flight) {
         in_flight->end(UCS_ERR_CANCELED);
         drain();
     }
-    if (epoll_fd >= 0) ::close(epoll_fd);
+    ::close(epoll_fd);
     epoll_fd = -1;
 }
 
@@ -196,7 +152,7 @@ static ucs_status_t on_am(void *arg, const void *header, size_t header_nbytes, v
     auto *m = new Message;
     m->nbytes = nbytes;
     m->sizes.push_back(nbytes);
-    m->worker = queue->worker->handle;
+    m->engine = queue->worker->own.get();
     if (header_nbytes) m->header.assign(static_cast<const char *>(header), header_nbytes);
     m->sink = queue;
     m->arrived = [](Message *, void *sink) { match(*static_cast<AmQueue *>(sink)); };
@@ -212,6 +168,7 @@ static ucs_status_t on_am(void *arg, const void *header, size_t header_nbytes, v
 
 static nb::object am_recv(Worker &w, unsigned id) {
     w.check_owner("am_recv");
+    w.check_own("am_recv");
     if (id >= channel_am_id) raise("InvalidParamError", "am_recv: id must be below " + std::to_string(channel_am_id), "am_recv");
     auto &queue = w.am_queues[id];
     if (!queue) {
@@ -225,7 +182,7 @@ static nb::object am_recv(Worker &w, unsigned id) {
         handler.flags = UCP_AM_FLAG_WHOLE_MSG;
         handler.cb = on_am;
         handler.arg = queue.get();
-        check(ucp.worker_set_am_recv_handler(w.handle, &handler), "am_recv");
+        check(ucp.worker_set_am_recv_handler(w.own->handle, &handler), "am_recv");
     }
     Request *r;
     nb::object request = make_request(&w, w.self, "am_recv", 0, &r);
@@ -250,6 +207,7 @@ static void tag_received(void *request, ucs_status_t status, const ucp_tag_recv_
 static nb::object tag_recv(nb::pointer_and_handle<Worker> self, nb::handle buffer, uint64_t tag, uint64_t mask) {
     Worker *w = self.p;
     w->check_owner("tag_recv");
+    w->check_own("tag_recv");
     Request *r;
     nb::object request = make_request(w, self.h.ptr(), "tag_recv", 0, &r);
     r->kind = Request::Kind::tag_recv;
@@ -262,7 +220,8 @@ static nb::object tag_recv(nb::pointer_and_handle<Worker> self, nb::handle buffe
     param.user_data = r;
     param.recv_info.tag_info = &r->info;
     param.memory_type = UCS_MEMORY_TYPE_HOST;
-    void *ucx = ucp.tag_recv_nbx(w->handle, r->buffer.data(), r->nbytes, tag, mask, &param);
+    w->heat(r->engine);
+    void *ucx = ucp.tag_recv_nbx(w->own->handle, r->buffer.data(), r->nbytes, tag, mask, &param);
     if (UCS_PTR_IS_PTR(ucx)) {
         r->ucx = ucx;
         r->hold();
@@ -302,12 +261,13 @@ void define_worker(nb::module_ &m) {
 
 A worker does not progress by itself: it does while a request is waited for, or while asyncio's loop runs in
 which one was awaited.)");
-    cls.def("__init__", [](nb::pointer_and_handle<Worker> self, nb::handle context) {
+    cls.def("__init__", [](nb::pointer_and_handle<Worker> self, nb::handle context, bool links_only) {
            if (in_forked_child)
                raise("ThreadError", "Worker: this process was forked from one that uses weft, and cannot use it; start processes with spawn or forkserver", "Worker");
-           new (self.p) Worker(nb::borrow(context));
+           new (self.p) Worker(nb::borrow(context), links_only);
            self.p->self = self.h.ptr();
-       }, nb::arg("context"), nb::sig("def __init__(self, context: Context) -> None"))
+       }, nb::arg("context"), nb::kw_only(), nb::arg("links_only") = false,
+            nb::sig("def __init__(self, context: Context, *, links_only: bool = False) -> None"))
         .def_prop_ro("address", [](Worker &w) { return nb::bytes(w.address.data(), w.address.size()); },
                      "The worker's address: bytes for :meth:`connect` on another worker.")
         .def_ro("max_am_header", &Worker::max_am_header, "The longest header of an active message, in bytes.")

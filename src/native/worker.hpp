@@ -18,6 +18,7 @@
 
 #include "channel.hpp"
 #include "context.hpp"
+#include "engine.hpp"
 
 /// Incoming low-level active messages of one id, and who waits for them.
 struct AmQueue {
@@ -40,15 +41,17 @@ struct Spin {
     unsigned turns(int64_t now) const noexcept { return now < not_before_ns ? 0 : budget; }
 };
 
-/// Owns the ucp_worker_h, its epoll set, every link and every request in flight.
+/// Owns its engines, the epoll set over their and the links' descriptors, and every request in flight.
 struct Worker {
     nb::object context;
-    ucp_worker_h handle = nullptr;
-    int event_fd = -1, epoll_fd = -1;
+    std::shared_ptr<Engine> own;  // of tags, active messages and network links; none in a worker for links only
+    int epoll_fd = -1;
     pthread_t owner;
     PyObject *self = nullptr;  // borrowed: the Python object around this
     std::string address;
     size_t max_am_header = 0;
+    bool open = false;
+    std::vector<Engine *> hot;  // polled in each turn; the others are armed
 
     Request *completed = nullptr, **completed_end = &completed;
     Request *in_flight = nullptr;
@@ -58,7 +61,6 @@ struct Worker {
     std::vector<Link *> failed_links;  // reported by UCX, waiting for drain
     std::mutex graveyard_mutex;
     std::vector<std::function<void()>> graveyard;
-    size_t closing_endpoints = 0;
     std::vector<struct Endpoint *> endpoints;
 
     // Waiting.
@@ -70,23 +72,39 @@ struct Worker {
     int64_t slept_from_ns = 0;  // an await stopped spinning then; 0: none has
     bool waiting = false;
 
-    explicit Worker(nb::object context);
+    Worker(nb::object context, bool links_only);
     Worker(const Worker &) = delete;
     ~Worker();
 
-    bool closed() const noexcept { return !handle; }
+    bool closed() const noexcept { return !open; }
     /// Raise unless this thread owns the worker and it is open.
     void check_owner(const char *op) const {
-        if (!handle || in_forked_child || !pthread_equal(owner, pthread_self())) [[unlikely]]
+        if (!open || in_forked_child || !pthread_equal(owner, pthread_self())) [[unlikely]]
             refuse(op);
     }
     [[noreturn]] void refuse(const char *op) const;
-    unsigned progress() noexcept { return ucp.worker_progress(handle); }
+    void check_own(const char *op) const {
+        if (!own) [[unlikely]] raise("UnsupportedError", std::string(op) + ": this worker is for connections only", op);
+    }
+    unsigned progress() noexcept {
+        unsigned n = 0;
+        for (size_t i = 0; i < hot.size(); ++i) {
+            unsigned k = ucp.worker_progress(hot[i]->handle);
+            hot[i]->work += k;
+            n += k;
+        }
+        return n;
+    }
+    /// Poll `engine` in each turn until it is armed again.
+    void heat(Engine *engine) noexcept {
+        if (!engine->armed) [[likely]] return;
+        engine->armed = false;
+        hot.push_back(engine);
+    }
     void push(Request *request) noexcept;
     void drain();
     void bury(std::function<void()> action);
     void close();
-    void force_close(ucp_ep_h endpoint) noexcept;
     void fail_channel(Channel *channel, const std::shared_ptr<const Fault> &fault) noexcept;
 
     // wait.cpp
@@ -94,6 +112,9 @@ struct Worker {
     bool wait(Request *request, double timeout_s);
     void progress_without_gil(Request *request, int64_t deadline);
     bool arm();
+    void cool(Engine *except);
+    /// In the epoll set, an engine is told from a link by the lowest bit.
+    static uint64_t tag(Engine *engine) noexcept { return reinterpret_cast<uint64_t>(engine) | 1; }
     bool check_sockets(int timeout_ms);
     void attach(nb::handle running_loop);
     void detach() noexcept;

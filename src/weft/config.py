@@ -7,6 +7,7 @@ Precedence: an explicit argument, then the user's ``UCX_*``, then weft's default
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from weft import _load, _native
@@ -53,4 +54,13 @@ class Context(_native.Context):
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         ucx_library()
-        super().__init__({k.removeprefix("UCX_"): v for k, v in (settings or {}).items()}, DEFAULTS)
+        explicit = {k.removeprefix("UCX_"): v for k, v in (settings or {}).items()}
+        tls = explicit.get("TLS") or os.environ.get("UCX_TLS") or DEFAULTS["TLS"]
+        super().__init__(explicit, DEFAULTS, _uses_shm(tls))
+
+
+def _uses_shm(tls: str) -> bool:
+    """Tell whether a value of ``UCX_TLS`` lets posix in."""
+    names = set(tls.removeprefix("^").split(","))
+    named = bool(names & {"posix", "mm", "shm", "sm", "all"})
+    return named != tls.startswith("^")

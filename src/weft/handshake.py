@@ -9,14 +9,15 @@ magic, version, hello                  ->
                                        <-  magic, version, hello {unix socket, nonce}
 (connects to the unix socket, writes the nonce: same host, same user)
 route {same host or network}           ->
-                                       <-  worker {id, address}
-worker {id, address}, channel, link?   ->  (makes link and channel)
-(makes link and channel)               <-  channel, link?
-ready                                  ->
+                                       <-  worker {id}
+worker {id}, channel, link?            ->
+                                       <-  channel, link?, address?
+(joins the link, opens the channel)
+address?                               ->  (joins the link, opens the channel)
+                                       <-  ready
 
-One link joins two workers. Both sides must make it at the same point of their own order of endpoints (UCX pairs
-endpoints by that order), so the worker with the lower id decides whether a handshake makes the link or uses the
-one that is there, and it decides for one handshake at a time.
+One link joins two workers; the addresses are told when it is new. The worker with the lower id decides whether a
+handshake makes the link or uses the one that is there, and it decides for one handshake at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from collections.abc import Generator
 from typing import Any
 
 from weft import _native
-from weft.errors import HandshakeError, UnreachableError
+from weft.errors import Error, HandshakeError, TimedOutError, UnreachableError
 from weft.links import Lan, Link, Local, Wait
 
 MAGIC = b"WEFT"
@@ -91,7 +92,7 @@ def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
     if not isinstance(message, dict):
         raise HandshakeError(f"{what}: the other side sent {type(message).__name__}, not an object")
     if "error" in message:
-        raise UnreachableError(f"{what}: the other side could not connect back: {message['error']}")
+        raise UnreachableError(f"{what}: the other side refused: {message['error']}")
     return message
 
 
@@ -102,11 +103,11 @@ def _field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:
     return value
 
 
-def _worker_of(message: dict[str, Any], what: str) -> tuple[str, bytes]:
-    worker_id = _field(message, "worker", str, what)
+def _address_of(message: dict[str, Any], what: str) -> bytes | None:
+    address = message.get("address")
     try:
-        return worker_id, bytes.fromhex(_field(message, "address", str, what))
-    except ValueError:
+        return None if address is None else bytes.fromhex(address)
+    except (TypeError, ValueError):
         raise HandshakeError(f"{what}: the other side's worker address is not hexadecimal") from None
 
 
@@ -129,26 +130,28 @@ def client(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[st
     yield _say(info=info)
     hello = yield from _hear(what)
     unix = _prove_same_host(hello, what)
-    fd_owner = unix or sock
+    same_host = unix is not None
     link: Link | None = None
     try:
-        same_host = unix is not None
         worker = local.worker(lan, same_host=same_host)
         yield _say(route="host" if same_host else "network")
-        remote_id, address = _worker_of((yield from _hear(what)), what)
-        channel_id = new_channel_id()
-        mine = {"worker": worker.id, "address": worker.native.address.hex(), "channel": f"{channel_id:x}"}
+        remote_id = _field((yield from _hear(what)), "worker", str, what)
+        decision = None
         if worker.id <= remote_id:
             link, decision = yield from worker.decide(remote_id)
-            yield _say(**mine, link=decision)
-            reply = yield from _hear(what)
-        else:
-            yield _say(**mine)
-            reply = yield from _hear(what)
+        channel_id = new_channel_id()
+        yield _say(worker=worker.id, channel=f"{channel_id:x}", link=decision)
+        reply = yield from _hear(what)
+        if link is None:
             link = worker.obey(remote_id, _field(reply, "link", dict, what), what)
-        link.make(address, fd_owner, name)
+        address = link.join(_address_of(reply, what), unix or sock, name)
         channel = link.native.open(channel_id, _channel_of(reply, what), name)
-        yield _say(ready=True)
+        try:
+            yield _say(address=address)
+            yield from _hear(what)
+        except BaseException:
+            channel.abort()
+            raise
         link.settle()
     except BaseException:
         if link is not None:
@@ -168,42 +171,32 @@ def server(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[st
     yield _say(info=info, unix=side.name, nonce=nonce.hex())
     route = _field((yield from _hear(what)), "route", str, what)
     unix = side.take(nonce) if route == "host" else None
-    if route == "host" and unix is None:
-        yield _say(error="nobody showed up at the unix socket")
-        raise HandshakeError(f"{what}: it claims to be on this host, but did not show up at the unix socket")
     same_host = unix is not None
     link: Link | None = None
     try:
-        try:
-            worker = local.worker(lan, same_host=same_host)
-        except UnreachableError as e:
-            yield _say(error=str(e))
-            raise
-        yield _say(worker=worker.id, address=worker.native.address.hex())
+        if route == "host" and not same_host:
+            raise HandshakeError(f"{what}: it claims to be on this host, but did not show up at the unix socket")
+        worker = local.worker(lan, same_host=same_host)
+        yield _say(worker=worker.id)
         message = yield from _hear(what)
-        remote_id, address = _worker_of(message, what)
-        decision: dict[str, Any] | None = None
+        remote_id = _field(message, "worker", str, what)
+        decision = None
         if worker.id < remote_id:
             link, decision = yield from worker.decide(remote_id)
         else:
             link = worker.obey(remote_id, _field(message, "link", dict, what), what)
-        try:
-            link.make(address, unix or sock, name)
-        except UnreachableError as e:
-            yield _say(error=str(e))
-            raise
+        address = link.prepare(name)
         channel_id = new_channel_id()
+        yield _say(channel=f"{channel_id:x}", link=decision, address=address)
+        link.join(_address_of((yield from _hear(what)), what), unix or sock, name)
         channel = link.native.open(channel_id, _channel_of(message, what), name)
-        yield _say(channel=f"{channel_id:x}", link=decision)
-        try:
-            yield from _hear(what)
-        except BaseException:
-            channel.abort()
-            raise
+        yield _say(ready=True)
         link.settle()
-    except BaseException:
+    except BaseException as e:
         if link is not None:
             link.abandon()
+        if isinstance(e, Error) and not isinstance(e, TimedOutError):
+            yield _say(error=str(e))
         raise
     finally:
         if unix is not None:

@@ -85,6 +85,7 @@ class Link:
         self.remote_id = remote_id
         self.id = link_id
         self.settled = False
+        self._joined = False
         self._native: _native.Link | None = None
         self._making: Wait | None = None
 
@@ -98,16 +99,32 @@ class Link:
     def lost(self) -> bool:
         return self._native is not None and self._native.lost
 
-    def make(self, address: bytes, sock: socket.socket, name: str) -> None:
-        """Make the endpoint, unless this handshake uses a link that is there; `sock` becomes its liveness."""
-        if self._native is not None:
-            return
+    def prepare(self, name: str) -> str | None:
+        """Make this side of a new link; return its address for the other side. None if the link is there."""
+        if self._native is None:
+            self._native = _native.prepare_link(self.worker.native, self.worker.same_host, name)
+        return None if self._joined else self.native.address.hex()
+
+    def join(self, address: bytes | None, sock: socket.socket, name: str) -> str | None:
+        """Connect a new link to the other side; `sock` becomes its liveness. Return what :meth:`prepare` does."""
+        mine = self.prepare(name)
+        if self._joined:
+            return mine
         if self.remote_id == self.worker.id:  # to itself: nobody can be lost
-            self._native = _native.open_link(self.worker.native, address, -1, name)
-            return
-        fd = os.dup(sock.fileno())
+            self.native.join(self.native.address, -1)
+        else:
+            if address is None:
+                raise PeerLostError(f"connect to {name}: the other side uses a link that is gone; connect again")
+            self._connect(address, os.dup(sock.fileno()), name)
+        self._joined = True
+        return mine
+
+    def _connect(self, address: bytes, fd: int, name: str) -> None:
         try:
-            self._native = _native.open_link(self.worker.native, address, fd, name)
+            self.native.join(address, fd)
+        except UnreachableError as e:
+            os.close(fd)
+            raise UnreachableError(f"connect to {name}: {e}{_hint(self.worker.same_host)}") from None
         except BaseException:
             os.close(fd)
             raise
@@ -139,8 +156,9 @@ class Link:
 class LocalWorker:
     """A worker of this loop or thread, and its links by the other worker's id."""
 
-    def __init__(self, context: Context) -> None:
-        self.native = _native.Worker(context)
+    def __init__(self, context: Context, *, same_host: bool) -> None:
+        self.native = _native.Worker(context, links_only=same_host)
+        self.same_host = same_host
         self.id = secrets.token_hex(16)
         self.links: dict[str, Link] = {}
 
@@ -179,17 +197,18 @@ class Local:
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self.loop = loop
-        self._workers: dict[tuple[tuple[str, str], ...], LocalWorker] = {}
+        self._workers: dict[tuple[bool, tuple[tuple[str, str], ...]], LocalWorker] = {}
         self._guard: AsyncGenerator[None] | None = None
         self.pid = os.getpid()
 
     def worker(self, lan: Lan, *, same_host: bool) -> LocalWorker:
         """Return the worker for peers on this host, or for those that `lan` leads to."""
         settings = lan.settings(same_host=same_host)
-        key = tuple(sorted(settings.items()))
+        settled = tuple(sorted(settings.items()))
+        key = (same_host, settled)
         worker = self._workers.get(key)
         if worker is None or worker.native.closed:
-            worker = self._workers[key] = LocalWorker(_context(key))
+            worker = self._workers[key] = LocalWorker(_context(settled), same_host=same_host)
             if self.loop is not None:
                 worker.native._attach(self.loop)
         return worker
@@ -213,6 +232,14 @@ async def _until_shutdown(local: Local) -> AsyncGenerator[None]:
     finally:
         _locals[:] = [entry for entry in _locals if entry[1] is not local]
         local.close()
+
+
+def _hint(same_host: bool) -> str:
+    """Say what is known to keep shared memory from working."""
+    if not same_host:
+        return ""
+    shm = os.statvfs("/dev/shm")  # noqa: S108
+    return f" (shared memory: /dev/shm has {shm.f_bavail * shm.f_frsize >> 10} KiB free, a link needs about 5 MiB)"
 
 
 def _context(key: tuple[tuple[str, str], ...]) -> Context:

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "engine.hpp"
+
+#include <sys/epoll.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "worker.hpp"
+
+namespace {
+
+void closed_endpoint(void *request, ucs_status_t, void *user_data) {
+    --static_cast<Engine *>(user_data)->closing_endpoints;
+    ucp.request_free(request);
+}
+
+void flushed(void *request, ucs_status_t, void *user_data) {
+    *static_cast<bool *>(user_data) = true;
+    ucp.request_free(request);
+}
+
+}  // namespace
+
+// UCX 1.22 takes heap memory when /dev/shm is full and then crashes on it (uct_mm_iface_recv_desc_init), so a
+// worker's 5 MiB are looked for beforehand.
+static void check_shm() {
+    constexpr uint64_t needed = 8 << 20;
+    struct statvfs shm;
+    if (statvfs("/dev/shm", &shm) != 0) return;
+    uint64_t free = uint64_t(shm.f_bavail) * shm.f_frsize;
+    if (free < needed)
+        raise("NoMemoryError", "Worker: /dev/shm has " + std::to_string(free >> 10) + " KiB free and shared memory needs " +
+              std::to_string(needed >> 10) + "; delete files there, enlarge it (mount -o remount,size=1G /dev/shm;"
+              " docker run --shm-size), or leave posix out of UCX_TLS", "Worker");
+}
+
+Engine::Engine(Worker *w) : worker(w) {
+    if (nb::inst_ptr<Context>(w->context)->uses_shm) check_shm();
+    ucp_worker_params_t params{};
+    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    params.thread_mode = UCS_THREAD_MODE_SINGLE;
+    check(ucp.worker_create(nb::inst_ptr<Context>(w->context)->handle, &params, &handle), "Worker",
+          ": creating a worker (is the limit of open files reached?)");
+    ucp_am_handler_param_t handler{};
+    handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG |
+                         UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
+    handler.id = channel_am_id;
+    handler.flags = UCP_AM_FLAG_WHOLE_MSG;
+    handler.cb = on_channel_message;
+    handler.arg = this;
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = Worker::tag(this);
+    ucs_status_t status = ucp.worker_set_am_recv_handler(handle, &handler);
+    if (status == UCS_OK) status = ucp.worker_get_efd(handle, &event_fd);
+    if (status == UCS_OK && epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, event_fd, &event) != 0) status = UCS_ERR_NO_RESOURCE;
+    if (status != UCS_OK) {
+        ucp.worker_destroy(handle);
+        raise_status(status, "Worker", ": preparing a worker");
+    }
+    w->hot.push_back(this);
+}
+
+Engine::~Engine() {
+    if (in_forked_child) return;
+    std::erase(worker->hot, this);
+    epoll_ctl(worker->epoll_fd, EPOLL_CTL_DEL, event_fd, nullptr);
+    ucp.worker_destroy(handle);
+}
+
+std::string Engine::address() const {
+    ucp_worker_attr_t attr{};
+    attr.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS;
+    check(ucp.worker_query(handle, &attr), "Worker", ": reading its address");
+    std::string address(reinterpret_cast<char *>(attr.address), attr.address_length);
+    ucp.worker_release_address(handle, attr.address);
+    return address;
+}
+
+void Engine::force_close(ucp_ep_h endpoint) noexcept {
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    param.cb.send = closed_endpoint;
+    param.user_data = this;
+    worker->heat(this);
+    if (UCS_PTR_IS_PTR(ucp.ep_close_nbx(endpoint, &param))) ++closing_endpoints;
+}
+
+void Engine::flush(int64_t deadline_ns) noexcept {
+    // On the heap: a flush that does not end in time is ended by worker_destroy, after this frame.
+    auto *done = new bool(false);
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    param.cb.send = flushed;
+    param.user_data = done;
+    void *request = ucp.worker_flush_nbx(handle, &param);
+    while (UCS_PTR_IS_PTR(request) && !*done && now_ns() < deadline_ns) ucp.worker_progress(handle);
+    if (!UCS_PTR_IS_PTR(request) || *done) delete done;
+}
+
+void Engine::finish(int64_t deadline_ns) noexcept {
+    auto busy = [this] {
+        if (closing_endpoints || !landing.empty()) return true;
+        for (Request *r = worker->in_flight; r; r = r->in_flight_next)
+            if (r->engine == this && r->ucx) return true;
+        return false;
+    };
+    while (busy() && now_ns() < deadline_ns) ucp.worker_progress(handle);
+    for (Request *r = worker->in_flight; r; r = r->in_flight_next)
+        if (r->engine == this && r->ucx) r->ucx = nullptr, r->end(UCS_ERR_CANCELED);
+    auto left = std::move(landing);
+    landing.clear();
+    for (Message *m : left) m->end(UCS_ERR_CANCELED);
+}

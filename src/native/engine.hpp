@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One ucp_worker_h: what UCX progresses. A Worker has one of its own, and one more for each link on this host.
+//
+// Why one for each: a peer that is killed while it writes into a posix receive queue leaves the queue's next
+// element reserved and never published, and the receiver's ucp_worker then hears nobody any more. In rendezvous
+// the copy of each fragment lies in that window: one kill in six did it. So peers on one host do not share a
+// queue, and what a dead one has broken goes with it. It costs 2 ms, 6 descriptors and 2.3 MiB a link.
+#pragma once
+
+#include <unordered_set>
+
+#include "ucx.hpp"
+
+struct Worker;
+struct Message;
+
+/// Owns a ucp_worker_h, and its descriptor's place in the owner's epoll set.
+struct Engine {
+    Worker *worker;
+    ucp_worker_h handle = nullptr;
+    int event_fd = -1;
+    bool armed = false;        // its descriptor tells of the next event; not in the owner's hot list
+    unsigned work = 0;         // what progress found since the last look
+    size_t closing_endpoints = 0;
+    std::unordered_set<Message *> landing;
+
+    explicit Engine(Worker *worker);
+    Engine(const Engine &) = delete;
+    ~Engine();
+
+    std::string address() const;
+    void force_close(ucp_ep_h endpoint) noexcept;
+    /// Flush what was sent, until `deadline_ns`.
+    void flush(int64_t deadline_ns) noexcept;
+    /// Progress until nothing of this engine is under way, or `deadline_ns`; then end by force what is left.
+    void finish(int64_t deadline_ns) noexcept;
+};

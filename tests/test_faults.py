@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Death in every phase. The survivor gets a named error; the time limits here only bound a hang."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+
+import pytest
+
+import weft
+
+HANG_S = 20
+
+VICTIM = """
+import os, sys, weft
+phase = sys.argv[1]
+with weft.listen("127.0.0.1:0") as listener:
+    print(listener.address, flush=True)
+    peer = listener.accept(30)
+    if sys.argv[2:] == ["fork"]:
+        child = os.fork()
+        if child == 0:
+            print(f"child {os.getpid()}", flush=True)
+            import time
+            time.sleep(60)
+            os._exit(0)
+    if phase == "idle":
+        print("ready", flush=True)
+        peer.recv().wait(60)
+    if phase == "eager":
+        print("ready", flush=True)
+        while True:
+            peer.send(peer.recv().wait(60)).wait(60)
+    if phase == "it receives":
+        print("ready", flush=True)
+        while True:
+            peer.recv().wait(60)
+    if phase == "it sends":
+        print("ready", flush=True)
+        data = bytes(64 << 20)
+        while True:
+            peer.send(data).wait(60)
+    if phase == "it does not read":
+        print("ready", flush=True)
+        input()
+"""
+
+
+def lose(peer, victim, phase, *, reap):
+    """Work with the victim, kill it in mid-work, and return the error of the operation that was under way."""
+    data = bytes(64 << 20)
+    with pytest.raises(weft.PeerLostError) as caught:  # noqa: PT012
+        if phase == "idle":
+            request = peer.recv()
+            victim.kill(reap=reap)
+            request.wait(HANG_S)
+        for i in range(1_000_000):
+            if i == 5:
+                victim.kill(reap=reap)
+            if phase == "eager":
+                peer.send(b"x" * 100).wait(HANG_S)
+                peer.recv().wait(HANG_S)
+            elif phase == "it receives":
+                peer.send(data).wait(HANG_S)
+            elif phase == "it sends":
+                peer.recv().wait(HANG_S)
+            elif phase == "it does not read":
+                if i < 5:
+                    requests = [peer.send(data) for _ in range(3)]
+                    with pytest.raises(weft.TimedOutError):
+                        requests[-1].wait(0.01)
+                else:
+                    for request in requests:
+                        request.wait(HANG_S)
+    return caught.value
+
+
+PHASES = ["idle", "eager", "it receives", "it sends", "it does not read"]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("reap", [True, False], ids=["reaped", "zombie"])
+def test_sigkill(spawn, phase, reap):
+    victim = spawn(VICTIM, phase)
+    with contextlib.ExitStack() as stack:
+        peer = stack.enter_context(contextlib.closing(Abort(weft.connect(victim.line()).open()))).peer
+        assert victim.line() == "ready"
+        error = lose(peer, victim, phase, reap=reap)
+        assert isinstance(error, ConnectionError)
+        for later in (lambda: peer.send(b"x"), peer.recv):
+            with pytest.raises(weft.PeerLostError):
+                later().wait(HANG_S)
+        with pytest.raises(weft.PeerLostError):
+            peer.close().wait(HANG_S)
+
+
+class Abort:
+    """Ends a peer in whatever state it is."""
+
+    def __init__(self, peer):
+        self.peer = peer
+
+    def close(self):
+        self.peer.abort()
+
+
+@pytest.mark.parametrize("phase", ["idle", "it sends"])
+def test_sigkill_while_a_forked_child_of_the_victim_lives(spawn, phase):
+    victim = spawn(VICTIM, phase, "fork")
+    peer = weft.connect(victim.line()).open()
+    words = sorted([victim.line(), victim.line()])
+    child = int(words[0].split()[1])
+    try:
+        lose(peer, victim, phase, reap=False)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        peer.abort()
+
+
+def test_a_killed_connector_frees_the_listener(spawn, fds):
+    code = """
+        import sys, weft
+        peer = weft.connect(sys.argv[1]).open()
+        peer.send(bytes(1000)).wait(10)
+        print("ready", flush=True)
+        peer.send(bytes(100 << 20)).wait(60)
+    """
+
+    async def main():
+        lost = asyncio.Queue()
+
+        async def handler(peer):
+            assert (await peer.recv()).nbytes == 1000
+            try:
+                while True:
+                    await peer.recv()
+            except weft.PeerLostError as e:
+                lost.put_nowait(e)
+
+        async with weft.listen("127.0.0.1:0", handler) as listener:
+            for i in range(6):
+                victim = await asyncio.to_thread(spawn, code, listener.address)
+                await asyncio.to_thread(victim.line)
+                victim.kill()
+                await asyncio.wait_for(lost.get(), HANG_S)
+                await asyncio.sleep(0.01)
+                victim.end()
+                if i == 2:
+                    before = fds()
+            assert fds() <= before
+
+    asyncio.run(main())
+
+
+def test_a_connector_killed_while_connecting(spawn):
+    """Half a handshake, then death: the listener goes on."""
+
+    async def main():
+        async def handler(peer):
+            await peer.send(await peer.recv())
+
+        async with weft.listen("127.0.0.1:0", handler) as listener:
+            host, port = listener.address.split(":")
+            for sent in (b"", b"WEFT\1\0\x0c\0\0\0", b'WEFT\1\0\x0c\0\0\0{"info": {}}'):
+                s = socket.create_connection((host, int(port)))
+                s.sendall(sent)
+                await asyncio.sleep(0.01)
+                s.close()
+            async with weft.connect(listener.address) as peer:
+                await peer.send(b"alive")
+                assert await peer.recv() == b"alive"
+
+    asyncio.run(asyncio.wait_for(main(), HANG_S))
+
+
+def test_a_listener_killed_while_connecting(spawn):
+    code = """
+        import socket
+        s = socket.create_server(("127.0.0.1", 0))
+        print("127.0.0.1:%d" % s.getsockname()[1], flush=True)
+        c, _ = s.accept()
+        c.recv(10)
+        print("ready", flush=True)
+        c.recv(100000)
+        input()
+    """
+    victim = spawn(code)
+    address = victim.line()
+
+    async def main():
+        connecting = asyncio.ensure_future(weft.connect(address)._open())
+        await asyncio.to_thread(victim.line)
+        victim.kill()
+        with pytest.raises((weft.HandshakeError, weft.UnreachableError)):
+            await connecting
+
+    asyncio.run(asyncio.wait_for(main(), HANG_S))
+
+
+def test_sigstop_is_not_death(spawn):
+    victim = spawn(VICTIM, "eager")
+    peer = weft.connect(victim.line()).open()
+    assert victim.line() == "ready"
+    os.kill(victim.pid, signal.SIGSTOP)
+    peer.send(b"later").wait(HANG_S)
+    reply = peer.recv()
+    with pytest.raises(weft.TimedOutError):
+        reply.wait(0.1)
+    os.kill(victim.pid, signal.SIGCONT)
+    assert reply.wait(HANG_S) == b"later"
+    peer.abort()
+
+
+def test_one_lost_peer_disturbs_no_other(spawn):
+    victims = [spawn(VICTIM, "eager") for _ in range(3)]
+    peers = [weft.connect(v.line()).open() for v in victims]
+    victims[1].kill()
+    with pytest.raises(weft.PeerLostError):
+        peers[1].recv().wait(HANG_S)
+    for index in (0, 2):
+        for _ in range(100):
+            peers[index].send(b"still").wait(HANG_S)
+            assert peers[index].recv().wait(HANG_S) == b"still"
+    for peer in peers:
+        peer.abort()
+
+
+def test_a_connection_to_a_new_process_on_the_old_port(spawn):
+    code = """
+        import sys, weft
+        with weft.listen(sys.argv[1]) as listener:
+            print(listener.address, flush=True)
+            with listener.accept(30) as peer:
+                peer.send(peer.recv().wait(30)).wait(30)
+                input()
+    """
+    first = spawn(code, "127.0.0.1:0")
+    address = first.line()
+    for _ in range(3):
+        peer = weft.connect(address).open()
+        peer.send(b"x").wait(HANG_S)
+        assert peer.recv().wait(HANG_S) == b"x"
+        first.kill()
+        with pytest.raises(weft.PeerLostError):
+            peer.recv().wait(HANG_S)
+        peer.abort()
+        first = spawn(code, address)
+        assert first.line() == address
+
+
+READER = """
+import resource, sys, weft
+small, large = int(sys.argv[1]), int(sys.argv[2])
+with weft.listen("127.0.0.1:0") as listener:
+    print(listener.address, flush=True)
+    with listener.accept(30) as peer:
+        assert peer.recv().wait(30) == b"start"
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        input()  # stops: others send meanwhile
+        try:
+            peer.recv().wait(0.5)
+        except Exception as e:
+            raise SystemExit(repr(e))
+        input()
+        for i in range(small - 1):
+            assert peer.recv().wait(30).nbytes == 1024
+        for i in range(large):
+            assert peer.recv().wait(30).nbytes == 8 << 20
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("small", "large"), [(1_000_000, 0), (1, 1000)])
+def test_a_reader_that_stops_bounds_both_sides(spawn, small, large):
+    reader = spawn(READER, str(small), str(large))
+
+    async def main():
+        async with weft.connect(await asyncio.to_thread(reader.line)) as peer:
+            await peer.send(b"start")
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            data = bytes(1024), bytes(8 << 20)
+
+            async def send():
+                for _ in range(small):
+                    await peer.send(data[0])
+                for _ in range(large):
+                    await peer.send(data[1])
+
+            sending = asyncio.create_task(send())
+            await asyncio.sleep(0.2)
+            reader.say()
+            await asyncio.sleep(0.2)
+            assert not sending.done()
+            reader.say()
+            await sending
+            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+            assert grown < 64, f"the sender grew by {grown} MiB"
+            grown = int(await asyncio.to_thread(reader.line))
+            assert grown < 64, f"the reader grew by {grown} MiB"
+
+    asyncio.run(asyncio.wait_for(main(), 100))
+
+
+FULL_SHM = """
+import ctypes, os, subprocess, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS = 0x20000
+if libc.unshare(CLONE_NEWNS) != 0:
+    print("skip: no mount namespace: " + os.strerror(ctypes.get_errno()), flush=True)
+    sys.exit()
+subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", "/dev/shm"], check=True)
+import weft
+context = weft.Context({"TLS": "posix,self"})
+with open("/dev/shm/fill", "wb", 0) as f:
+    try:
+        while True:
+            f.write(bytes(1 << 20))
+    except OSError:
+        pass
+try:
+    weft.Worker(context)
+except weft.NoMemoryError as e:
+    print(e, flush=True)
+with weft.listen("127.0.0.1:0") as listener:
+    def client():
+        try:
+            weft.connect(listener.address, timeout=5).open()
+        except weft.Error as e:
+            print(type(e).__name__, e, flush=True)
+    thread = threading.Thread(target=client)
+    thread.start()
+    try:
+        listener.accept(0.5)
+    except weft.TimedOutError:
+        pass
+    thread.join()
+    os.unlink("/dev/shm/fill")
+    thread = threading.Thread(target=client)
+    thread.start()
+    listener.accept(5).abort()
+    thread.join()
+    print("works again", flush=True)
+"""
+
+
+def test_full_shm_is_a_named_error(spawn):
+    """In a mount namespace of the child's own, with a small /dev/shm."""
+    child = spawn(FULL_SHM)
+    line = child.line()
+    if line.startswith("skip"):
+        pytest.skip(line)
+    assert line.startswith("Worker: /dev/shm has ")
+    assert "remount" in line
+    line = child.line()
+    assert line.startswith("UnreachableError connect to")
+    assert "/dev/shm has " in line
+    assert child.line() == "works again"
+    assert child.wait(HANG_S) == 0
+
+
+def test_kills_in_mid_transfer_break_no_other_connection(spawn):
+    """A killed writer leaves UCX's shared queue unusable; nobody else may depend on that queue."""
+    steady = spawn(VICTIM, "eager")
+    peer = weft.connect(steady.line()).open()
+    for _ in range(8):
+        victim = spawn(VICTIM, "it sends")
+        doomed = weft.connect(victim.line()).open()
+        for _ in range(3):
+            doomed.recv().wait(HANG_S)
+        victim.kill()
+        with pytest.raises(weft.PeerLostError):
+            while True:
+                doomed.recv().wait(HANG_S)
+        doomed.abort()
+        peer.send(b"still there?").wait(HANG_S)
+        assert peer.recv().wait(HANG_S) == b"still there?"
+    peer.abort()
