@@ -256,7 +256,11 @@ def stranger(answer):
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (lambda c: (c.recv(9), c.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")), weft.HandshakeError, "does not speak weft.*HTTP"),
+        (
+            lambda c: (c.recv(9), c.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
+            weft.HandshakeError,
+            "does not speak weft.*HTTP",
+        ),
         (lambda c: None, weft.HandshakeError, "closed the socket|socket failed"),
         (lambda c: c.sendall(b"WEFT\x63\0\x05\0\0\0hello"), weft.HandshakeError, "version 99"),
         (lambda c: c.sendall(b"WEFT\1\0\xff\xff\xff\x7f"), weft.HandshakeError, "at most"),
@@ -277,7 +281,9 @@ def test_something_else_listens(answer, error, text):
         asyncio.run(main())
 
 
-@pytest.mark.parametrize("garbage", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, b"WEFT", b"WEFT\1\0\x02\0\0\0{}" * 5])
+@pytest.mark.parametrize(
+    "garbage", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, b"WEFT", b"WEFT\1\0\x02\0\0\0{}" * 5]
+)
 def test_a_listener_survives_garbage(garbage, caplog):
     async def main():
         async def handler(peer):
@@ -304,7 +310,9 @@ def test_a_blocking_listener_survives_garbage(spawn, caplog):
         host, port = listener.address.split(":")
         with socket.create_connection((host, int(port))) as s:
             s.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            client = spawn("import sys, weft\nwith weft.connect(sys.argv[1]) as peer: peer.send(b'x').wait(10)", listener.address)
+            client = spawn(
+                "import sys, weft\nwith weft.connect(sys.argv[1]) as peer: peer.send(b'x').wait(10)", listener.address
+            )
             with listener.accept(20) as peer:
                 assert peer.recv().wait(10) == b"x"
                 with pytest.raises(weft.PeerClosedError):
@@ -314,7 +322,10 @@ def test_a_blocking_listener_survives_garbage(spawn, caplog):
 
 
 def test_a_port_in_use():
-    with weft.listen("127.0.0.1:0") as listener, pytest.raises(weft.AddressError, match="already in use; choose another"):
+    with (
+        weft.listen("127.0.0.1:0") as listener,
+        pytest.raises(weft.AddressError, match="already in use; choose another"),
+    ):
         weft.listen(listener.address).__enter__()
 
 

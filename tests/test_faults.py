@@ -52,7 +52,7 @@ with weft.listen("127.0.0.1:0") as listener:
 def lose(peer, victim, phase, *, reap):
     """Work with the victim, kill it in mid-work, and return the error of the operation that was under way."""
     data = bytes(64 << 20)
-    with pytest.raises(weft.PeerLostError) as caught:  # noqa: PT012
+    with pytest.raises(weft.PeerLostError) as caught:
         if phase == "idle":
             request = peer.recv()
             victim.kill(reap=reap)

@@ -57,7 +57,8 @@ def test_large_frames_are_not_copied():
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"", b"x", b"\xff" * 64, (5).to_bytes(8, "little") * 3, b"\1" + bytes(7) + b"\0\0\1" + bytes(5) + b"\xff" * 8]
+    "garbage",
+    [b"", b"x", b"\xff" * 64, (5).to_bytes(8, "little") * 3, b"\1" + bytes(7) + b"\0\0\1" + bytes(5) + b"\xff" * 8],
 )
 def test_garbage_is_a_named_error(garbage):
     with pytest.raises(weft.HandshakeError, match="send_frames"):

@@ -69,10 +69,15 @@ def test_a_message_lands_aligned_and_writable(nbytes):
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(sizes=st.lists(st.sampled_from([0, 1, 8, 1000, 8_000, 8_100, 8_192, 8_300, 70_000, 262_143, 262_144, 600_000]), max_size=40))
+@given(
+    sizes=st.lists(
+        st.sampled_from([0, 1, 8, 1000, 8_000, 8_100, 8_192, 8_300, 70_000, 262_143, 262_144, 600_000]), max_size=40
+    )
+)
 def test_order_holds_across_eager_and_rendezvous(sizes):
     async def main():
         async with pair() as (a, b):
+
             async def send():
                 requests = [a.send(np.full(size, i % 251, "u1")) for i, size in enumerate(sizes)]
                 await asyncio.gather(*requests)

@@ -23,9 +23,13 @@ namespace {
         Py_XDECREF(trace);
     }
     if (!contiguous)
-        raise("NotContiguousError", std::string(op) + ": the " + kind + " is not contiguous; pass a copy, e.g. numpy.ascontiguousarray(x)", op);
+        raise("NotContiguousError",
+              std::string(op) + ": the " + kind + " is not contiguous; pass a copy, e.g. numpy.ascontiguousarray(x)",
+              op);
     if (writable && readonly)
-        raise("ReadOnlyError", std::string(op) + ": the destination (" + kind + ") is read-only; use a bytearray or a writable array", op);
+        raise("ReadOnlyError",
+              std::string(op) + ": the destination (" + kind + ") is read-only; use a bytearray or a writable array",
+              op);
     PyErr_Restore(type, value, trace);
     throw nb::python_error();
 }

@@ -33,7 +33,9 @@ void sent(void *request, ucs_status_t status, void *user_data) {
 }
 
 // Control messages have neither buffer nor waiter; one that fails fails with its link.
-void told(void *request, ucs_status_t, void *) { ucp.request_free(request); }
+void told(void *request, ucs_status_t, void *) {
+    ucp.request_free(request);
+}
 
 std::shared_ptr<const Fault> make_fault(const char *error, std::string text) {
     return std::make_shared<const Fault>(Fault{error, std::move(text)});
@@ -83,8 +85,7 @@ nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest) {
     nb::object request = make_request(worker, owner, "send", 0, &r);
     r->channel = this;
     r->engine = link->engine.get();
-    if (closed || closing)
-        raise("ClosedError", "send to " + name + ": the connection was closed by this side", "send");
+    if (closed || closing) raise("ClosedError", "send to " + name + ": the connection was closed by this side", "send");
     r->buffer.acquire(first, false, "send");
     r->nbytes = r->buffer.nbytes();
     size_t large = rest.is_none() ? 0 : nb::len(rest);
@@ -144,7 +145,8 @@ void Channel::post(Request *r) noexcept {
     if (large) param.datatype = UCP_DATATYPE_IOV;
     const void *buffer = large ? static_cast<void *>(r->parts->iov.data()) : r->buffer.data();
     size_t count = large ? r->parts->iov.size() : r->buffer.nbytes();
-    void *request = ucp.am_send_nbx(link->endpoint, channel_am_id, header, sizeof(Wire) + large * 8, buffer, count, &param);
+    void *request =
+        ucp.am_send_nbx(link->endpoint, channel_am_id, header, sizeof(Wire) + large * 8, buffer, count, &param);
     if (UCS_PTR_IS_PTR(request)) {
         r->ucx = request;
         r->hold();
@@ -211,27 +213,25 @@ ucs_status_t Channel::on_message(const Wire &wire, const uint64_t *sizes, void *
         post_queue();
     }
     switch (wire.kind) {
-    case data_kind: break;
-    case goodbye_kind:
-        ended = true;
-        remote_count = wire.number;
-        acknowledge();
-        if (closing) return finish_close(nullptr), UCS_OK;
-        if (!fault) {
-            auto why = make_fault("PeerClosedError", name + ": the peer has closed the connection");
-            fault = why;
-            for (Request *r : queue) r->fail(why), r->end(UCS_OK);
-            queue.clear();
-        }
-        end_waiters();
-        return UCS_OK;
-    case acknowledge_kind:
-        if (goodbye_sent) finish_close(nullptr);
-        return UCS_OK;
-    case abort_kind:
-        lose(make_fault("PeerLostError", name + ": the peer aborted the connection"));
-        return UCS_OK;
-    default: return UCS_OK;
+        case data_kind: break;
+        case goodbye_kind:
+            ended = true;
+            remote_count = wire.number;
+            acknowledge();
+            if (closing) return finish_close(nullptr), UCS_OK;
+            if (!fault) {
+                auto why = make_fault("PeerClosedError", name + ": the peer has closed the connection");
+                fault = why;
+                for (Request *r : queue) r->fail(why), r->end(UCS_OK);
+                queue.clear();
+            }
+            end_waiters();
+            return UCS_OK;
+        case acknowledge_kind:
+            if (goodbye_sent) finish_close(nullptr);
+            return UCS_OK;
+        case abort_kind: lose(make_fault("PeerLostError", name + ": the peer aborted the connection")); return UCS_OK;
+        default: return UCS_OK;
     }
     uint64_t index = wire.number - head;
     if (closed || lost || closing || wire.number < head || index > max_ahead) return UCS_OK;
@@ -279,9 +279,10 @@ void Channel::answer() noexcept {
 // `m` is complete, or failed.
 void Channel::accept(Message *m) noexcept {
     if (m->status != UCS_OK) {
-        auto why = m->status == UCS_ERR_NO_MEMORY
-                       ? make_fault("NoMemoryError", name + ": no memory for a message of " + std::to_string(m->nbytes) + " B")
-                       : make_fault("PeerLostError", name + ": " + ucx_status_string(m->status));
+        auto why =
+            m->status == UCS_ERR_NO_MEMORY
+                ? make_fault("NoMemoryError", name + ": no memory for a message of " + std::to_string(m->nbytes) + " B")
+                : make_fault("PeerLostError", name + ": " + ucx_status_string(m->status));
         tell(abort_kind, 0);
         return lose(why);
     }
@@ -450,12 +451,16 @@ void Channel::unregister() noexcept {
     worker->channels.erase(local);
 }
 
-Channel::~Channel() { clear(); }
+Channel::~Channel() {
+    clear();
+}
 
 ChannelObject::~ChannelObject() {
     if (!channel || in_forked_child) return;
     auto *w = nb::inst_ptr<Worker>(worker);
-    w->bury([core = std::move(channel)] { core->abort("ClosedError", "the connection was dropped without a close", true); });
+    w->bury([core = std::move(channel)] {
+        core->abort("ClosedError", "the connection was dropped without a close", true);
+    });
 }
 
 // ---- UCX's side -------------------------------------------------------------------------------------------

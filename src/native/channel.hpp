@@ -49,9 +49,9 @@ struct Channel : std::enable_shared_from_this<Channel> {
     uint64_t local, remote;
     std::string name;
 
-    bool closing = false;   // close was called: no more sends
-    bool closed = false;    // nothing will come or go any more
-    bool ended = false;     // the other side said goodbye
+    bool closing = false;  // close was called: no more sends
+    bool closed = false;   // nothing will come or go any more
+    bool ended = false;    // the other side said goodbye
     bool lost = false;
     bool goodbye_sent = false, acknowledged = false;
     std::shared_ptr<const Fault> fault;
@@ -61,8 +61,8 @@ struct Channel : std::enable_shared_from_this<Channel> {
     uint64_t next_sequence = 0, sent_charge = 0, credited = 0;
     std::deque<Request *> queue;  // wait for credit
     // Incoming.
-    std::deque<Message *> inbox;   // by sequence from `head` on; null where nothing has arrived yet
-    std::deque<Message *> held;    // rendezvous not yet answered, by sequence
+    std::deque<Message *> inbox;     // by sequence from `head` on; null where nothing has arrived yet
+    std::deque<Message *> held;      // rendezvous not yet answered, by sequence
     std::deque<Message *> returned;  // taken by a request that never delivered it
     std::deque<Request *> waiters;
     uint64_t head = 0, received = 0, remote_count = UINT64_MAX, consumed = 0, reported = 0;
@@ -101,7 +101,8 @@ struct Channel : std::enable_shared_from_this<Channel> {
 struct ChannelObject {
     nb::object worker;
     std::shared_ptr<Channel> channel;
-    ChannelObject(nb::object worker, std::shared_ptr<Channel> channel) : worker(std::move(worker)), channel(std::move(channel)) {}
+    ChannelObject(nb::object worker, std::shared_ptr<Channel> channel)
+        : worker(std::move(worker)), channel(std::move(channel)) {}
     ChannelObject(ChannelObject &&) noexcept = default;
     ~ChannelObject();
 };

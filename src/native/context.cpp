@@ -47,11 +47,18 @@ void Context::close() noexcept {
 
 void define_context(nb::module_ &m) {
     nb::class_<Context>(m, "Context", "A UCP context: the transports and devices that its workers may use.")
-        .def(nb::init<nb::dict, nb::dict, bool>(), nb::arg("settings"), nb::arg("defaults"), nb::arg("uses_shm"))
-        .def("close", [](Context &c) {
-            if (c.workers) raise("InvalidParamError", "close: " + std::to_string(c.workers) + " workers of this context are open; close them first", "close");
-            c.close();
-        }, "Release the context. Idempotent; its workers must be closed before.")
-        .def_ro("config", &Context::config,
+        .def(nb::init<nb::dict, nb::dict, bool>(), nb::arg("settings"), nb::arg("defaults"), nb::arg("uses_shm"),
+             nb::sig("def __init__(self, settings: dict[str, str], defaults: dict[str, str], uses_shm: bool) -> None"))
+        .def(
+            "close",
+            [](Context &c) {
+                if (c.workers)
+                    raise("InvalidParamError",
+                          "close: " + std::to_string(c.workers) + " workers of this context are open; close them first",
+                          "close");
+                c.close();
+            },
+            "Release the context. Idempotent; its workers must be closed before.")
+        .def_ro("config", &Context::config, nb::for_getter(nb::sig("def config(self) -> dict[str, tuple[str, str]]")),
                 "Settings that differ from UCX's defaults: name to (value, ``argument`` or ``weft``).");
 }

@@ -9,7 +9,7 @@ struct Context {
     ucp_context_h handle = nullptr;
     bool uses_shm;       // posix is among the transports
     size_t workers = 0;  // open ones: they must be closed first
-    nb::dict config;  // name -> (value, who set it): only what differs from UCX's own defaults
+    nb::dict config;     // name -> (value, who set it): only what differs from UCX's own defaults
 
     /// `settings` are explicit; below them come the user's UCX_*, then `defaults`.
     Context(nb::dict settings, nb::dict defaults, bool uses_shm);

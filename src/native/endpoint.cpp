@@ -20,12 +20,14 @@ Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepali
 
 ucp_ep_h create_endpoint(Engine *engine, const std::string &address, ucp_err_handler_cb_t on_error, void *argument) {
     ucp_ep_params_t params{};
-    params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    params.field_mask =
+        UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params.address = reinterpret_cast<const ucp_address_t *>(address.data());
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     params.err_handler = {on_error, argument};
     ucp_ep_h endpoint;
-    check(ucp.ep_create(engine->handle, &params, &endpoint), "connect", ": no usable transport to the worker's address");
+    check(ucp.ep_create(engine->handle, &params, &endpoint), "connect",
+          ": no usable transport to the worker's address");
     return endpoint;
 }
 
@@ -51,9 +53,9 @@ nb::object Endpoint::create(nb::pointer_and_handle<Worker> worker, nb::bytes add
     nb::object object = nb::inst_alloc(nb::type<Endpoint>());
     auto *e = new (nb::inst_ptr<Endpoint>(object)) Endpoint{nb::borrow(worker.h), w};
     nb::inst_mark_ready(object);
-    e->handle = create_endpoint(w->own.get(), std::string(address.c_str(), address.size()), [](void *argument, ucp_ep_h, ucs_status_t status) {
-        static_cast<Endpoint *>(argument)->status = status;
-    }, e);
+    e->handle = create_endpoint(
+        w->own.get(), std::string(address.c_str(), address.size()),
+        [](void *argument, ucp_ep_h, ucs_status_t status) { static_cast<Endpoint *>(argument)->status = status; }, e);
     w->endpoints.push_back(e);
     return object;
 }
@@ -67,7 +69,9 @@ Endpoint::~Endpoint() {
     std::erase(worker->endpoints, this);
     if (!handle || in_forked_child || worker->closed()) return;
     // The error handler's argument dies here, so the endpoint must not outlive it unless its owner takes it down.
-    worker->bury([w = worker, ep = handle] { if (!w->closed()) w->own->force_close(ep); });
+    worker->bury([w = worker, ep = handle] {
+        if (!w->closed()) w->own->force_close(ep);
+    });
 }
 
 namespace {
@@ -85,7 +89,8 @@ Endpoint *usable(const Self &self, const char *op) {
     Endpoint *e = self.p;
     e->worker->check_owner(op);
     e->worker->heat(e->worker->own.get());
-    if (!e->handle) [[unlikely]] raise("ClosedError", std::string(op) + ": the endpoint is closed", op);
+    if (!e->handle) [[unlikely]]
+        raise("ClosedError", std::string(op) + ": the endpoint is closed", op);
     return e;
 }
 
@@ -120,13 +125,17 @@ nb::object tag_send(Self self, nb::handle buffer, uint64_t tag) {
 
 nb::object am_send(Self self, unsigned id, nb::handle header, nb::handle data) {
     Endpoint *e = usable(self, "am_send");
-    if (id >= channel_am_id) raise("InvalidParamError", "am_send: id must be below " + std::to_string(channel_am_id), "am_send");
+    if (id >= channel_am_id)
+        raise("InvalidParamError", "am_send: id must be below " + std::to_string(channel_am_id), "am_send");
     Request *r;
     nb::object request = make_request(e->worker, self.h.ptr(), "am_send", 0, &r);
     Buffer head;
     head.acquire(header, false, "am_send");
     if (head.nbytes() > e->worker->max_am_header)
-        raise("InvalidParamError", "am_send: a header of " + std::to_string(head.nbytes()) + " B; UCX holds at most " + std::to_string(e->worker->max_am_header), "am_send");
+        raise("InvalidParamError",
+              "am_send: a header of " + std::to_string(head.nbytes()) + " B; UCX holds at most " +
+                  std::to_string(e->worker->max_am_header),
+              "am_send");
     ucp_request_param_t param;
     begin(param, r);
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -233,19 +242,27 @@ Cancelling ends the waiter; the transfer goes on. Source: ``ucp_am_send_nbx``.)"
 }  // namespace
 
 void define_endpoint(nb::module_ &m) {
-    nb::class_<Endpoint>(m, "Endpoint", nb::is_weak_referenceable(), "Sends to one other worker. Made by :meth:`Worker.connect`.")
+    nb::class_<Endpoint>(m, "Endpoint", nb::is_weak_referenceable(),
+                         "Sends to one other worker. Made by :meth:`Worker.connect`.")
         .def("tag_send", &tag_send, nb::arg("buffer"), nb::arg("tag"),
-             nb::sig("def tag_send(self, buffer: collections.abc.Buffer, tag: int) -> Request"), tag_send_doc)
+             nb::sig("def tag_send(self, buffer: typing_extensions.Buffer, tag: int) -> Request"), tag_send_doc)
         .def("am_send", &am_send, nb::arg("id"), nb::arg("header"), nb::arg("data") = nb::none(),
-             nb::sig("def am_send(self, id: int, header: collections.abc.Buffer, data: collections.abc.Buffer | list[collections.abc.Buffer] | tuple[collections.abc.Buffer, ...] | None = None) -> Request"), am_send_doc)
+             nb::sig("def am_send(self, id: int, header: typing_extensions.Buffer, data: typing_extensions.Buffer | "
+                     "list[typing_extensions.Buffer] | tuple[typing_extensions.Buffer, ...] | None = None) -> Request"),
+             am_send_doc)
         .def("flush", &flush, nb::sig("def flush(self) -> Request"),
              "Return a request that is done once the peer has everything sent before. Source: ``ucp_ep_flush_nbx``.")
-        .def("close", &close_endpoint, nb::kw_only(), nb::arg("force") = false, nb::sig("def close(self, *, force: bool = False) -> Request"),
+        .def("close", &close_endpoint, nb::kw_only(), nb::arg("force") = false,
+             nb::sig("def close(self, *, force: bool = False) -> Request"),
              "Flush and close; `force` ends what is under way with an error instead. Source: ``ucp_ep_close_nbx``.")
-        .def_prop_ro("transports", [](Endpoint &e) {
-            e.worker->check_owner("transports");
-            if (!e.handle) raise("ClosedError", "transports: the endpoint is closed", "transports");
-            return transports(e.handle);
-        }, nb::sig("def transports(self) -> list[str]"), "The lanes in use, as ``transport/device``. Source: ``ucp_ep_query``.")
+        .def_prop_ro(
+            "transports",
+            [](Endpoint &e) {
+                e.worker->check_owner("transports");
+                if (!e.handle) raise("ClosedError", "transports: the endpoint is closed", "transports");
+                return transports(e.handle);
+            },
+            nb::sig("def transports(self) -> list[str]"),
+            "The lanes in use, as ``transport/device``. Source: ``ucp_ep_query``.")
         .def_prop_ro("closed", [](Endpoint &e) { return !e.handle; });
 }

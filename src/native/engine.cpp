@@ -31,9 +31,12 @@ static void check_shm() {
     if (statvfs("/dev/shm", &shm) != 0) return;
     uint64_t free = uint64_t(shm.f_bavail) * shm.f_frsize;
     if (free < needed)
-        raise("NoMemoryError", "Worker: /dev/shm has " + std::to_string(free >> 10) + " KiB free and shared memory needs " +
-              std::to_string(needed >> 10) + "; delete files there, enlarge it (mount -o remount,size=1G /dev/shm;"
-              " docker run --shm-size), or leave posix out of UCX_TLS", "Worker");
+        raise("NoMemoryError",
+              "Worker: /dev/shm has " + std::to_string(free >> 10) + " KiB free and shared memory needs " +
+                  std::to_string(needed >> 10) +
+                  "; delete files there, enlarge it (mount -o remount,size=1G /dev/shm;"
+                  " docker run --shm-size), or leave posix out of UCX_TLS",
+              "Worker");
 }
 
 Engine::Engine(Worker *w) : worker(w) {
@@ -44,8 +47,8 @@ Engine::Engine(Worker *w) : worker(w) {
     check(ucp.worker_create(nb::inst_ptr<Context>(w->context)->handle, &params, &handle), "Worker",
           ": creating a worker (is the limit of open files reached?)");
     ucp_am_handler_param_t handler{};
-    handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG |
-                         UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
+    handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                         UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
     handler.id = channel_am_id;
     handler.flags = UCP_AM_FLAG_WHOLE_MSG;
     handler.cb = on_channel_message;

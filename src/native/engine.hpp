@@ -19,8 +19,8 @@ struct Engine {
     Worker *worker;
     ucp_worker_h handle = nullptr;
     int event_fd = -1;
-    bool armed = false;        // its descriptor tells of the next event; not in the owner's hot list
-    unsigned work = 0;         // what progress found since the last look
+    bool armed = false;  // its descriptor tells of the next event; not in the owner's hot list
+    unsigned work = 0;   // what progress found since the last look
     size_t closing_endpoints = 0;
     std::unordered_set<Message *> landing;
 

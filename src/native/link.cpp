@@ -68,7 +68,8 @@ using Self = nb::pointer_and_handle<ChannelObject>;
 
 Channel &usable(const Self &self, const char *op) {
     Channel &channel = *self.p->channel;
-    if (channel.worker->closed()) [[unlikely]] raise("ClosedError", std::string(op) + " (" + channel.name + "): the worker is closed", op);
+    if (channel.worker->closed()) [[unlikely]]
+        raise("ClosedError", std::string(op) + " (" + channel.name + "): the worker is closed", op);
     channel.worker->check_owner(op);
     return channel;
 }
@@ -76,61 +77,86 @@ Channel &usable(const Self &self, const char *op) {
 }  // namespace
 
 void define_channel(nb::module_ &m) {
-    nb::class_<LinkObject>(m, "Link", "The one endpoint between two workers, and the socket that tells of the other's end.")
-        .def_prop_ro("address", [](LinkObject &l) {
-            if (!l.link->engine) raise("PeerLostError", "the link was lost", "connect");
-            std::string address = l.link->engine->address();
-            return nb::bytes(address.data(), address.size());
-        })
+    nb::class_<LinkObject>(m, "Link",
+                           "The one endpoint between two workers, and the socket that tells of the other's end.")
+        .def_prop_ro("address",
+                     [](LinkObject &l) {
+                         if (!l.link->engine) raise("PeerLostError", "the link was lost", "connect");
+                         std::string address = l.link->engine->address();
+                         return nb::bytes(address.data(), address.size());
+                     })
         .def("join", &join_link, nb::arg("address"), nb::arg("fd"),
              "Connect to the other side's address. `fd` becomes the link's on success; -1 for none.")
-        .def("open", &open_channel, nb::arg("local"), nb::arg("remote"), nb::arg("name"))
-        .def("close", [](LinkObject &l) {
-            Worker *w = l.link->worker;
-            if (w->closed() || in_forked_child) return;
-            l.link->lose("the handshake failed");
-            w->links.remove_if([](auto &link) { return link->lost; });
-            w->drain();
-        })
+        .def("open", &open_channel, nb::arg("local"), nb::arg("remote"), nb::arg("name"),
+             nb::sig("def open(self, local: int, remote: int, name: str) -> Channel"))
+        .def("close",
+             [](LinkObject &l) {
+                 Worker *w = l.link->worker;
+                 if (w->closed() || in_forked_child) return;
+                 l.link->lose("the handshake failed");
+                 w->links.remove_if([](auto &link) { return link->lost; });
+                 w->drain();
+             })
         .def_prop_ro("lost", [](LinkObject &l) { return l.link->lost; })
-        .def_prop_ro("transports", [](LinkObject &l) {
-            return l.link->endpoint ? transports(l.link->endpoint) : nb::list();
-        }, nb::sig("def transports(self) -> list[str]"));
+        .def_prop_ro(
+            "transports", [](LinkObject &l) { return l.link->endpoint ? transports(l.link->endpoint) : nb::list(); },
+            nb::sig("def transports(self) -> list[str]"));
     m.def("prepare_link", &prepare_link, nb::arg("worker"), nb::arg("same_host"), nb::arg("name"),
+          nb::sig("def prepare_link(worker: Worker, same_host: bool, name: str) -> Link"),
           "Make one side of a link; its `address` is for the other side's `join`.");
 
-    nb::class_<ChannelObject>(m, "Channel", nb::is_weak_referenceable(), "A connection: ordered messages, bounded on both sides.")
-        .def("send", [](Self self, nb::handle first, nb::handle rest) {
-            return usable(self, "send").send(self.h.ptr(), first, rest);
-        }, nb::arg("first"), nb::arg("rest") = nb::none(),
-             nb::sig("def send(self, first: collections.abc.Buffer, rest: list[collections.abc.Buffer] | None = None) -> Request"))
-        .def("recv", [](Self self) {
-            Channel &channel = usable(self, "recv");
-            if (!channel.worker->graveyard.empty()) channel.worker->drain();
-            return channel.recv(self.h.ptr());
-        }, nb::sig("def recv(self) -> Request"))
-        .def("close", [](Self self) {
-            Channel &channel = usable(self, "close");
-            nb::object request = channel.close(self.h.ptr());
-            channel.worker->drain();
-            return request;
-        }, nb::sig("def close(self) -> Request"))
-        .def("abort", [](Self self, const std::string &reason) {
-            auto core = self.p->channel;
-            if (core->closed || core->worker->closed() || in_forked_child) return;
-            // From another thread: the owner does it at its next turn.
-            if (!pthread_equal(core->worker->owner, pthread_self()))
-                return core->worker->bury([core, reason] { core->abort("ClosedError", reason, true); });
-            core->abort("ClosedError", reason, true);
-            core->worker->drain();
-        }, nb::arg("reason") = "the connection was aborted by this side")
-        .def_prop_ro("closed", [](ChannelObject &c) { return c.channel->closed || c.channel->closing || c.channel->worker->closed(); },
-                     "This side has closed or aborted it.")
-        .def_prop_ro("ended", [](ChannelObject &c) { return c.channel->ended || c.channel->lost; },
-                     "The other side has closed it or is gone; messages may be left to receive.")
+    nb::class_<ChannelObject>(m, "Channel", nb::is_weak_referenceable(),
+                              "A connection: ordered messages, bounded on both sides.")
+        .def(
+            "send",
+            [](Self self, nb::handle first, nb::handle rest) {
+                return usable(self, "send").send(self.h.ptr(), first, rest);
+            },
+            nb::arg("first"), nb::arg("rest") = nb::none(),
+            nb::sig("def send(self, first: typing_extensions.Buffer, rest: list[typing_extensions.Buffer] | None = "
+                    "None) -> Request"))
+        .def(
+            "recv",
+            [](Self self) {
+                Channel &channel = usable(self, "recv");
+                if (!channel.worker->graveyard.empty()) channel.worker->drain();
+                return channel.recv(self.h.ptr());
+            },
+            nb::sig("def recv(self) -> Request"))
+        .def(
+            "close",
+            [](Self self) {
+                Channel &channel = usable(self, "close");
+                nb::object request = channel.close(self.h.ptr());
+                channel.worker->drain();
+                return request;
+            },
+            nb::sig("def close(self) -> Request"))
+        .def(
+            "abort",
+            [](Self self, const std::string &reason) {
+                auto core = self.p->channel;
+                if (core->closed || core->worker->closed() || in_forked_child) return;
+                // From another thread: the owner does it at its next turn.
+                if (!pthread_equal(core->worker->owner, pthread_self()))
+                    return core->worker->bury([core, reason] { core->abort("ClosedError", reason, true); });
+                core->abort("ClosedError", reason, true);
+                core->worker->drain();
+            },
+            nb::arg("reason") = "the connection was aborted by this side")
+        .def_prop_ro(
+            "closed",
+            [](ChannelObject &c) { return c.channel->closed || c.channel->closing || c.channel->worker->closed(); },
+            "This side has closed or aborted it.")
+        .def_prop_ro(
+            "ended", [](ChannelObject &c) { return c.channel->ended || c.channel->lost; },
+            "The other side has closed it or is gone; messages may be left to receive.")
         .def_prop_ro("unread_nbytes", [](ChannelObject &c) { return c.channel->unread_nbytes; })
-        .def_prop_ro("transports", [](ChannelObject &c) {
-            auto &link = *c.channel->link;
-            return link.endpoint ? transports(link.endpoint) : nb::list();
-        }, nb::sig("def transports(self) -> list[str]"));
+        .def_prop_ro(
+            "transports",
+            [](ChannelObject &c) {
+                auto &link = *c.channel->link;
+                return link.endpoint ? transports(link.endpoint) : nb::list();
+            },
+            nb::sig("def transports(self) -> list[str]"));
 }

@@ -13,13 +13,13 @@ struct Engine;
 struct Message {
     uint64_t sequence = 0;
     size_t nbytes = 0;
-    size_t charge = 0;              // what it cost its sender in credit; 0 once that was returned
-    std::string header;             // low-level active messages only
-    std::vector<size_t> sizes;      // of the segments; they add up to nbytes
+    size_t charge = 0;          // what it cost its sender in credit; 0 once that was returned
+    std::string header;         // low-level active messages only
+    std::vector<size_t> sizes;  // of the segments; they add up to nbytes
     std::vector<Block> segments;
     std::vector<ucp_dt_iov_t> iov;
     Engine *engine = nullptr;
-    void *descriptor = nullptr;     // a rendezvous not yet answered
+    void *descriptor = nullptr;  // a rendezvous not yet answered
     bool ready = false, landing = false;
     ucs_status_t status = UCS_OK;
     void (*arrived)(Message *, void *sink) = nullptr;  // called in progress, no Python; null: delete on arrival

@@ -7,7 +7,9 @@ NB_MODULE(_native, m) {
     m.attr("__doc__") = "UCP for weft: context, worker, endpoint, request, connection, receive pool.";
     m.def("bind", &bind_library, nb::arg("path"), "Take every UCP function from the loaded library at `path`.");
     m.def("bound", &bound);
-    m.def("keep_sighup", &keep_sighup, nb::arg("load"));
+    m.def("keep_sighup", &keep_sighup, nb::arg("load"),
+          nb::sig("def keep_sighup(load: collections.abc.Callable[[], typing.Any]) -> typing.Any"),
+          "Call `load` and put back what SIGHUP did before, which libucs takes over in a constructor.");
     m.def("close_in_child", &close_in_child, nb::arg("fd"), "Have a forked child close `fd` at once.");
     m.def("keep_in_child", &keep_in_child, nb::arg("fd"), "Undo close_in_child.");
     m.def("forked", [] { return in_forked_child; }, "True in a child forked after weft was used.");

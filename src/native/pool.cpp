@@ -86,8 +86,7 @@ Block take(State &s, size_t nbytes, size_t length) noexcept {
         for (auto it = candidate.free.begin(); it != candidate.free.end(); ++it) {
             auto [have, warm] = it->second;
             if (have < length) continue;
-            if (!segment || have < best->second.nbytes ||
-                (have == best->second.nbytes && warm > best->second.warm)) {
+            if (!segment || have < best->second.nbytes || (have == best->second.nbytes && warm > best->second.warm)) {
                 segment = &candidate;
                 best = it;
             }
@@ -199,8 +198,8 @@ Pool::Statistics Pool::statistics() noexcept {
 
 void Pool::after_fork_in_child() noexcept {
     for (auto &segment : state().segments)
-        mmap(segment.base, segment.nbytes, PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, segment.fd, 0);
+        mmap(segment.base, segment.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, segment.fd,
+             0);
 }
 
 nb::object Pool::view(Block &&block) {
@@ -216,20 +215,27 @@ void Pool::define(nb::module_ &m) {
         .def_prop_ro("nbytes", [](const Block &b) { return b.nbytes; })
         .def_prop_ro("address", [](const Block &b) { return reinterpret_cast<uintptr_t>(b.data); })
         .def_prop_ro("pooled", [](const Block &b) { return b.segment != nullptr; });
-    m.def("pool_allocate", [](size_t nbytes) {
-        Block block = allocate(nbytes);
-        if (!block.data) raise("NoMemoryError", "the receive pool has no room for " + std::to_string(nbytes) + " B", "allocate");
-        return view(static_cast<Block &&>(block));
-    }, nb::arg("nbytes"));
+    m.def(
+        "pool_allocate",
+        [](size_t nbytes) {
+            Block block = allocate(nbytes);
+            if (!block.data)
+                raise("NoMemoryError", "the receive pool has no room for " + std::to_string(nbytes) + " B", "allocate");
+            return view(static_cast<Block &&>(block));
+        },
+        nb::arg("nbytes"), nb::sig("def pool_allocate(nbytes: int) -> memoryview"));
     m.def("pool_set_cap", &set_cap, nb::arg("nbytes"));
-    m.def("pool_statistics", [] {
-        auto s = statistics();
-        nb::dict d;
-        d["live_nbytes"] = s.live;
-        d["idle_nbytes"] = s.idle;
-        d["mapped_nbytes"] = s.mapped;
-        d["segments"] = s.segments;
-        d["cap_nbytes"] = s.cap;
-        return d;
-    });
+    m.def(
+        "pool_statistics",
+        [] {
+            auto s = statistics();
+            nb::dict d;
+            d["live_nbytes"] = s.live;
+            d["idle_nbytes"] = s.idle;
+            d["mapped_nbytes"] = s.mapped;
+            d["segments"] = s.segments;
+            d["cap_nbytes"] = s.cap;
+            return d;
+        },
+        nb::sig("def pool_statistics() -> dict[str, int]"));
 }

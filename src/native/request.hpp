@@ -36,7 +36,7 @@ struct Request {
 
     PyObject *self = nullptr;  // borrowed: the Python object around this
     Worker *worker = nullptr;
-    PyObject *owner = nullptr;  // Worker, Endpoint or Channel, whose life implies the worker's
+    PyObject *owner = nullptr;   // Worker, Endpoint or Channel, whose life implies the worker's
     Engine *engine = nullptr;    // what must be progressed for it
     Channel *channel = nullptr;  // whose loss ends this request
     const char *op = "";

@@ -2,8 +2,8 @@
 #include "ucx.hpp"
 
 #include <dlfcn.h>
-#include <signal.h>
 #include <pthread.h>
+#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,7 +21,8 @@ namespace {
 
 bool is_bound = false;
 
-template <typename F> void resolve(void *library, const char *symbol, F &function) {
+template <typename F>
+void resolve(void *library, const char *symbol, F &function) {
     function = reinterpret_cast<F>(dlsym(library, symbol));
     if (!function) raise("LoadError", std::string("libucp has no symbol ") + symbol, "load");
 }
@@ -41,7 +42,9 @@ void after_fork_in_child() noexcept {
 
 }  // namespace
 
-bool bound() noexcept { return is_bound; }
+bool bound() noexcept {
+    return is_bound;
+}
 
 nb::object keep_sighup(nb::callable load) {
     struct sigaction action;

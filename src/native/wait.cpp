@@ -19,17 +19,19 @@
 namespace {
 
 constexpr int64_t us = 1'000, ms = 1'000'000;
-constexpr int64_t hold_ns = 1 * ms;       // of the loop, by completed awaits
-constexpr int64_t socket_ns = 1 * ms;     // between looks at the other descriptors while spinning
-constexpr int64_t gil_ns = 5 * ms;        // CPython's switch interval: after that others may have the GIL
-constexpr int64_t sleep_slice_ms = 50;    // bounds the answer to Ctrl-C
-constexpr unsigned clock_turns = 64;      // fruitless turns between looks at the clock, about 2 us on posix
+constexpr int64_t hold_ns = 1 * ms;         // of the loop, by completed awaits
+constexpr int64_t socket_ns = 1 * ms;       // between looks at the other descriptors while spinning
+constexpr int64_t gil_ns = 5 * ms;          // CPython's switch interval: after that others may have the GIL
+constexpr int64_t sleep_slice_ms = 50;      // bounds the answer to Ctrl-C
+constexpr unsigned clock_turns = 64;        // fruitless turns between looks at the clock, about 2 us on posix
 constexpr int64_t preempted_ns = 500 * us;  // that many turns cannot take this long by themselves
 constexpr int64_t would_have_paid_ns = 150 * us;
 
 }  // namespace
 
-void Spin::paid() noexcept { budget = std::min(most, budget * 2 + 32); }
+void Spin::paid() noexcept {
+    budget = std::min(most, budget * 2 + 32);
+}
 
 void Spin::slept(int64_t waited_ns) noexcept {
     if (waited_ns < would_have_paid_ns)
@@ -78,7 +80,8 @@ bool Worker::check_sockets(int timeout_ms) {
             gone.push_back(static_cast<Link *>(events[i].data.ptr));
     if (!gone.empty()) {
         // Deliver what arrived before the end: it lies in this process's own queues.
-        for (int turns = 0; turns < 100'000 && progress(); ++turns) {}
+        for (int turns = 0; turns < 100'000 && progress(); ++turns) {
+        }
         drain();
         for (Link *link : gone) link->lose("the peer's process has ended, or cut the connection");
         links.remove_if([](auto &link) { return link->lost; });
@@ -138,7 +141,8 @@ bool Worker::wait(Request *r, double timeout_s) {
             fruitless = 0;
             continue;
         }
-        int64_t left_ms = deadline == INT64_MAX ? sleep_slice_ms : std::min((deadline - now + ms - 1) / ms, sleep_slice_ms);
+        int64_t left_ms =
+            deadline == INT64_MAX ? sleep_slice_ms : std::min((deadline - now + ms - 1) / ms, sleep_slice_ms);
         int64_t slept_from = now;
         check_sockets(int(std::max<int64_t>(left_ms, 1)));
         now = now_ns();
@@ -280,10 +284,14 @@ void Worker::turn() {
 void define_waiting(nb::class_<Worker> &cls) {
     cls.def("_turn", &Worker::turn)
         .def("_released", [](Worker &w) { w.held_since_ns = 0; })
-        .def("_attach", [](Worker &w, nb::handle loop) {
-            w.check_owner("attach");
-            w.attach(loop);
-            w.schedule_turn();
-        }, nb::arg("loop"))
+        .def(
+            "attach",
+            [](Worker &w, nb::handle loop) {
+                w.check_owner("attach");
+                w.attach(loop);
+                w.schedule_turn();
+            },
+            nb::arg("loop"), nb::sig("def attach(self, loop: asyncio.AbstractEventLoop) -> None"),
+            "Progress in this event loop's turns, also while nothing is awaited.")
         .def_prop_ro("_spin_budget", [](Worker &w) { return w.spin_state.turns(now_ns()); });
 }

@@ -36,7 +36,11 @@ Worker::~Worker() {
 
 void Worker::refuse(const char *op) const {
     if (in_forked_child)
-        raise("ThreadError", std::string(op) + ": this process was forked from one that uses weft, and cannot use it; start processes with spawn or forkserver", op);
+        raise("ThreadError",
+              std::string(op) +
+                  ": this process was forked from one that uses weft, and cannot use it; start processes with spawn or "
+                  "forkserver",
+              op);
     if (!open) raise("ClosedError", std::string(op) + ": the worker is closed", op);
     raise("ThreadError", std::string(op) + ": the worker belongs to another thread", op);
 }
@@ -95,7 +99,8 @@ void Worker::close() {
     }
     drain();
     detach();
-    for (auto &[id, channel] : std::unordered_map(channels)) channel->abort("ClosedError", "the worker was closed", true);
+    for (auto &[id, channel] : std::unordered_map(channels))
+        channel->abort("ClosedError", "the worker was closed", true);
     const int64_t deadline = now_ns() + 1'000'000'000;
     for (auto &link : links)
         if (link->engine) link->engine->flush(deadline);
@@ -169,7 +174,8 @@ static ucs_status_t on_am(void *arg, const void *header, size_t header_nbytes, v
 static nb::object am_recv(Worker &w, unsigned id) {
     w.check_owner("am_recv");
     w.check_own("am_recv");
-    if (id >= channel_am_id) raise("InvalidParamError", "am_recv: id must be below " + std::to_string(channel_am_id), "am_recv");
+    if (id >= channel_am_id)
+        raise("InvalidParamError", "am_recv: id must be below " + std::to_string(channel_am_id), "am_recv");
     auto &queue = w.am_queues[id];
     if (!queue) {
         queue = std::make_unique<AmQueue>();
@@ -261,30 +267,48 @@ void define_worker(nb::module_ &m) {
 
 A worker does not progress by itself: it does while a request is waited for, or while asyncio's loop runs in
 which one was awaited.)");
-    cls.def("__init__", [](nb::pointer_and_handle<Worker> self, nb::handle context, bool links_only) {
-           if (in_forked_child)
-               raise("ThreadError", "Worker: this process was forked from one that uses weft, and cannot use it; start processes with spawn or forkserver", "Worker");
-           new (self.p) Worker(nb::borrow(context), links_only);
-           self.p->self = self.h.ptr();
-       }, nb::arg("context"), nb::kw_only(), nb::arg("links_only") = false,
-            nb::sig("def __init__(self, context: Context, *, links_only: bool = False) -> None"))
-        .def_prop_ro("address", [](Worker &w) { return nb::bytes(w.address.data(), w.address.size()); },
-                     "The worker's address: bytes for :meth:`connect` on another worker.")
+    cls.def(
+           "__init__",
+           [](nb::pointer_and_handle<Worker> self, nb::handle context, bool links_only) {
+               if (in_forked_child)
+                   raise("ThreadError",
+                         "Worker: this process was forked from one that uses weft, and cannot use it; start processes "
+                         "with spawn or forkserver",
+                         "Worker");
+               new (self.p) Worker(nb::borrow(context), links_only);
+               self.p->self = self.h.ptr();
+           },
+           nb::arg("context"), nb::kw_only(), nb::arg("links_only") = false,
+           nb::sig("def __init__(self, context: Context, *, links_only: bool = False) -> None"))
+        .def_prop_ro(
+            "address", [](Worker &w) { return nb::bytes(w.address.data(), w.address.size()); },
+            "The worker's address: bytes for :meth:`connect` on another worker.")
         .def_ro("max_am_header", &Worker::max_am_header, "The longest header of an active message, in bytes.")
-        .def("fileno", [](Worker &w) { return w.epoll_fd; }, "A descriptor that is readable when there is something to progress.")
-        .def("progress", [](Worker &w) {
-            w.check_owner("progress");
-            unsigned n = w.progress();
-            w.drain();
-            return n;
-        }, "Make one turn of progress and complete what it ended; return how much UCX had to do.")
-        .def("arm", [](Worker &w) {
-            w.check_owner("arm");
-            return w.arm();
-        }, "Have :meth:`fileno` tell of the next event; False if there is something to progress first.")
-        .def("connect", &Endpoint::create, nb::arg("address"), nb::sig("def connect(self, address: bytes) -> Endpoint"), Endpoint::doc_connect)
+        .def(
+            "fileno", [](Worker &w) { return w.epoll_fd; },
+            "A descriptor that is readable when there is something to progress.")
+        .def(
+            "progress",
+            [](Worker &w) {
+                w.check_owner("progress");
+                unsigned n = w.progress();
+                w.drain();
+                return n;
+            },
+            "Make one turn of progress and complete what it ended; return how much UCX had to do.")
+        .def(
+            "arm",
+            [](Worker &w) {
+                w.check_owner("arm");
+                return w.arm();
+            },
+            "Have :meth:`fileno` tell of the next event; False if there is something to progress first.")
+        .def("connect", &Endpoint::create, nb::arg("address"), nb::sig("def connect(self, address: bytes) -> Endpoint"),
+             Endpoint::doc_connect)
         .def("tag_recv", &tag_recv, nb::arg("buffer"), nb::arg("tag"), nb::arg("mask") = UINT64_MAX,
-             nb::sig("def tag_recv(self, buffer: collections.abc.Buffer, tag: int, mask: int = 0xffffffffffffffff) -> Request"), tag_recv_doc)
+             nb::sig("def tag_recv(self, buffer: typing_extensions.Buffer, tag: int, mask: int = 0xffffffffffffffff) "
+                     "-> Request"),
+             tag_recv_doc)
         .def("am_recv", &am_recv, nb::arg("id"), nb::sig("def am_recv(self, id: int) -> Request"),
              R"(Receive the next active message with this id.
 
@@ -300,10 +324,13 @@ Request
     Wait or await it for ``(header, data)``: bytes, and a writable memoryview of pooled memory.
 
 Cancelling withdraws the receive, never a message. Source: ``ucp_worker_set_am_recv_handler``.)")
-        .def("close", [](Worker &w) {
-            if (!w.closed()) w.check_owner("close");
-            w.close();
-        }, "Close every endpoint and connection, end every request, destroy the worker. Idempotent.")
+        .def(
+            "close",
+            [](Worker &w) {
+                if (!w.closed()) w.check_owner("close");
+                w.close();
+            },
+            "Close every endpoint and connection, end every request, destroy the worker. Idempotent.")
         .def_prop_ro("closed", &Worker::closed);
     define_waiting(cls);
 }

@@ -84,7 +84,8 @@ struct Worker {
     }
     [[noreturn]] void refuse(const char *op) const;
     void check_own(const char *op) const {
-        if (!own) [[unlikely]] raise("UnsupportedError", std::string(op) + ": this worker is for connections only", op);
+        if (!own) [[unlikely]]
+            raise("UnsupportedError", std::string(op) + ": this worker is for connections only", op);
     }
     unsigned progress() noexcept {
         unsigned n = 0;
@@ -97,7 +98,8 @@ struct Worker {
     }
     /// Poll `engine` in each turn until it is armed again.
     void heat(Engine *engine) noexcept {
-        if (!engine->armed) [[likely]] return;
+        if (!engine->armed) [[likely]]
+            return;
         engine->armed = false;
         hot.push_back(engine);
     }

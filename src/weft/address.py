@@ -84,6 +84,4 @@ def device_of(host: str) -> str | None:
 def infiniband_ports() -> list[str]:
     """List the RDMA devices' ports as UCX names them, ``mlx5_0:1``."""
     root = Path("/sys/class/infiniband")
-    return sorted(
-        f"{device.name}:{port}" for device in root.glob("*") for port in os.listdir(device / "ports")
-    )
+    return sorted(f"{device.name}:{port}" for device in root.glob("*") for port in os.listdir(device / "ports"))

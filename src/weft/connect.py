@@ -76,7 +76,9 @@ class Connecting:
             sock = _first(self._targets(name), lambda s, a: _connect_blocking(s, a, deadline), name, self._timeout)
             with sock:
                 try:
-                    joined = drive_blocking(self._steps(local, sock, name), sock, deadline, f"connect to {name}", self._timeout)
+                    joined = drive_blocking(
+                        self._steps(local, sock, name), sock, deadline, f"connect to {name}", self._timeout
+                    )
                     return peer_of(joined, sock)
                 except PeerLostError:
                     if attempt == 2:
@@ -175,11 +177,15 @@ def _first(
 
 
 def _too_late(name: str, timeout: float) -> TimedOutError:
-    return TimedOutError(f"connect to {name}: no answer within {timeout} s; is the host up, and the port open in its firewall?")
+    return TimedOutError(
+        f"connect to {name}: no answer within {timeout} s; is the host up, and the port open in its firewall?"
+    )
 
 
 def _not_connected(name: str, failure: OSError | None) -> UnreachableError:
     if failure is not None and failure.errno == errno.ECONNREFUSED:
-        return UnreachableError(f"connect to {name}: nobody listens there (connection refused); start the listener first")
+        return UnreachableError(
+            f"connect to {name}: nobody listens there (connection refused); start the listener first"
+        )
     why = failure.strerror if failure is not None else "the name has no address"
     return UnreachableError(f"connect to {name}: {why}; check the address and the route to it")

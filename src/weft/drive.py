@@ -96,7 +96,9 @@ def drive_blocking(
 
 def _append(answer: bytearray, data: bytes, what: str) -> None:
     if not data:
-        raise HandshakeError(f"{what}: the other side closed the socket in the middle of the handshake; is it a weft listener?")
+        raise HandshakeError(
+            f"{what}: the other side closed the socket in the middle of the handshake; is it a weft listener?"
+        )
     answer += data
 
 

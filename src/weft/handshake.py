@@ -84,7 +84,9 @@ def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
     if version != VERSION:
         raise HandshakeError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
     if nbytes > _MAX_NBYTES:
-        raise HandshakeError(f"{what}: the other side announced {nbytes} B; a handshake message has at most {_MAX_NBYTES}")
+        raise HandshakeError(
+            f"{what}: the other side announced {nbytes} B; a handshake message has at most {_MAX_NBYTES}"
+        )
     try:
         message = json.loads((yield nbytes))
     except ValueError as e:

@@ -210,7 +210,7 @@ class Local:
         if worker is None or worker.native.closed:
             worker = self._workers[key] = LocalWorker(_context(settled), same_host=same_host)
             if self.loop is not None:
-                worker.native._attach(self.loop)
+                worker.native.attach(self.loop)
         return worker
 
     async def guard(self) -> None:
@@ -291,5 +291,6 @@ def _close_orphan(local: Local) -> None:
 def _refuse_fork() -> None:
     if _native.forked():
         raise ThreadError(
-            "this process was forked from one that uses weft, and cannot use it; start processes with spawn or forkserver"
+            "this process was forked from one that uses weft, and cannot use it;"
+            " start processes with spawn or forkserver"
         )

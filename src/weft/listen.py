@@ -180,7 +180,9 @@ class Listener:
                 caller = join(*sock.getpeername()[:2])
                 try:
                     steps = self._steps(local, sock, caller)
-                    joined = drive_blocking(steps, sock, min(until, deadline or until), f"accept from {caller}", HANDSHAKE_TIMEOUT_S)
+                    joined = drive_blocking(
+                        steps, sock, min(until, deadline or until), f"accept from {caller}", HANDSHAKE_TIMEOUT_S
+                    )
                     return peer_of(joined, sock)
                 except (Error, OSError) as e:
                     log.warning("a caller was turned away: %s", e)
@@ -229,12 +231,15 @@ class Listener:
                     joined = await drive(self._steps(local, sock, caller), sock, f"accept from {caller}")
                 peer = peer_of(joined, sock)
             except (Error, OSError) as e:
-                log.warning("a caller was turned away: %s", str(e) or f"no handshake from {caller} within {HANDSHAKE_TIMEOUT_S} s")
+                log.warning(
+                    "a caller was turned away: %s",
+                    str(e) or f"no handshake from {caller} within {HANDSHAKE_TIMEOUT_S} s",
+                )
                 return
         if self._on_peer is not None:
             await self._on_peer(peer)
             return
-        assert self._handler is not None  # noqa: S101
+        assert self._handler is not None
         try:
             async with peer:
                 await self._handler(peer)

@@ -198,12 +198,13 @@ class UCXListener(BaseListener):  # type: ignore[misc]
 
     @property
     def listen_address(self) -> str:
-        return PREFIX + unparse_host_port(*self.get_host_port())
+        return f"{PREFIX}{unparse_host_port(*self.get_host_port())}"
 
     @property
     def contact_address(self) -> str:
         host, port = self.get_host_port()
-        return PREFIX + unparse_host_port(ensure_concrete_host(host, default_host=self.default_host), port)
+        host = ensure_concrete_host(host, default_host=self.default_host)
+        return f"{PREFIX}{unparse_host_port(host, port)}"
 
 
 @functools.lru_cache(1024)
@@ -233,7 +234,7 @@ class UCXBackend(Backend):  # type: ignore[misc]
         return str(unparse_host_port(ensure_ip(host), port))
 
     def get_local_address_for(self, loc: str) -> str:
-        host, port = parse_host_port(loc)
+        host, _ = parse_host_port(loc)
         host = ensure_ip(host)
         return str(unparse_host_port(get_ipv6(host) if ":" in host else get_ip(host), None))
 

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What must stand beside a number for it to mean anything: machine, versions, settings, load."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+#: Distributions whose version changes what is measured, where they are installed.
+PACKAGES = ("numpy", "dask", "distributed", "uvloop")
+
+
+def collect() -> dict[str, object]:
+    """Read the machine, the versions and the settings.
+
+    Returns
+    -------
+    dict
+        Ready for JSON. What cannot be read is None, never left out. Records are published, so there is no
+        host name, user or path in it but for what the user's UCX_* variables hold; of UCX's library there
+        is the version and the origin.
+    """
+    return {
+        "date_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cpu_model": _cpu_model(),
+        "cores_usable": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load_average": list(os.getloadavg()),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "weft": _version("weft"),
+        "ucx": _ucx(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "ucx_variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith("UCX_")},
+    }
+
+
+def _cpu_model() -> str | None:
+    """Name the processor as the kernel does; Arm's kernels give only numbers, which name it too."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    if "model name" in fields:
+        return fields["model name"]
+    if "CPU part" in fields:
+        return f"implementer {fields.get('CPU implementer', '?')} part {fields['CPU part']}"
+    return None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _ucx() -> dict[str, object] | None:
+    """Say which UCX weft uses; None where there is none, or where weft's native half is not built."""
+    try:
+        from weft import ucx_library
+
+        library = ucx_library()
+    except ImportError:
+        return None
+    return {"version": ".".join(map(str, library.version)), "origin": library.origin}

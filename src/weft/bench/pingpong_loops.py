@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The loops of ``weft bench pingpong``, each as a user of that library would write it, and the child that runs one.
+
+What a child and its parent say to each other is at the head of ``src/native/pingpong.cpp``.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import io
+import mmap
+import operator
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from weft import Endpoint, Worker
+
+TAG = 0x77656674
+FILL = 0x5A
+CLOSE_S = 10.0
+
+
+class PairError(Exception):
+    """The measurement cannot be made, or a child died or hung; says which and why."""
+
+
+class Cell(NamedTuple):
+    """What is measured at every size: a library and the way it waits."""
+
+    library: str
+    mode: str
+
+
+#: In the order of a round.
+CELLS = tuple(Cell(*cell.split()) for cell in ("c block", "weft block", "weft await", "tcp block", "asyncio await"))
+LIBRARIES = tuple(dict.fromkeys(cell.library for cell in CELLS))
+
+
+class Side(NamedTuple):
+    """What one child works with."""
+
+    control: io.BufferedRWPair
+    pings: bool
+    nbytes: int
+    tls: str
+    out: mmap.mmap
+    into: mmap.mmap
+
+    def say(self, text: str) -> None:
+        self.control.write(f"{text}\n".encode())
+        self.control.flush()
+
+    def swap(self, address: str) -> str:
+        self.say(address)
+        return self.control.readline().decode().strip()
+
+
+class Loops(NamedTuple):
+    """A library's loop from both ends, and the lanes that it takes."""
+
+    ping: Callable[[array.array[int]], None]
+    pong: Callable[[int], None]
+    lanes: Callable[[], list[str]]
+
+
+@contextlib.contextmanager
+def _weft(side: Side) -> Iterator[tuple[Endpoint, Worker]]:
+    import weft
+
+    context = weft.Context({"TLS": side.tls})
+    worker = weft.Worker(context)
+    endpoint = worker.connect(bytes.fromhex(side.swap(worker.address.hex())))
+    yield endpoint, worker
+    # Both sides close at the same moment: either may see the other go first.
+    with contextlib.suppress(weft.PeerLostError):
+        endpoint.close().wait(CLOSE_S)
+    worker.close()
+    context.close()
+
+
+@contextlib.contextmanager
+def _weft_block(side: Side) -> Iterator[Loops]:
+    with _weft(side) as (endpoint, worker):
+
+        def ping(stamps: array.array[int]) -> None:
+            ep, w, out, into, clock = endpoint, worker, side.out, side.into, time.perf_counter_ns
+            for i in range(len(stamps)):
+                sent = ep.tag_send(out, TAG)
+                w.tag_recv(into, TAG).wait()
+                sent.wait()
+                stamps[i] = clock()
+
+        def pong(count: int) -> None:
+            ep, w, out, into = endpoint, worker, side.out, side.into
+            w.tag_recv(into, TAG).wait()
+            for _ in range(count - 1):
+                sent = ep.tag_send(out, TAG)
+                w.tag_recv(into, TAG).wait()
+                sent.wait()
+            ep.tag_send(out, TAG).wait()
+
+        yield Loops(ping, pong, lambda: endpoint.transports)
+
+
+@contextlib.contextmanager
+def _weft_await(side: Side) -> Iterator[Loops]:
+    with asyncio.Runner() as runner, _weft(side) as (endpoint, worker):
+
+        async def ping(stamps: array.array[int]) -> None:
+            ep, w, out, into, clock = endpoint, worker, side.out, side.into, time.perf_counter_ns
+            for i in range(len(stamps)):
+                sent = ep.tag_send(out, TAG)
+                await w.tag_recv(into, TAG)
+                await sent
+                stamps[i] = clock()
+
+        async def pong(count: int) -> None:
+            ep, w, out, into = endpoint, worker, side.out, side.into
+            await w.tag_recv(into, TAG)
+            for _ in range(count - 1):
+                sent = ep.tag_send(out, TAG)
+                await w.tag_recv(into, TAG)
+                await sent
+            await ep.tag_send(out, TAG)
+
+        run = runner.run
+        yield Loops(lambda stamps: run(ping(stamps)), lambda n: run(pong(n)), lambda: endpoint.transports)
+
+
+def _tcp_socket(side: Side) -> socket.socket:
+    if side.pings:
+        host, _, port = side.swap("-").partition(":")
+        sock = socket.create_connection((host, int(port)))
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            side.swap("{}:{}".format(*listener.getsockname()))
+            sock, _ = listener.accept()
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+@contextlib.contextmanager
+def _tcp(side: Side) -> Iterator[Loops]:
+    with _tcp_socket(side) as sock, memoryview(side.into) as into:
+
+        def receive() -> None:
+            got = 0
+            while got < side.nbytes:
+                arrived = sock.recv_into(into[got:])
+                if arrived == 0:
+                    raise EOFError("the other side closed")
+                got += arrived
+
+        def ping(stamps: array.array[int]) -> None:
+            for i in range(len(stamps)):
+                sock.sendall(side.out)
+                receive()
+                stamps[i] = time.perf_counter_ns()
+
+        def pong(count: int) -> None:
+            for _ in range(count):
+                receive()
+                sock.sendall(side.out)
+
+        yield Loops(ping, pong, lambda: ["tcp"])
+
+
+@contextlib.contextmanager
+def _streams(side: Side) -> Iterator[Loops]:
+    with asyncio.Runner() as runner, memoryview(side.out) as out:
+        reader, writer = runner.run(asyncio.open_connection(sock=_tcp_socket(side)))
+
+        async def ping(stamps: array.array[int]) -> None:
+            for i in range(len(stamps)):
+                writer.write(out)
+                await writer.drain()
+                await reader.readexactly(side.nbytes)
+                stamps[i] = time.perf_counter_ns()
+
+        async def pong(count: int) -> None:
+            for _ in range(count):
+                await reader.readexactly(side.nbytes)
+                writer.write(out)
+                await writer.drain()
+
+        run = runner.run
+        yield Loops(lambda stamps: run(ping(stamps)), lambda n: run(pong(n)), lambda: ["tcp"])
+        writer.transport.abort()
+
+
+LOOPS = {CELLS[1]: _weft_block, CELLS[2]: _weft_await, CELLS[3]: _tcp, CELLS[4]: _streams}
+
+
+def _buffer(nbytes: int) -> mmap.mmap:
+    """Map pages as the C loop does: private, aligned to a page, faulted in."""
+    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+
+
+def child(arguments: Sequence[str]) -> None:
+    """Run one side of one pair; `arguments` are library, mode, role, nbytes, limit_s, control_fd and tls."""
+    library, mode, role, nbytes, limit_s, control_fd, tls = arguments
+    # The parent may be killed while this spins: whatever happens, it ends.
+    signal.alarm(int(limit_s))
+    with socket.socket(fileno=int(control_fd)) as sock, sock.makefile("rwb") as control:
+        side = Side(control, role == "ping", int(nbytes), tls, _buffer(int(nbytes)), _buffer(int(nbytes)))
+        for start in range(0, side.nbytes, 2**20):
+            side.out[start : start + 2**20] = bytes([FILL]) * min(2**20, side.nbytes - start)
+        with LOOPS[Cell(library, mode)](side) as (ping, pong, lanes):
+            ping(array.array("q", [0])) if side.pings else pong(1)
+            if library != "asyncio" and side.into[-1] != FILL:
+                raise PairError("the message that arrived is not the one that was sent")
+            side.say(",".join(lanes()))
+            for line in iter(control.readline, b""):
+                count = int(line)
+                if not side.pings:
+                    pong(count + 1)
+                    continue
+                stamps = array.array("q", [0]) * (count + 1)
+                ping(stamps)
+                control.write(array.array("q", map(operator.sub, stamps[1:], stamps)).tobytes())
+                control.flush()

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The ``weft`` command: arguments only; each subcommand lives beside what it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+import weft
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    from weft.bench import demo, pingpong
+
+    parser = argparse.ArgumentParser(prog="weft", description=weft.__doc__ and weft.__doc__.splitlines()[0])
+    parser.add_argument("--version", action="version", version=f"weft {weft.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    info = commands.add_parser("info", help="which UCX is in use, and weft's settings for it")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(run=_info)
+
+    demo_parser = commands.add_parser("demo", help="the same Dask jobs over tcp:// and ucx://, side by side")
+    demo.add_arguments(demo_parser)
+    demo_parser.set_defaults(run=demo.run)
+
+    bench = commands.add_parser("bench", help="measure")
+    benches = bench.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
+    pingpong_parser = benches.add_parser("pingpong", help="latency and bandwidth next to the C loop and sockets")
+    pingpong.add_arguments(pingpong_parser)
+    pingpong_parser.set_defaults(run=pingpong.run)
+
+    args = parser.parse_args(argv)
+    try:
+        return int(args.run(args))
+    except weft.Error as e:
+        print(f"weft {args.command}: {e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _info(args: argparse.Namespace) -> int:
+    library = weft.ucx_library()
+    context = weft.Context()
+    settings = {name: {"value": value, "from": who} for name, (value, who) in context.config.items()}
+    context.close()
+    record = {
+        "weft": weft.__version__,
+        "ucx": ".".join(map(str, library.version)),
+        "library": library.path,
+        "origin": library.origin,
+        "settings": settings,
+    }
+    if args.json:
+        print(json.dumps(record, indent=2))
+        return 0
+    print(f"weft {record['weft']}")
+    print(f"UCX {record['ucx']} from {library.path} ({library.origin})")
+    for name, entry in settings.items():
+        print(f"UCX_{name}={entry['value']} ({entry['from']})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The demo's record from known rounds, its printed report and its page."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import xml.etree.ElementTree
+
+import pytest
+from rich.console import Console
+
+from weft.bench import report
+
+MIB = 1 << 20
+LANES = {"tcp": "tcp", "ucx": "posix/memory"}
+
+
+def rounds_of(walls, rate, *, nbytes=4 * MIB, difference=""):
+    transfers = [
+        report.Transfer(0, 1, nbytes, nbytes / rate),
+        report.Transfer(0, 1, nbytes, nbytes / (3 * rate)),
+        report.Transfer(1, 0, nbytes, nbytes / (2 * rate)),
+        report.Transfer(1, 0, 16, 0.001),
+    ]
+    return [report.Round(wall, transfers, difference) for wall in walls]
+
+
+def entry_of(name, protocol, walls, rate, *, nbytes=4 * MIB, difference=""):
+    workers = [f"{protocol}://127.0.0.1:4000{i}" for i in range(2)]
+    timed = rounds_of(walls, rate, nbytes=nbytes, difference=difference)
+    return report.entry(
+        name,
+        protocol,
+        rounds=timed,
+        warm_up=rounds_of([9.0], rate)[0],
+        parameters={"Size": "10000 x 10000 float64", "Rows <b>": 7},
+        nbytes=64 * MIB,
+        workers=workers,
+        lanes={workers[0]: {workers[1]: [LANES[protocol]]}, workers[1]: {workers[0]: [LANES[protocol]]}},
+    )
+
+
+def record_of(entries, protocols):
+    return {
+        "command": "weft demo",
+        "quick": False,
+        "rounds": 3,
+        "protocols": protocols,
+        "workloads": entries,
+        "ratios": report.ratios(entries, protocols),
+        "idle_cpu_percent": dict.fromkeys(protocols, 6.5),
+        "idle_cpu_percent_by_process": {p: {"client and scheduler": 2.5, "worker 0": 4.0} for p in protocols},
+        "environment": {
+            "cpu_model": "a <CPU> & more",
+            "ucx": {"version": "1.22.0"},
+            "load_average": [0.5, 1.0],
+        },
+    }
+
+
+@pytest.fixture
+def record():
+    entries = [
+        entry_of("transpose-sum", "tcp", [1.0, 2.0, 4.0], 100 * MIB),
+        entry_of("transpose-sum", "ucx", [0.5, 1.0, 1.0], 300 * MIB),
+        entry_of("merge", "tcp", [1.0, 1.0, 1.0], 100 * MIB),
+        entry_of("merge", "ucx", [1.2, 1.5, 1.4], 50 * MIB),
+    ]
+    return record_of(entries, ["tcp", "ucx"])
+
+
+def printed(record, width):
+    out = io.StringIO()
+    report.print_record(record, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def test_entry_has_quartiles_of_large_transfers_only(record):
+    first = record["workloads"][0]
+    assert first["p2p_min_nbytes"] == report.P2P_MIN_NBYTES
+    assert first["p2p_Bps"] == pytest.approx({"q25": 100 * MIB, "q50": 200 * MIB, "q75": 300 * MIB})
+    pair = first["pairs"][1]
+    assert (pair["w1"], pair["w2"], pair["transfers"], pair["nbytes"]) == (1, 0, 3, 12 * MIB)
+    assert pair["lanes"] == ["tcp"]
+    assert first["moved_nbytes"] == [12 * MIB + 16] * 3
+    assert first["throughput_Bps"] == [64 * MIB, 32 * MIB, 16 * MIB]
+
+
+def test_entry_counts_all_transfers_if_none_is_large():
+    e = entry_of("merge", "tcp", [1.0], 1000, nbytes=100)
+    assert e["p2p_min_nbytes"] == 0
+    assert sum(p["transfers"] for p in e["pairs"]) == 4
+
+
+def test_entry_without_transfers_has_no_bandwidth():
+    entries = [
+        report.entry(
+            "merge",
+            protocol,
+            rounds=[report.Round(1.0, [], "")],
+            warm_up=report.Round(1.0, [], ""),
+            parameters={},
+            nbytes=1,
+            workers=["a", "b"],
+            lanes={},
+        )
+        for protocol in ("tcp", "ucx")
+    ]
+    assert entries[0]["p2p_Bps"] == {"q25": None, "q50": None, "q75": None}
+    record = record_of(entries, ["tcp", "ucx"])
+    assert record["ratios"]["merge"]["p2p"] is None
+    assert "nothing moved" in printed(record, 80)
+
+
+def test_a_wrong_warm_up_is_a_wrong_result():
+    timed = rounds_of([1.0], MIB)
+    e = report.entry(
+        "merge",
+        "tcp",
+        rounds=timed,
+        warm_up=timed[0]._replace(difference="2 rows, pandas has 3"),
+        parameters={},
+        nbytes=1,
+        workers=["a", "b"],
+        lanes={},
+    )
+    assert e["correct"] is False
+    assert e["difference"] == "2 rows, pandas has 3"
+    shown = printed(record_of([e], ["tcp"]), 80)
+    assert "WRONG RESULTS: merge over tcp://" in shown
+    assert "WRONG: 2 rows, pandas has 3" in shown
+
+
+def test_ratios_are_medians_over_rounds_with_their_range(record):
+    ratio = record["ratios"]["transpose-sum"]
+    assert ratio["wall"] == 0.5
+    assert ratio["wall_range"] == [0.25, 0.5]
+    assert ratio["p2p"] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("protocols", "expected"),
+    [(["tcp"], None), (["ucx", "tcp"], ("ucx", "tcp")), (["ws", "ucx"], ("ucx", "ws"))],
+)
+def test_ratios_are_taken_to_tcp_where_it_took_part(protocols, expected):
+    assert report.sides(protocols) == expected
+
+
+@pytest.mark.parametrize(
+    ("wall", "low", "high", "expected"),
+    [
+        (0.5, 0.4, 0.6, "ucx is faster: it takes 50% of tcp's time"),
+        (1.4, 1.2, 1.5, "ucx is slower: it takes 1.40 times as long as tcp"),
+        (0.9, 0.8, 1.1, "no clear difference between ucx and tcp: rounds went both ways"),
+        (1.03, 1.01, 1.04, "ucx and tcp take the same time, within 5%"),
+    ],
+)
+def test_the_verdict_says_who_lost(wall, low, high, expected):
+    assert report.verdict({"wall": wall, "wall_range": [low, high]}, above="ucx", below="tcp") == expected
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_printed_report_fits_and_has_the_tables(record, width):
+    shown = printed(json.loads(json.dumps(record)), width)
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    for line in (
+        "transpose-sum over ucx://",
+        "Wall clock                | Throughput",
+        "0.500 s                   | 128.00 MiB/s",
+        "(w1,w2)                   | 25% 50% 75% (total nbytes)",
+        "(0,1)                     | 100.00 MiB/s 200.00 MiB/s 300.00 MiB/s (24.00 MiB)",
+        "(0,1)                     | posix/memory",
+        "1                         | ucx://127.0.0.1:40001",
+        "merge: ucx is slower: it takes 1.40 times as long as tcp",
+    ):
+        assert line in shown
+    assert re.search(r"^transpose-sum +wall clock +2\.000 s +1\.000 s +0\.50 +0\.25-0\.50", shown, re.MULTILINE)
+    assert re.search(r"^\(idle\) +CPU +6\.5 % +6\.5 %", shown, re.MULTILINE)
+
+
+# --- the page -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_page_refers_to_nothing_outside_it(record):
+    pytest.importorskip("matplotlib")
+    from weft.bench.charts import page
+
+    text = page(json.loads(json.dumps(record)))
+    # The names of XML's namespaces look like addresses, but nothing fetches them.
+    bare = re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
+    assert "http:" not in bare
+    assert "https:" not in bare
+    assert not re.search(r"<(script|link|img|iframe|object|image)\b|@import|\bsrc=", bare)
+    assert all(target.startswith("#") for target in re.findall(r'href="([^"]*)"', bare))
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", bare))
+    identifiers = re.findall(r'\bid="([^"]*)"', bare)
+    assert len(identifiers) == len(set(identifiers))
+    assert set(re.findall(r'(?:href="|url\()#([^")]*)', bare)) <= set(identifiers)
+    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        xml.etree.ElementTree.fromstring(svg)
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_the_record_says(record):
+    pytest.importorskip("matplotlib")
+    from weft.bench.charts import page
+
+    text = page(record)
+    assert "ucx is slower: it takes 1.40 times as long as tcp" in text
+    assert "a &lt;CPU&gt; &amp; more" in text
+    assert "posix/memory" in text
+    assert "0.50 (0.25 to 0.50)" in text
+
+
+@pytest.mark.slow
+def test_the_page_of_one_protocol_without_transfers():
+    pytest.importorskip("matplotlib")
+    from weft.bench.charts import page
+
+    e = report.entry(
+        "merge",
+        "tcp",
+        rounds=[report.Round(1.0, [], "2 rows, pandas has 3")],
+        warm_up=report.Round(1.0, [], ""),
+        parameters={},
+        nbytes=1,
+        workers=["a", "b"],
+        lanes={},
+    )
+    text = page(record_of([e], ["tcp"]))
+    assert "nothing moved" in text
+    assert "WRONG RESULTS" in text

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What order statistics must satisfy, whatever the samples. No number measured here."""
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.bench import stats
+
+LATENCIES = st.floats(min_value=1e-9, max_value=1e3, allow_nan=False)
+SAMPLES = st.lists(LATENCIES, min_size=1, max_size=60)
+FRACTIONS = st.floats(min_value=0, max_value=1)
+PAIRS = st.lists(st.tuples(LATENCIES, LATENCIES), min_size=1, max_size=20)
+
+
+@given(SAMPLES, FRACTIONS, FRACTIONS)
+def test_quantile_stays_in_range_and_rises(samples, one, other):
+    low, high = sorted((one, other))
+    values = [stats.quantile(samples, fraction) for fraction in (0, low, high, 1)]
+    assert values[0] == min(samples)
+    assert values[3] == max(samples)
+    # Interpolation rounds: a higher fraction may come out lower by the last bit.
+    assert values[1] <= values[2] or values[1] == pytest.approx(values[2], rel=1e-12)
+    assert min(samples) <= values[1] <= max(samples)
+
+
+@given(SAMPLES, st.randoms(use_true_random=False))
+def test_summary_does_not_depend_on_order(samples, random):
+    shuffled = random.sample(samples, len(samples))
+    assert stats.summarise(shuffled) == stats.summarise(samples)
+
+
+@given(st.lists(LATENCIES, min_size=2, max_size=60))
+def test_summary_agrees_with_the_standard_library(samples):
+    percentiles = statistics.quantiles(samples, n=100, method="inclusive")
+    summary = stats.summarise(samples)
+    assert summary.median == pytest.approx(statistics.median(samples))
+    assert [summary.q1, summary.q3, summary.p99] == pytest.approx([percentiles[i] for i in (24, 74, 98)])
+    assert summary.min <= summary.q1 <= summary.median <= summary.q3 <= summary.p99 <= summary.max
+
+
+@given(LATENCIES, st.integers(1, 50))
+def test_equal_samples_have_no_spread(sample, count):
+    assert set(stats.summarise([sample] * count)) == {sample}
+    assert stats.spread([sample] * count) == 0
+
+
+@given(SAMPLES)
+def test_interval_holds_the_median(values):
+    low, high = stats.interval(values)
+    assert low in values
+    assert high in values
+    assert low <= statistics.median(values) <= high
+
+
+@pytest.mark.parametrize(
+    ("count", "dropped"),
+    # From the sign test's table for 95 %: five values cannot, six need all, nine may drop one at either end.
+    [(1, 0), (3, 0), (5, 0), (6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (20, 5)],
+)
+def test_interval_has_the_sign_tests_width(count, dropped):
+    assert stats.interval(list(range(count))) == (dropped, count - 1 - dropped)
+
+
+@given(SAMPLES)
+def test_interval_narrows_with_less_confidence(values):
+    low, high = stats.interval(values, confidence=0.95)
+    inner_low, inner_high = stats.interval(values, confidence=0.5)
+    assert low <= inner_low <= inner_high <= high
+
+
+@given(PAIRS)
+def test_ratio_lies_in_its_interval(pairs):
+    ratio = stats.ratio(*zip(*pairs, strict=True))
+    assert ratio.low <= ratio.value <= ratio.high
+
+
+@given(SAMPLES, st.sampled_from([0.5, 1.0, 2.0, 1024.0]))
+def test_ratio_of_a_multiple_is_exact(values, factor):
+    assert stats.ratio([value * factor for value in values], values) == (factor, factor, factor)
+
+
+def test_ratio_divides_round_by_round():
+    # The machine was four times slower in the last round, for both: the ratio does not show it.
+    assert stats.ratio([2.0, 2.0, 8.0], [1.0, 1.0, 4.0]) == (2, 2, 2)
+
+
+def test_ratio_needs_the_same_rounds():
+    with pytest.raises(ValueError, match="shorter"):
+        stats.ratio([1.0, 2.0], [1.0])
+
+
+@pytest.mark.parametrize("function", [stats.summarise, stats.interval, lambda none: stats.quantile(none, 0.5)])
+def test_nothing_says_nothing(function):
+    with pytest.raises(ValueError, match="no "):
+        function([])
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1])
+def test_quantile_outside_is_refused(fraction):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        stats.quantile([1.0], fraction)
