@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// How a connection sends and how it ends; how it receives is in inbox.cpp.
 #include "channel.hpp"
 
 #include <sys/epoll.h>
@@ -6,24 +7,10 @@
 
 #include <cstring>
 
+#include "wire.hpp"
 #include "worker.hpp"
 
-/// The header of every message between channels; `large` sizes follow it. Little-endian, as every machine here.
-struct Wire {
-    static constexpr uint32_t magic_value = 0x74666577;  // "weft"
-    uint32_t magic;
-    uint16_t kind, large;
-    uint64_t channel;   // the receiver's id, told only in the handshake
-    uint64_t number;    // data: sequence; goodbye: count of messages sent
-    uint64_t consumed;  // charge of the messages read so far, of the other direction
-};
-
 namespace {
-
-enum Kind : uint16_t { data_kind = 1, credit_kind, goodbye_kind, acknowledge_kind, abort_kind };
-
-// A peer's memory is bounded by its credit, so this many messages out of order are garbage.
-constexpr uint64_t max_ahead = 1 << 20;
 
 void sent(void *request, ucs_status_t status, void *user_data) {
     auto *r = static_cast<Request *>(user_data);
@@ -35,10 +22,6 @@ void sent(void *request, ucs_status_t status, void *user_data) {
 // Control messages have neither buffer nor waiter; one that fails fails with its link.
 void told(void *request, ucs_status_t, void *) {
     ucp.request_free(request);
-}
-
-std::shared_ptr<const Fault> make_fault(const char *error, std::string text) {
-    return std::make_shared<const Fault>(Fault{error, std::move(text)});
 }
 
 }  // namespace
@@ -74,10 +57,6 @@ void Link::release() noexcept {
 
 bool Channel::may_send(size_t charge) const noexcept {
     return sent_charge == credited || sent_charge - credited + charge <= window;
-}
-
-static size_t charge_of(size_t nbytes) noexcept {
-    return (nbytes < Channel::rendezvous_nbytes ? nbytes : 0) + Channel::message_charge;
 }
 
 nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest) {
@@ -179,176 +158,6 @@ void Channel::tell(uint16_t kind, uint64_t number) noexcept {
     param.flags = UCP_AM_SEND_FLAG_COPY_HEADER | UCP_AM_SEND_FLAG_EAGER;
     param.cb.send = told;
     ucp.am_send_nbx(link->endpoint, channel_am_id, &wire, sizeof wire, nullptr, 0, &param);
-}
-
-// ---- receiving --------------------------------------------------------------------------------------------
-
-nb::object Channel::recv(PyObject *owner) {
-    Request *r;
-    nb::object request = make_request(worker, owner, "recv", 0, &r);
-    r->channel = this;
-    r->engine = link->engine.get();
-    r->kind = Request::Kind::message;
-    if (closed || closing)
-        raise("ClosedError", "recv from " + name + ": the connection was closed by this side", "recv");
-    if (waiters.empty())
-        if (Message *m = take()) {
-            r->message.reset(m);
-            r->complete_now(UCS_OK);
-            answer();
-            acknowledge();
-            return request;
-        }
-    r->hold();
-    waiters.push_back(r);
-    answer();
-    deliver();
-    return request;
-}
-
-ucs_status_t Channel::on_message(const Wire &wire, const uint64_t *sizes, void *data, size_t nbytes,
-                                 bool rendezvous) noexcept {
-    if (wire.consumed > credited && wire.consumed <= sent_charge) {
-        credited = wire.consumed;
-        post_queue();
-    }
-    switch (wire.kind) {
-        case data_kind: break;
-        case goodbye_kind:
-            ended = true;
-            remote_count = wire.number;
-            acknowledge();
-            if (closing) return finish_close(nullptr), UCS_OK;
-            if (!fault) {
-                auto why = make_fault("PeerClosedError", name + ": the peer has closed the connection");
-                fault = why;
-                for (Request *r : queue) r->fail(why), r->end(UCS_OK);
-                queue.clear();
-            }
-            end_waiters();
-            return UCS_OK;
-        case acknowledge_kind:
-            if (goodbye_sent) finish_close(nullptr);
-            return UCS_OK;
-        case abort_kind: lose(make_fault("PeerLostError", name + ": the peer aborted the connection")); return UCS_OK;
-        default: return UCS_OK;
-    }
-    uint64_t index = wire.number - head;
-    if (closed || lost || closing || wire.number < head || index > max_ahead) return UCS_OK;
-    while (inbox.size() <= index) inbox.push_back(nullptr);
-    if (inbox[index]) return UCS_OK;
-
-    auto *m = new Message;
-    m->sequence = wire.number;
-    m->nbytes = nbytes;
-    m->charge = charge_of(nbytes);
-    m->engine = link->engine.get();
-    size_t rest = 0;
-    for (size_t i = 0; i < wire.large; ++i) rest += sizes[i];
-    m->sizes.push_back(nbytes - rest);
-    m->sizes.insert(m->sizes.end(), sizes, sizes + wire.large);
-    m->sink = this;
-    m->arrived = [](Message *message, void *sink) { static_cast<Channel *>(sink)->accept(message); };
-    inbox[index] = m;
-    if (rendezvous) {
-        m->descriptor = data;
-        auto at = held.end();
-        while (at != held.begin() && (*std::prev(at))->sequence > m->sequence) --at;
-        held.insert(at, m);
-        answer();
-        return UCS_INPROGRESS;
-    }
-    unread_nbytes += nbytes;
-    if (!m->copy(data)) m->status = UCS_ERR_NO_MEMORY, m->ready = true;
-    accept(m);
-    return UCS_OK;
-}
-
-// Answer the rendezvous that a reader waits for, and as many more as may lie here unread.
-void Channel::answer() noexcept {
-    while (!held.empty()) {
-        Message *m = held.front();
-        uint64_t position = m->sequence - head + returned.size();
-        if (position >= waiters.size() && unread_nbytes + m->nbytes > landing_limit) return;
-        held.pop_front();
-        unread_nbytes += m->nbytes;
-        m->land();
-    }
-}
-
-// `m` is complete, or failed.
-void Channel::accept(Message *m) noexcept {
-    if (m->status != UCS_OK) {
-        auto why =
-            m->status == UCS_ERR_NO_MEMORY
-                ? make_fault("NoMemoryError", name + ": no memory for a message of " + std::to_string(m->nbytes) + " B")
-                : make_fault("PeerLostError", name + ": " + ucx_status_string(m->status));
-        tell(abort_kind, 0);
-        return lose(why);
-    }
-    ++received;
-    deliver();
-    acknowledge();
-}
-
-Message *Channel::take() noexcept {
-    if (!returned.empty()) {
-        Message *m = returned.front();
-        returned.pop_front();
-        return m;
-    }
-    if (inbox.empty() || !inbox.front() || !inbox.front()->ready || inbox.front()->status != UCS_OK) return nullptr;
-    Message *m = inbox.front();
-    inbox.pop_front();
-    ++head;
-    unread_nbytes -= m->nbytes;
-    consumed += m->charge;
-    // A quarter of the window is left unreported at most, so a sender never waits for what was read long ago.
-    if (consumed - reported >= window / 4 && !ended) tell(credit_kind, 0);
-    return m;
-}
-
-void Channel::deliver() noexcept {
-    bool any = false;
-    while (!waiters.empty()) {
-        Message *m = take();
-        if (!m) break;
-        Request *r = waiters.front();
-        waiters.pop_front();
-        r->message.reset(m);
-        r->end(UCS_OK);
-        any = true;
-    }
-    if (any) answer();
-    end_waiters();
-}
-
-void Channel::return_message(std::unique_ptr<Message> message) noexcept {
-    if (closed) return;
-    auto at = returned.begin();
-    while (at != returned.end() && (*at)->sequence < message->sequence) ++at;
-    returned.insert(at, message.release());
-    deliver();
-}
-
-// Waiters that nothing can reach any more end with the connection's fault.
-void Channel::end_waiters() noexcept {
-    if (!fault || waiters.empty()) return;
-    bool more = !returned.empty() || (ended && !lost && head < remote_count) ||
-                (!inbox.empty() && inbox.front() && inbox.front()->ready && inbox.front()->status == UCS_OK);
-    if (more) return;
-    for (Request *r : waiters) r->fail(fault), r->end(UCS_OK);
-    waiters.clear();
-}
-
-bool Channel::withdraw(Request *request) noexcept {
-    for (auto *list : {&waiters, &queue})
-        for (auto it = list->begin(); it != list->end(); ++it)
-            if (*it == request) {
-                list->erase(it);
-                return true;
-            }
-    return false;
 }
 
 // ---- ending -----------------------------------------------------------------------------------------------
@@ -461,29 +270,4 @@ ChannelObject::~ChannelObject() {
     w->bury([core = std::move(channel)] {
         core->abort("ClosedError", "the connection was dropped without a close", true);
     });
-}
-
-// ---- UCX's side -------------------------------------------------------------------------------------------
-
-// Whatever arrives here may come from a stranger: nothing in it is believed before it is checked.
-ucs_status_t on_channel_message(void *arg, const void *header, size_t header_nbytes, void *data, size_t nbytes,
-                                const ucp_am_recv_param_t *param) noexcept {
-    Worker *worker = static_cast<Engine *>(arg)->worker;
-    Wire wire;
-    if (header_nbytes < sizeof wire) return UCS_OK;
-    std::memcpy(&wire, header, sizeof wire);
-    if (wire.magic != Wire::magic_value || wire.large > Channel::max_segments ||
-        header_nbytes != sizeof wire + wire.large * sizeof(uint64_t))
-        return UCS_OK;
-    uint64_t sizes[Channel::max_segments];
-    std::memcpy(sizes, static_cast<const uint8_t *>(header) + sizeof wire, wire.large * sizeof(uint64_t));
-    size_t left = nbytes;
-    for (size_t i = 0; i < wire.large; ++i) {
-        if (sizes[i] > left) return UCS_OK;
-        left -= sizes[i];
-    }
-    auto found = worker->channels.find(wire.channel);
-    if (found == worker->channels.end()) return UCS_OK;
-    auto channel = found->second;
-    return channel->on_message(wire, sizes, data, nbytes, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
 }

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How a connection receives: whatever order messages arrive in, they are taken in the order they were sent.
+#include <cstring>
+
+#include "wire.hpp"
+#include "worker.hpp"
+
+// A peer's memory is bounded by its credit, so this many messages out of order are garbage.
+constexpr uint64_t max_ahead = 1 << 20;
+
+// ---- receiving --------------------------------------------------------------------------------------------
+
+nb::object Channel::recv(PyObject *owner) {
+    Request *r;
+    nb::object request = make_request(worker, owner, "recv", 0, &r);
+    r->channel = this;
+    r->engine = link->engine.get();
+    r->kind = Request::Kind::message;
+    if (closed || closing)
+        raise("ClosedError", "recv from " + name + ": the connection was closed by this side", "recv");
+    if (waiters.empty())
+        if (Message *m = take()) {
+            r->message.reset(m);
+            r->complete_now(UCS_OK);
+            answer();
+            acknowledge();
+            return request;
+        }
+    r->hold();
+    waiters.push_back(r);
+    answer();
+    deliver();
+    return request;
+}
+
+ucs_status_t Channel::on_message(const Wire &wire, const uint64_t *sizes, void *data, size_t nbytes,
+                                 bool rendezvous) noexcept {
+    if (wire.consumed > credited && wire.consumed <= sent_charge) {
+        credited = wire.consumed;
+        post_queue();
+    }
+    switch (wire.kind) {
+        case data_kind: break;
+        case goodbye_kind:
+            ended = true;
+            remote_count = wire.number;
+            acknowledge();
+            if (closing) return finish_close(nullptr), UCS_OK;
+            if (!fault) {
+                auto why = make_fault("PeerClosedError", name + ": the peer has closed the connection");
+                fault = why;
+                for (Request *r : queue) r->fail(why), r->end(UCS_OK);
+                queue.clear();
+            }
+            end_waiters();
+            return UCS_OK;
+        case acknowledge_kind:
+            if (goodbye_sent) finish_close(nullptr);
+            return UCS_OK;
+        case abort_kind: lose(make_fault("PeerLostError", name + ": the peer aborted the connection")); return UCS_OK;
+        default: return UCS_OK;
+    }
+    uint64_t index = wire.number - head;
+    if (closed || lost || closing || wire.number < head || index > max_ahead) return UCS_OK;
+    while (inbox.size() <= index) inbox.push_back(nullptr);
+    if (inbox[index]) return UCS_OK;
+
+    auto *m = new Message;
+    m->sequence = wire.number;
+    m->nbytes = nbytes;
+    m->charge = charge_of(nbytes);
+    m->engine = link->engine.get();
+    size_t rest = 0;
+    for (size_t i = 0; i < wire.large; ++i) rest += sizes[i];
+    m->sizes.push_back(nbytes - rest);
+    m->sizes.insert(m->sizes.end(), sizes, sizes + wire.large);
+    m->sink = this;
+    m->arrived = [](Message *message, void *sink) { static_cast<Channel *>(sink)->accept(message); };
+    inbox[index] = m;
+    if (rendezvous) {
+        m->descriptor = data;
+        auto at = held.end();
+        while (at != held.begin() && (*std::prev(at))->sequence > m->sequence) --at;
+        held.insert(at, m);
+        answer();
+        return UCS_INPROGRESS;
+    }
+    unread_nbytes += nbytes;
+    if (!m->copy(data)) m->status = UCS_ERR_NO_MEMORY, m->ready = true;
+    accept(m);
+    return UCS_OK;
+}
+
+// Answer the rendezvous that a reader waits for, and as many more as may lie here unread.
+void Channel::answer() noexcept {
+    while (!held.empty()) {
+        Message *m = held.front();
+        uint64_t position = m->sequence - head + returned.size();
+        if (position >= waiters.size() && unread_nbytes + m->nbytes > landing_limit) return;
+        held.pop_front();
+        unread_nbytes += m->nbytes;
+        m->land();
+    }
+}
+
+// `m` is complete, or failed.
+void Channel::accept(Message *m) noexcept {
+    if (m->status != UCS_OK) {
+        auto why =
+            m->status == UCS_ERR_NO_MEMORY
+                ? make_fault("NoMemoryError", name + ": no memory for a message of " + std::to_string(m->nbytes) + " B")
+                : make_fault("PeerLostError", name + ": " + ucx_status_string(m->status));
+        tell(abort_kind, 0);
+        return lose(why);
+    }
+    ++received;
+    deliver();
+    acknowledge();
+}
+
+Message *Channel::take() noexcept {
+    if (!returned.empty()) {
+        Message *m = returned.front();
+        returned.pop_front();
+        return m;
+    }
+    if (inbox.empty() || !inbox.front() || !inbox.front()->ready || inbox.front()->status != UCS_OK) return nullptr;
+    Message *m = inbox.front();
+    inbox.pop_front();
+    ++head;
+    unread_nbytes -= m->nbytes;
+    consumed += m->charge;
+    // A quarter of the window is left unreported at most, so a sender never waits for what was read long ago.
+    if (consumed - reported >= window / 4 && !ended) tell(credit_kind, 0);
+    return m;
+}
+
+void Channel::deliver() noexcept {
+    bool any = false;
+    while (!waiters.empty()) {
+        Message *m = take();
+        if (!m) break;
+        Request *r = waiters.front();
+        waiters.pop_front();
+        r->message.reset(m);
+        r->end(UCS_OK);
+        any = true;
+    }
+    if (any) answer();
+    end_waiters();
+}
+
+void Channel::return_message(std::unique_ptr<Message> message) noexcept {
+    if (closed) return;
+    auto at = returned.begin();
+    while (at != returned.end() && (*at)->sequence < message->sequence) ++at;
+    returned.insert(at, message.release());
+    deliver();
+}
+
+// Waiters that nothing can reach any more end with the connection's fault.
+void Channel::end_waiters() noexcept {
+    if (!fault || waiters.empty()) return;
+    bool more = !returned.empty() || (ended && !lost && head < remote_count) ||
+                (!inbox.empty() && inbox.front() && inbox.front()->ready && inbox.front()->status == UCS_OK);
+    if (more) return;
+    for (Request *r : waiters) r->fail(fault), r->end(UCS_OK);
+    waiters.clear();
+}
+
+bool Channel::withdraw(Request *request) noexcept {
+    for (auto *list : {&waiters, &queue})
+        for (auto it = list->begin(); it != list->end(); ++it)
+            if (*it == request) {
+                list->erase(it);
+                return true;
+            }
+    return false;
+}
+
+// ---- UCX's side -------------------------------------------------------------------------------------------
+
+// Whatever arrives here may come from a stranger: nothing in it is believed before it is checked.
+ucs_status_t on_channel_message(void *arg, const void *header, size_t header_nbytes, void *data, size_t nbytes,
+                                const ucp_am_recv_param_t *param) noexcept {
+    Worker *worker = static_cast<Engine *>(arg)->worker;
+    Wire wire;
+    if (header_nbytes < sizeof wire) return UCS_OK;
+    std::memcpy(&wire, header, sizeof wire);
+    if (wire.magic != Wire::magic_value || wire.large > Channel::max_segments ||
+        header_nbytes != sizeof wire + wire.large * sizeof(uint64_t))
+        return UCS_OK;
+    uint64_t sizes[Channel::max_segments];
+    std::memcpy(sizes, static_cast<const uint8_t *>(header) + sizeof wire, wire.large * sizeof(uint64_t));
+    size_t left = nbytes;
+    for (size_t i = 0; i < wire.large; ++i) {
+        if (sizes[i] > left) return UCS_OK;
+        left -= sizes[i];
+    }
+    auto found = worker->channels.find(wire.channel);
+    if (found == worker->channels.end()) return UCS_OK;
+    auto channel = found->second;
+    return channel->on_message(wire, sizes, data, nbytes, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
+}
