@@ -7,9 +7,9 @@
 // It speaks over CONTROL_FD, a socket to its parent, as the Python children of weft/bench/pingpong.py do:
 //   out  the address of its worker, in hexadecimal, and a newline
 //   in   the address of the other's, and a newline
-//   out  after one round trip: the lanes of its endpoint, "posix/memory,tcp/lo", and a newline
-//   in   a count and a newline: that many round trips and one before them, which waits for the other to wake
-//   out  "ping" only: the count's durations of a round trip, native int64 nanoseconds
+//   out  after a first exchange: the lanes of its endpoint, "posix/memory,tcp/lo", and a newline
+//   in   a count and a newline: that many stamps and one before them, which waits for the other to wake
+//   out  "ping" only: the count's durations of a stamp (one round trip, ten up to 8 KiB), int64 nanoseconds
 //   in   end of file: close and end
 //
 // libucp is opened, not linked, so that one binary serves every UCX from 1.16 on, the one that weft itself found.
@@ -38,6 +38,11 @@ namespace {
 constexpr ucp_tag_t tag = 0x77656674;
 constexpr unsigned char fill = 0x5a;
 constexpr unsigned most_lanes = 64;
+
+/// Round trips for each reading of the clock, as in weft/bench/pingpong_loops.py.
+constexpr size_t trips_of(size_t nbytes) noexcept {
+    return nbytes <= 8192 ? 10 : 1;
+}
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char *format, ...) noexcept {
     va_list arguments;
@@ -271,23 +276,23 @@ struct Loop {
         ucp.check(status, op);
     }
 
-    /// Send first: the receive is posted while the message travels, so that posting it costs no latency.
+    /// The receive is posted while the message travels, so that posting it costs no latency.
     void exchange() const noexcept {
-        void *sent = send();
-        void *received = recv();
-        wait(received, "ucp_tag_recv_nbx");
-        wait(sent, "ucp_tag_send_nbx");
+        wait(send(), "ucp_tag_send_nbx");
+        wait(recv(), "ucp_tag_recv_nbx");
     }
 
     void pong(size_t count) const noexcept {
-        wait(recv(), "ucp_tag_recv_nbx");
-        for (size_t i = 1; i < count; ++i) exchange();
-        wait(send(), "ucp_tag_send_nbx");
+        for (size_t i = 0; i < count; ++i) {
+            wait(recv(), "ucp_tag_recv_nbx");
+            wait(send(), "ucp_tag_send_nbx");
+        }
     }
 
     void ping(std::vector<int64_t> &stamps) const noexcept {
+        const size_t trips = trips_of(out.nbytes);
         for (int64_t &stamp : stamps) {
-            exchange();
+            for (size_t i = 0; i < trips; ++i) exchange();
             timespec now;
             clock_gettime(CLOCK_MONOTONIC, &now);
             stamp = now.tv_sec * INT64_C(1'000'000'000) + now.tv_nsec;
@@ -316,14 +321,15 @@ int main(int argc, char **argv) {
     peer.connect(address);
 
     const Loop loop{.ucp = ucp, .peer = peer, .out = out, .into = into};
-    pings ? loop.exchange() : loop.pong(1);
+    std::vector<int64_t> first(1);
+    pings ? loop.ping(first) : loop.pong(trips_of(nbytes));
     if (into.data[nbytes - 1] != fill) fail("the message that arrived is not the one that was sent");
     control.write_all(peer.lanes() + "\n");
 
     for (std::string line; !(line = control.read_line()).empty();) {
         const size_t count = std::stoull(line);
         if (!pings) {
-            loop.pong(count + 1);
+            loop.pong((count + 1) * trips_of(nbytes));
             continue;
         }
         std::vector<int64_t> stamps(count + 1);

@@ -128,9 +128,7 @@ PyObject *Request::result(bool from_wait) {
     retrieved = true;
     if (kind == Kind::plain) return Py_NewRef(Py_None);
     if (kind == Kind::tag_recv) {
-        value = PyTuple_New(2);
-        PyTuple_SET_ITEM(value, 0, PyLong_FromSize_t(info.length));
-        PyTuple_SET_ITEM(value, 1, PyLong_FromUnsignedLongLong(info.sender_tag));
+        value = worker->tag_result(info).release().ptr();
     } else {
         nb::object view = message->view();
         if (channel)

@@ -45,6 +45,14 @@ void Worker::refuse(const char *op) const {
     raise("ThreadError", std::string(op) + ": the worker belongs to another thread", op);
 }
 
+nb::object Worker::tag_result(const ucp_tag_recv_info_t &info) {
+    if (!last_result.is_valid() || info.length != last_info.length || info.sender_tag != last_info.sender_tag) {
+        last_result = nb::make_tuple(info.length, info.sender_tag);
+        last_info = info;
+    }
+    return last_result;
+}
+
 void Worker::push(Request *r) noexcept {
     if (r->queued) return;
     r->queued = true;

@@ -53,6 +53,8 @@ struct Worker {
     bool open = false;
     std::vector<Engine *> hot;  // polled in each turn; the others are armed
 
+    ucp_tag_recv_info_t last_info{};
+    nb::object last_result;
     Request *completed = nullptr, **completed_end = &completed;
     Request *in_flight = nullptr;
     std::unordered_map<uint64_t, std::shared_ptr<Channel>> channels;
@@ -104,6 +106,8 @@ struct Worker {
         hot.push_back(engine);
     }
     void push(Request *request) noexcept;
+    /// (nbytes, sender_tag): the tuple given last, if it says the same.
+    nb::object tag_result(const ucp_tag_recv_info_t &info);
     void drain();
     void bury(std::function<void()> action);
     void close();

@@ -2,16 +2,17 @@
 """``weft bench pingpong``: a message back and forth between two processes, over weft and what it is beside.
 
 Beside weft stand the C loop on the same libucp (``weft-pingpong``, the floor), blocking TCP sockets and
-asyncio streams. All run the same loop over buffers that are faulted in before and used again: *send, post the
-receive, wait for the receive, wait for the send*. The receive is posted while the message travels, so that
-posting it costs no latency. Only streams allocate for what they receive; it is their nature.
+asyncio streams. All run the same loop over buffers that are faulted in before and used again: *send, wait for
+the send, post the receive, wait for it*. The receive is posted while the message travels, so that posting it
+costs no latency. Only streams allocate for what they receive; it is their nature.
 
 Every measurement has a fresh pair of processes: no other library's worker spins or holds memory meanwhile,
 and the spread between rounds shows what differs from start to start. Rounds interleave the libraries. This
 process sleeps while a pair is measured, and draws its progress bar only between pairs.
 
-The clock is read once per round trip, in C as in Python, and half of what that takes is in each one-way
-latency: half of 35 ns in C, of 80 ns in Python with the store (2-core Xeon, KVM guest, CPython 3.11).
+The clock is read once for each round trip, in C as in Python; up to 8 KiB once for ten of them, because reading
+it takes 35 ns in C and 80 ns in Python with the store (2-core Xeon, KVM guest, CPython 3.11). The p99 of small
+messages is thus one of means of ten.
 
 What the children and this process say to each other is at the head of ``src/native/pingpong.cpp``.
 """
@@ -35,8 +36,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from weft import _native
 from weft.bench import environment, stats
-from weft.bench.pingpong_loops import CELLS, CLOSE_S, Cell, PairError
+from weft.bench.pingpong_loops import CELLS, CLOSE_S, Cell, PairError, trips_of
 from weft.bench.pingpong_table import UNITS, losses, size_text, table_of
 
 if TYPE_CHECKING:
@@ -115,12 +117,12 @@ class Pair(NamedTuple):
         lanes = self._line(self.ping).decode().strip().split(",")
         return "+".join(dict.fromkeys(lane.partition("/")[0] for lane in lanes))
 
-    def exchange(self, count: int) -> list[float]:
-        """Run `count` round trips; return the one-way latencies in seconds."""
+    def exchange(self, count: int, trips: int) -> list[float]:
+        """Take `count` stamps of `trips` round trips each; return the one-way latencies in seconds."""
         for each in (self.pong, self.ping):
             each.control.sendall(b"%d\n" % count)
         durations = array.array("q", self._hear(self.ping, lambda heard: len(heard) == 8 * count))
-        return [duration / 2e9 for duration in durations]
+        return [duration / 2e9 / trips for duration in durations]
 
     def close(self) -> None:
         """Let both close at once, as peers do, and see that they can."""
@@ -174,10 +176,10 @@ def _pair(cell: Cell, nbytes: int, tls: str, *, limit_s: float, cores: Sequence[
 
 
 def _c_loop() -> Path:
-    """Find the C loop beside this module, or where an editable installation keeps what was built."""
-    for folder in sys.modules[__package__].__path__:
-        if (path := Path(folder, "weft-pingpong")).is_file():
-            return path
+    """Find the C loop: it was built and installed with the native module."""
+    path = Path(_native.__file__).parent / "bench" / "weft-pingpong"
+    if path.is_file():
+        return path
     raise PairError("weft-pingpong is not installed beside weft.bench; --libraries weft,... leaves it out")
 
 
@@ -187,17 +189,18 @@ def _measure(cell: Cell, nbytes: int, args: argparse.Namespace, cores: Sequence[
     limit_s = LIMIT_S + 20 * args.seconds_per_cell + nbytes / 10e6
     with _pair(cell, nbytes, args.tls, limit_s=limit_s, cores=cores) as pair:
         transport = pair.connect()
-        count, warm = 1, pair.exchange(1)
-        while 2 * sum(warm) < args.seconds_per_cell / 10 and count < args.iterations:
+        trips = trips_of(nbytes)
+        count, warm = 1, pair.exchange(1, trips)
+        while 2 * trips * sum(warm) < args.seconds_per_cell / 10 and count < args.iterations:
             count = min(2 * count, args.iterations)
-            warm = pair.exchange(count)
+            warm = pair.exchange(count, trips)
         latest, samples, left_s = warm, list[float](), args.seconds_per_cell
         # A batch is as long as the one before it predicts; the little that it then leaves over is left.
         while len(samples) < args.iterations and left_s > args.seconds_per_cell / 10:
-            count = max(3, int(left_s / 2 / (sum(latest) / len(latest))))
-            latest = pair.exchange(min(count, args.iterations - len(samples)))
+            count = max(3, int(left_s / 2 / trips / (sum(latest) / len(latest))))
+            latest = pair.exchange(min(count, args.iterations - len(samples)), trips)
             samples += latest
-            left_s -= 2 * sum(latest)
+            left_s -= 2 * trips * sum(latest)
         pair.close()
     return transport, samples
 

@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 TAG = 0x77656674
 FILL = 0x5A
 CLOSE_S = 10.0
+SMALL_NBYTES = 8192
+
+
+def trips_of(nbytes: int) -> int:
+    """Return how many round trips one reading of the clock covers.
+
+    Reading it and storing the stamp takes 80 ns in Python, 35 ns in C: a quarter of an 8 B round trip.
+    """
+    return 10 if nbytes <= SMALL_NBYTES else 1
 
 
 class PairError(Exception):
@@ -90,20 +99,18 @@ def _weft_block(side: Side) -> Iterator[Loops]:
 
         def ping(stamps: array.array[int]) -> None:
             ep, w, out, into, clock = endpoint, worker, side.out, side.into, time.perf_counter_ns
+            trips = range(trips_of(side.nbytes))
             for i in range(len(stamps)):
-                sent = ep.tag_send(out, TAG)
-                w.tag_recv(into, TAG).wait()
-                sent.wait()
+                for _ in trips:
+                    ep.tag_send(out, TAG).wait()
+                    w.tag_recv(into, TAG).wait()
                 stamps[i] = clock()
 
         def pong(count: int) -> None:
             ep, w, out, into = endpoint, worker, side.out, side.into
-            w.tag_recv(into, TAG).wait()
-            for _ in range(count - 1):
-                sent = ep.tag_send(out, TAG)
+            for _ in range(count):
                 w.tag_recv(into, TAG).wait()
-                sent.wait()
-            ep.tag_send(out, TAG).wait()
+                ep.tag_send(out, TAG).wait()
 
         yield Loops(ping, pong, lambda: endpoint.transports)
 
@@ -114,20 +121,18 @@ def _weft_await(side: Side) -> Iterator[Loops]:
 
         async def ping(stamps: array.array[int]) -> None:
             ep, w, out, into, clock = endpoint, worker, side.out, side.into, time.perf_counter_ns
+            trips = range(trips_of(side.nbytes))
             for i in range(len(stamps)):
-                sent = ep.tag_send(out, TAG)
-                await w.tag_recv(into, TAG)
-                await sent
+                for _ in trips:
+                    await ep.tag_send(out, TAG)
+                    await w.tag_recv(into, TAG)
                 stamps[i] = clock()
 
         async def pong(count: int) -> None:
             ep, w, out, into = endpoint, worker, side.out, side.into
-            await w.tag_recv(into, TAG)
-            for _ in range(count - 1):
-                sent = ep.tag_send(out, TAG)
+            for _ in range(count):
                 await w.tag_recv(into, TAG)
-                await sent
-            await ep.tag_send(out, TAG)
+                await ep.tag_send(out, TAG)
 
         run = runner.run
         yield Loops(lambda stamps: run(ping(stamps)), lambda n: run(pong(n)), lambda: endpoint.transports)
@@ -158,9 +163,11 @@ def _tcp(side: Side) -> Iterator[Loops]:
                 got += arrived
 
         def ping(stamps: array.array[int]) -> None:
+            trips = range(trips_of(side.nbytes))
             for i in range(len(stamps)):
-                sock.sendall(side.out)
-                receive()
+                for _ in trips:
+                    sock.sendall(side.out)
+                    receive()
                 stamps[i] = time.perf_counter_ns()
 
         def pong(count: int) -> None:
@@ -177,10 +184,12 @@ def _streams(side: Side) -> Iterator[Loops]:
         reader, writer = runner.run(asyncio.open_connection(sock=_tcp_socket(side)))
 
         async def ping(stamps: array.array[int]) -> None:
+            trips = range(trips_of(side.nbytes))
             for i in range(len(stamps)):
-                writer.write(out)
-                await writer.drain()
-                await reader.readexactly(side.nbytes)
+                for _ in trips:
+                    writer.write(out)
+                    await writer.drain()
+                    await reader.readexactly(side.nbytes)
                 stamps[i] = time.perf_counter_ns()
 
         async def pong(count: int) -> None:
@@ -212,14 +221,14 @@ def child(arguments: Sequence[str]) -> None:
         for start in range(0, side.nbytes, 2**20):
             side.out[start : start + 2**20] = bytes([FILL]) * min(2**20, side.nbytes - start)
         with LOOPS[Cell(library, mode)](side) as (ping, pong, lanes):
-            ping(array.array("q", [0])) if side.pings else pong(1)
+            ping(array.array("q", [0])) if side.pings else pong(trips_of(side.nbytes))
             if library != "asyncio" and side.into[-1] != FILL:
                 raise PairError("the message that arrived is not the one that was sent")
             side.say(",".join(lanes()))
             for line in iter(control.readline, b""):
                 count = int(line)
                 if not side.pings:
-                    pong(count + 1)
+                    pong((count + 1) * trips_of(side.nbytes))
                     continue
                 stamps = array.array("q", [0]) * (count + 1)
                 ping(stamps)
