@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "context.hpp"
 
+#include <sys/statvfs.h>
+
 #include <cstdlib>
 
 namespace {
@@ -14,7 +16,25 @@ void modify(ucp_config_t *config, const std::string &name, const std::string &va
 
 }  // namespace
 
+// UCX 1.22 takes heap memory when /dev/shm is full and then crashes on it (uct_mm_iface_recv_desc_init), so a
+// worker's 5 MiB are looked for beforehand.
+void check_shm(const char *op) {
+    constexpr uint64_t needed = 8 << 20;
+    struct statvfs shm;
+    if (statvfs("/dev/shm", &shm) != 0) return;
+    uint64_t free = uint64_t(shm.f_bavail) * shm.f_frsize;
+    if (free < needed)
+        raise("NoMemoryError",
+              std::string(op) + ": /dev/shm has " + std::to_string(free >> 10) + " KiB free and shared memory needs " +
+                  std::to_string(needed >> 10) +
+                  "; delete files there, enlarge it (mount -o remount,size=1G /dev/shm;"
+                  " docker run --shm-size), or leave posix out of UCX_TLS",
+              op);
+}
+
 Context::Context(nb::dict settings, nb::dict defaults, bool uses_shm) : uses_shm(uses_shm) {
+    // A context that is made while /dev/shm is full goes without posix for good.
+    if (uses_shm) check_shm("Context");
     ucp_config_t *ucp_config;
     check(ucp.config_read(nullptr, nullptr, &ucp_config), "Context", ": reading UCX_* from the environment");
     struct Release {

@@ -18,4 +18,6 @@ struct Context {
     void close() noexcept;
 };
 
+/// Raise NoMemoryError unless /dev/shm has room for a worker.
+void check_shm(const char *op);
 void define_context(nb::module_ &m);

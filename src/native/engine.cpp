@@ -2,7 +2,6 @@
 #include "engine.hpp"
 
 #include <sys/epoll.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <cstring>
@@ -23,24 +22,8 @@ void flushed(void *request, ucs_status_t, void *user_data) {
 
 }  // namespace
 
-// UCX 1.22 takes heap memory when /dev/shm is full and then crashes on it (uct_mm_iface_recv_desc_init), so a
-// worker's 5 MiB are looked for beforehand.
-static void check_shm() {
-    constexpr uint64_t needed = 8 << 20;
-    struct statvfs shm;
-    if (statvfs("/dev/shm", &shm) != 0) return;
-    uint64_t free = uint64_t(shm.f_bavail) * shm.f_frsize;
-    if (free < needed)
-        raise("NoMemoryError",
-              "Worker: /dev/shm has " + std::to_string(free >> 10) + " KiB free and shared memory needs " +
-                  std::to_string(needed >> 10) +
-                  "; delete files there, enlarge it (mount -o remount,size=1G /dev/shm;"
-                  " docker run --shm-size), or leave posix out of UCX_TLS",
-              "Worker");
-}
-
 Engine::Engine(Worker *w) : worker(w) {
-    if (nb::inst_ptr<Context>(w->context)->uses_shm) check_shm();
+    if (nb::inst_ptr<Context>(w->context)->uses_shm) check_shm("Worker");
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SINGLE;
