@@ -107,6 +107,7 @@ void posted(Request *r, void *ucx) {
     } else {
         r->complete_now(UCS_PTR_STATUS(ucx));
     }
+    restock(r->worker);
 }
 
 nb::object tag_send(Self self, nb::handle buffer, uint64_t tag) {

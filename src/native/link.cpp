@@ -138,7 +138,7 @@ void define_channel(nb::module_ &m) {
                 auto core = self.p->channel;
                 if (core->closed || core->worker->closed() || in_forked_child) return;
                 // From another thread: the owner does it at its next turn.
-                if (!pthread_equal(core->worker->owner, pthread_self()))
+                if (core->worker->owner != __builtin_thread_pointer())
                     return core->worker->bury([core, reason] { core->abort("ClosedError", reason, true); });
                 core->abort("ClosedError", reason, true);
                 core->worker->drain();

@@ -25,13 +25,23 @@ nb::object running_loop() {
 
 }  // namespace
 
-nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t nbytes, Request **request) {
+static nb::object new_request() {
     // nb::type<> is a hash look-up; this is the hottest path there is.
     static const nb::handle type = nb::type<Request>();
     nb::object object = nb::inst_alloc(type);
     auto *r = new (nb::inst_ptr<Request>(object)) Request();
     nb::inst_mark_ready(object);
     r->self = object.ptr();
+    return object;
+}
+
+void restock(Worker *worker) {
+    if (!worker->spare.is_valid()) worker->spare = new_request();
+}
+
+nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t nbytes, Request **request) {
+    nb::object object = worker->spare.is_valid() ? std::move(worker->spare) : new_request();
+    auto *r = nb::inst_ptr<Request>(object);
     r->worker = worker;
     r->owner = Py_NewRef(owner);
     r->op = op;

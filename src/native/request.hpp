@@ -97,4 +97,6 @@ struct Request {
 
 /// A new, pending request on `worker`; `owner` is kept alive by it.
 nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t nbytes, Request **request);
+/// Make the next request now, while the message travels: 20 ns that an 8 B send need not wait for.
+void restock(Worker *worker);
 void define_request(nb::module_ &m);

@@ -6,7 +6,7 @@
 
 #include "endpoint.hpp"
 
-Worker::Worker(nb::object context_object, bool links_only) : context(std::move(context_object)), owner(pthread_self()) {
+Worker::Worker(nb::object context_object, bool links_only) : context(std::move(context_object)), owner(__builtin_thread_pointer()) {
     if (!nb::isinstance<Context>(context)) throw nb::type_error("Worker: a Context is needed");
     auto *c = nb::inst_ptr<Context>(context);
     if (!c->handle) raise("ClosedError", "Worker: the context is closed", "Worker");
@@ -242,6 +242,7 @@ static nb::object tag_recv(nb::pointer_and_handle<Worker> self, nb::handle buffe
     } else {
         r->complete_now(UCS_PTR_STATUS(ucx));
     }
+    restock(w);
     return request;
 }
 

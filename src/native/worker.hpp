@@ -6,8 +6,6 @@
 // completions meet Python: UCX's callbacks write a status and link the request into the completed list.
 #pragma once
 
-#include <pthread.h>
-
 #include <functional>
 #include <list>
 #include <map>
@@ -46,7 +44,7 @@ struct Worker {
     nb::object context;
     std::shared_ptr<Engine> own;  // of tags, active messages and network links; none in a worker for links only
     int epoll_fd = -1;
-    pthread_t owner;
+    void *owner;  // the thread, as __builtin_thread_pointer gives it: pthread_self without the call
     PyObject *self = nullptr;  // borrowed: the Python object around this
     std::string address;
     size_t max_am_header = 0;
@@ -55,6 +53,7 @@ struct Worker {
 
     ucp_tag_recv_info_t last_info{};
     nb::object last_result;
+    nb::object spare;  // the next request, made beforehand
     Request *completed = nullptr, **completed_end = &completed;
     Request *in_flight = nullptr;
     std::unordered_map<uint64_t, std::shared_ptr<Channel>> channels;
@@ -81,7 +80,7 @@ struct Worker {
     bool closed() const noexcept { return !open; }
     /// Raise unless this thread owns the worker and it is open.
     void check_owner(const char *op) const {
-        if (!open || in_forked_child || !pthread_equal(owner, pthread_self())) [[unlikely]]
+        if (!open || in_forked_child || owner != __builtin_thread_pointer()) [[unlikely]]
             refuse(op);
     }
     [[noreturn]] void refuse(const char *op) const;
