@@ -29,12 +29,12 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import distributed
 import distributed.utils_test
 
-import weft.dask  # noqa: F401  (makes ucx weft's, whatever else is installed)
+import weft.dask
 
 TESTS = "distributed/comm/tests/test_comms.py"
 NEEDED = (TESTS, "distributed/tests")  # and the certificates that it reads when it is imported
@@ -124,8 +124,8 @@ def load(folder: Path) -> ModuleType:
     """Import the tests, and nothing else, from `folder`."""
     distributed.utils_test.certs_dir = str(folder / "distributed/tests")
     spec = importlib.util.spec_from_file_location("distributed_test_comms", folder / TESTS)
-    assert spec is not None  # noqa: S101
-    assert spec.loader is not None  # noqa: S101
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # what it pickles is looked up there
     spec.loader.exec_module(module)
@@ -166,7 +166,9 @@ def attempt(check: Check, module: ModuleType, scheme: str, *, verbose: bool) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--source", type=Path, required=True, help="a checkout or git directory of distributed")
-    parser.add_argument("--rev", default=distributed.__version__, help="what to take of a git directory (default: %(default)s)")
+    parser.add_argument(
+        "--rev", default=distributed.__version__, help="what to take of a git directory (default: %(default)s)"
+    )
     parser.add_argument("--only", default="", metavar="NAME", help="only checks whose name contains this")
     parser.add_argument("--verbose", action="store_true", help="show tracebacks, and what distributed logs")
     arguments = parser.parse_args()
@@ -188,7 +190,9 @@ def main() -> int:
             both = f"{tcp.partition(':')[0]:<6} {ucx}" if tcp == "pass" or tcp == ucx else f"{tcp}; {ucx}"
             print(f"{check.name:<30} {address:<30} {both}")
         known = {check.name for check in CHECKS}
-        for name in sorted(n for n in vars(module) if n.startswith("check_") and n not in known and arguments.only in n):
+        for name in sorted(
+            n for n in vars(module) if n.startswith("check_") and n not in known and arguments.only in n
+        ):
             print(f"{name:<30} {'':<30} {'skip':<6} skip: {ELSEWHERE.get(name, 'not known to this script')}")
     print(f"{worse} of {ran} that ucx fails and tcp passes" if worse else f"ucx fails none of {ran} that tcp passes")
     return 1 if worse else 0 if ran else 2

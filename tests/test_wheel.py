@@ -41,7 +41,13 @@ def test_wheel(tmp_path):
     subprocess.run([uv, "pip", "install", "-q", "--python", python, wheel], **run)
     tools = tmp_path / "clean/bin"
     out = subprocess.run(
-        [python, "-c", USE], cwd=tmp_path, env={"PATH": str(tools)}, check=True, timeout=60, capture_output=True, text=True
+        [python, "-c", USE],
+        cwd=tmp_path,
+        env={"PATH": str(tools)},
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
     )
     assert out.stdout.split() == ["wheel", "posix/memory"]
     info = subprocess.run([tools / "weft", "info"], check=True, timeout=60, capture_output=True, text=True)

@@ -6,9 +6,10 @@ placeholder that only raises in the scheme's place (``distributed/comm/__init__.
 never asked; where it is installed, both claim the scheme, and whichever the file system lists first wins.
 
 dask calls the ``dask.sizeof`` entry points in every process before distributed loads its comms. That is the moment
-to keep the placeholder out, or, with distributed-ucxx installed, to have weft's comm loaded by the preloads that run
-before a scheduler, nanny, worker or client listens or connects. ``DASK_WEFT__CLAIM_UCX=false``, or ``weft.claim-ucx``
-in Dask's configuration, leaves ``ucx://`` to distributed-ucxx.
+to keep the placeholder out, or, with distributed-ucxx installed, to settle who gets the scheme as soon as
+distributed's registry is loaded: weft, unless ``DASK_WEFT__CLAIM_UCX=false`` (or ``weft.claim-ucx`` in Dask's
+configuration) leaves it to the other. Preloads would be the public way, but a nanny of ``dask worker`` has none and
+options replace them.
 
 Nothing of Dask is imported at the top: weft works without it.
 """
@@ -19,15 +20,18 @@ import importlib.util
 import logging
 import sys
 import types
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from importlib.metadata import entry_points
+from typing import Any
 
-PRELOAD = "weft.dask"
-_ROLES = ("scheduler", "nanny", "worker", "client")
+_REGISTRY = "distributed.comm.registry"
 
 log = logging.getLogger("weft")
 
 
 def claim(_sizeof: object = None) -> None:
-    """Make ``ucx`` weft's. The argument is what dask passes to its ``sizeof`` entry points."""
+    """Settle whose ``ucx`` is. The argument is what dask passes to its ``sizeof`` entry points."""
     import dask.config
 
     if importlib.util.find_spec("distributed") is None:
@@ -35,11 +39,55 @@ def claim(_sizeof: object = None) -> None:
     if importlib.util.find_spec("distributed_ucxx") is None:
         sys.modules.setdefault("distributed.comm.ucx", types.ModuleType("distributed.comm.ucx"))
         return
-    if not dask.config.get("weft.claim-ucx", True):
-        return
-    log.info("ucx:// is weft's; distributed-ucxx is installed too and gets it with DASK_WEFT__CLAIM_UCX=false")
-    for role in _ROLES:
-        key = f"distributed.{role}.preload"
-        preload = dask.config.get(key, None) or []
-        if PRELOAD not in preload:
-            dask.config.set({key: [*([preload] if isinstance(preload, str) else preload), PRELOAD]})
+    backend = _Deferred(ours=bool(dask.config.get("weft.claim-ucx", True)))
+    registry = sys.modules.get(_REGISTRY)
+    if registry is not None:
+        registry.backends["ucx"] = backend
+    else:
+        sys.meta_path.insert(0, _OnceRegistryIsLoaded(backend))
+
+
+class _Deferred:
+    """Stands for a backend until it is used: when the registry loads, no comm can be imported yet."""
+
+    def __init__(self, *, ours: bool) -> None:
+        self._ours = ours
+        self._backend: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._backend is None:
+            self._backend = self._load()()
+        return getattr(self._backend, name)
+
+    def _load(self) -> Any:
+        if self._ours:
+            log.info("ucx:// is weft's; distributed-ucxx is installed too and gets it with DASK_WEFT__CLAIM_UCX=false")
+        for entry_point in entry_points(group="distributed.comm.backends", name="ucx"):
+            if entry_point.value.startswith("weft.") == self._ours:
+                return entry_point.load()
+        raise ValueError("distributed-ucxx is installed but registers no comm for ucx://")
+
+
+class _OnceRegistryIsLoaded:
+    """A finder that finds nothing itself: it sees the registry's import pass by, once."""
+
+    def __init__(self, backend: _Deferred) -> None:
+        self._backend = backend
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _REGISTRY:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            execute(module)
+            module.backends["ucx"] = self._backend
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -306,7 +306,7 @@ def test_resolve_address(address: str, resolved: str) -> None:
         pytest.param(
             "ucx://[::1]:123",
             "ucx://[::1]",
-            marks=[ipv6, pytest.mark.xfail(strict=True, reason="comm.py calls distributed's get_ipv6, which is deprecated")],
+            marks=ipv6,
         ),
     ],
 )
@@ -320,7 +320,7 @@ def test_local_address_towards_the_outside() -> None:
 
 @pytest.mark.parametrize("address", ["ucx://127.0.0.1", "ucx://[::1]", "ucx://127.0.0.1:http"])
 async def test_connect_needs_a_port(address: str) -> None:
-    with pytest.raises(ValueError, match="port|invalid literal"):
+    with pytest.raises(ValueError, match=r"port|invalid literal"):
         await connect(address, timeout=1)
 
 
@@ -466,7 +466,7 @@ async def test_connect_where_something_else_listens() -> None:
 
     server = await asyncio.start_server(speak, "127.0.0.1", 0)
     async with server:
-        address = "127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(OSError, match="Timed out"):
             await connect(f"ucx://{address}", timeout=0.15)
         with pytest.raises(weft.HandshakeError):
@@ -620,7 +620,6 @@ async def test_who_leaves_in_the_handshake_is_no_comm() -> None:
             await peer.recv_frames()
 
 
-@pytest.mark.xfail(strict=True, reason="UCXListener._on_peer keeps the comm when its handshake is no Dask message")
 async def test_who_does_not_speak_dask_is_no_comm() -> None:
     async with listen(LOOPBACK, never) as listener:
         peer = await weft_connect(parse_address(listener.contact_address)[1])
@@ -1015,13 +1014,7 @@ async def test_what_was_written_before_a_close_arrives(pair: Pair, nbytes: int) 
         assert isinstance(e.value.__cause__, weft.PeerClosedError), "the close was an abort"
 
 
-A_READ = pytest.param(
-    "a read",
-    marks=pytest.mark.xfail(strict=True, reason="UCX.read aborts the comm when it ends because of a close under way"),
-)
-
-
-@pytest.mark.parametrize("beside", ["nothing", A_READ, "another close"])
+@pytest.mark.parametrize("beside", ["nothing", "a read", "another close"])
 async def test_close_waits_for_a_write_that_waits_for_the_other_side(pair: Pair, beside: str) -> None:
     async with pair() as (a, b):
         writing = []

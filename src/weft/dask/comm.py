@@ -19,7 +19,7 @@ from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
-from distributed.utils import ensure_ip, get_ip, get_ipv6
+from distributed.utils import ensure_ip, get_ip
 
 from weft.connect import connect
 from weft.errors import ClosedError, Error, PeerLostError
@@ -64,7 +64,9 @@ class UCX(Comm):  # type: ignore[misc]
     async def read(self, deserializers: Any = None) -> Any:
         try:
             frames = await self._peer.recv_frames()
-        except (PeerLostError, ClosedError) as e:
+        except ClosedError as e:  # by this side, perhaps still on its way: abort would cut short what it sends
+            raise CommClosedError(f"{self!r}: {e}") from e
+        except PeerLostError as e:
             self.abort()
             raise CommClosedError(f"{self!r}: {e}") from e
         except BaseException:
@@ -188,6 +190,13 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         except CommClosedError:
             logger.info("Connection from %s closed before handshake completed", comm.peer_address)
             return
+        except Exception as e:  # noqa: BLE001 - whatever a stranger's first message makes distributed raise
+            comm.abort()
+            logger.warning("Connection from %s closed, its handshake was no Dask message: %r", comm.peer_address, e)
+            return
+        except BaseException:
+            comm.abort()
+            raise
         await self.comm_handler(comm)
 
     def get_host_port(self) -> tuple[str, int]:
@@ -235,8 +244,7 @@ class UCXBackend(Backend):  # type: ignore[misc]
 
     def get_local_address_for(self, loc: str) -> str:
         host, _ = parse_host_port(loc)
-        host = ensure_ip(host)
-        return str(unparse_host_port(get_ipv6(host) if ":" in host else get_ip(host), None))
+        return str(unparse_host_port(get_ip(ensure_ip(host)), None))
 
 
 def lanes() -> dict[str, list[str]]:
