@@ -293,6 +293,5 @@ void define_waiting(nb::class_<Worker> &cls) {
             },
             nb::arg("loop"), nb::sig("def attach(self, loop: asyncio.AbstractEventLoop) -> None"),
             "Progress in this event loop's turns, also while nothing is awaited.")
-        .def("_spin_off", [](Worker &w) { w.spin_state.not_before_ns = INT64_MAX; }, "For measurements: only ever sleep.")
         .def_prop_ro("_spin_budget", [](Worker &w) { return w.spin_state.turns(now_ns()); });
 }
