@@ -12,14 +12,14 @@
 
 namespace nb = nanobind;
 
-#define WEFT_UCP_FUNCTIONS(X)                                                                                     \
-    X(am_data_release)                                                                                            \
-    X(am_recv_data_nbx)                                                                                           \
-    X(am_send_nbx) X(cleanup) X(config_modify) X(config_read) X(config_release) X(context_query) X(ep_close_nbx)  \
-        X(ep_create) X(ep_flush_nbx) X(ep_query) X(get_version) X(init_version) X(request_cancel) X(request_free) \
-            X(tag_recv_nbx) X(tag_send_nbx) X(worker_arm) X(worker_create) X(worker_destroy) X(worker_flush_nbx)  \
-                X(worker_get_efd) X(worker_progress) X(worker_query) X(worker_release_address)                    \
-                    X(worker_set_am_recv_handler)
+// clang-format off
+#define WEFT_UCP_FUNCTIONS(X)                                                                                \
+    X(am_data_release) X(am_recv_data_nbx) X(am_send_nbx) X(cleanup) X(config_modify) X(config_read)         \
+    X(config_release) X(context_query) X(ep_close_nbx) X(ep_create) X(ep_flush_nbx) X(ep_query)              \
+    X(get_version) X(init_version) X(request_cancel) X(request_free) X(tag_recv_nbx) X(tag_send_nbx)         \
+    X(worker_arm) X(worker_create) X(worker_destroy) X(worker_flush_nbx) X(worker_get_efd)                   \
+    X(worker_progress) X(worker_query) X(worker_release_address) X(worker_set_am_recv_handler)
+// clang-format on
 
 struct Ucp {
 #define X(name) decltype(&::ucp_##name) name;

@@ -6,7 +6,8 @@
 
 #include "endpoint.hpp"
 
-Worker::Worker(nb::object context_object, bool links_only) : context(std::move(context_object)), owner(__builtin_thread_pointer()) {
+Worker::Worker(nb::object context_object, bool links_only)
+    : context(std::move(context_object)), owner(__builtin_thread_pointer()) {
     if (!nb::isinstance<Context>(context)) throw nb::type_error("Worker: a Context is needed");
     auto *c = nb::inst_ptr<Context>(context);
     if (!c->handle) raise("ClosedError", "Worker: the context is closed", "Worker");

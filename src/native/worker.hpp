@@ -44,7 +44,7 @@ struct Worker {
     nb::object context;
     std::shared_ptr<Engine> own;  // of tags, active messages and network links; none in a worker for links only
     int epoll_fd = -1;
-    void *owner;  // the thread, as __builtin_thread_pointer gives it: pthread_self without the call
+    void *owner;               // the thread, as __builtin_thread_pointer gives it: pthread_self without the call
     PyObject *self = nullptr;  // borrowed: the Python object around this
     std::string address;
     size_t max_am_header = 0;
