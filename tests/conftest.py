@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import weft
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c() -> None:
+    """Let SIGINT be what it is in a terminal: a shell starts background jobs with it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
