@@ -3,7 +3,7 @@
 //
 // Why one for each: a peer that is killed while it writes into a posix receive queue leaves the queue's next
 // element reserved and never published, and the receiver's ucp_worker then hears nobody any more. In rendezvous
-// the copy of each fragment lies in that window: one kill in six did it. So peers on one host do not share a
+// the copy of each fragment lies in that window: of six kills in a row, one did it. So peers on one host do not share a
 // queue, and what a dead one has broken goes with it. It costs 2 ms, 6 descriptors and 2.3 MiB a link.
 #pragma once
 

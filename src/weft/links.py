@@ -20,7 +20,7 @@ from typing import Any
 from weft import _native
 from weft.address import device_of, infiniband_ports, is_loopback
 from weft.config import Context
-from weft.errors import Error, HandshakeError, PeerLostError, ThreadError, UnreachableError
+from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
 
 _contexts: dict[tuple[tuple[str, str], ...], Context] = {}
 _contexts_lock = threading.Lock()
@@ -284,8 +284,6 @@ def _close_orphan(local: Local) -> None:
     except ThreadError:
         # Its thread is gone, and with it whoever could use it: dropping the workers destroys them.
         local._workers.clear()
-    except Error:
-        raise
 
 
 def _refuse_fork() -> None:
