@@ -42,6 +42,7 @@ struct Spin {
 /// Owns its engines, the epoll set over their and the links' descriptors, and every request in flight.
 struct Worker {
     nb::object context;
+    std::vector<Engine *> hot;    // polled in each turn; the others are armed. Outlives the engines, which leave it
     std::shared_ptr<Engine> own;  // of tags, active messages and network links; none in a worker for links only
     int epoll_fd = -1;
     void *owner;               // the thread, as __builtin_thread_pointer gives it: pthread_self without the call
@@ -49,7 +50,6 @@ struct Worker {
     std::string address;
     size_t max_am_header = 0;
     bool open = false;
-    std::vector<Engine *> hot;  // polled in each turn; the others are armed
 
     ucp_tag_recv_info_t last_info{};
     nb::object last_result;
