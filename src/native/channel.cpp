@@ -39,8 +39,13 @@ void Link::lose(const std::string &reason) noexcept {
 void Link::release() noexcept {
     if (fd >= 0) {
         epoll_ctl(worker->epoll_fd, EPOLL_CTL_DEL, fd, nullptr);
-        keep_in_child(fd);
-        ::close(fd);
+        if (side) {
+            side->retire();
+            side.reset();
+        } else {
+            keep_in_child(fd);
+            ::close(fd);
+        }
         fd = -1;
     }
     if (!engine) return;
@@ -55,11 +60,16 @@ void Link::release() noexcept {
 
 // ---- sending ----------------------------------------------------------------------------------------------
 
-bool Channel::may_send(size_t charge) const noexcept {
+static size_t charge_of(const Request *r) noexcept {
+    return charge_of(r->nbytes, r->parts ? r->parts->lent_nbytes : 0);
+}
+
+bool Channel::may_send(const Request *r) const noexcept {
+    const size_t charge = charge_of(r);
     return sent_charge == credited || sent_charge - credited + charge <= window;
 }
 
-nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest) {
+nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest, bool lend) {
     Request *r;
     nb::object request = make_request(worker, owner, "send", 0, &r);
     r->channel = this;
@@ -73,21 +83,60 @@ nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest) {
     if (large) {
         r->parts = std::make_unique<Parts>();
         r->parts->buffers.reserve(large);
-        if (r->buffer.nbytes()) r->parts->iov.push_back({r->buffer.data(), r->buffer.nbytes()});
         for (nb::handle item : rest) {
             Buffer part;
             part.acquire(item, false, "send");
-            if (part.nbytes()) r->parts->iov.push_back({part.data(), part.nbytes()});
             r->nbytes += part.nbytes();
             r->parts->buffers.push_back(std::move(part));
         }
+        if (lend) find_lendable(r);
     }
+    return queue_or_post(std::move(request), r);
+}
+
+nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
+    Request *r;
+    nb::object request = make_request(worker, owner, "lend", 0, &r);
+    r->channel = this;
+    r->engine = link->engine.get();
+    if (closed || closing) raise("ClosedError", "lend to " + name + ": the connection was closed by this side", "lend");
+    Buffer part;
+    part.acquire(buffer, false, "lend");
+    r->nbytes = part.nbytes();
+    r->parts = std::make_unique<Parts>();
+    r->parts->bare = true;
+    r->parts->buffers.push_back(std::move(part));
+    find_lendable(r);
+    return queue_or_post(std::move(request), r);
+}
+
+// Pin what lies in the pool and can be handed over; the rest travels through UCX.
+void Channel::find_lendable(Request *r) noexcept {
+    if (!link->side || fault) return;
+    Side::sweep();
+    Parts &parts = *r->parts;
+    size_t header_nbytes = sizeof(Wire) + 8 * parts.buffers.size();
+    for (size_t i = 0; i < parts.buffers.size(); ++i) {
+        Buffer &buffer = parts.buffers[i];
+        if (buffer.nbytes() < Pool::page_threshold) continue;
+        Pin pin = Pool::pin(buffer.data(), buffer.nbytes());
+        header_nbytes += sizeof(Lent);
+        if (header_nbytes > max_header_nbytes) return;
+        if (!pin || !link->side->hand_over(pin)) continue;
+        parts.pins.resize(parts.buffers.size());
+        parts.pins[i] = std::move(pin);
+        parts.lent_nbytes += buffer.nbytes();
+        r->nbytes -= buffer.nbytes();
+    }
+}
+
+nb::object Channel::queue_or_post(nb::object request, Request *r) {
     if (fault) {
         r->fault = fault;
         r->complete_now(UCS_OK);
         return request;
     }
-    if (queue.empty() && may_send(charge_of(r->nbytes))) {
+    if (queue.empty() && may_send(r)) {
         post(r);
     } else {
         r->hold();
@@ -97,19 +146,32 @@ nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest) {
 }
 
 void Channel::post(Request *r) noexcept {
-    size_t large = r->parts ? r->parts->buffers.size() : 0;
-    uint64_t stack[8 + sizeof(Wire) / 8];
-    std::unique_ptr<uint64_t[]> heap;
-    uint64_t *header = stack;
-    if (large > 8) {
-        heap.reset(new uint64_t[large + sizeof(Wire) / 8]);
-        header = heap.get();
-    }
+    Parts *parts = r->parts.get();
+    const size_t large = parts ? parts->buffers.size() : 0;
+    uint64_t header[max_header_nbytes / 8];
     Wire wire{Wire::magic_value, data_kind, uint16_t(large), remote, next_sequence++, consumed};
+    if (parts && parts->bare) wire.kind = bare_kind;
     std::memcpy(header, &wire, sizeof wire);
-    for (size_t i = 0; i < large; ++i) header[sizeof(Wire) / 8 + i] = r->parts->buffers[i].nbytes();
+    uint64_t *end = header + sizeof(Wire) / 8 + large;
+    const size_t charge = charge_of(r);
+    if (large && r->buffer.nbytes()) parts->iov.push_back({r->buffer.data(), r->buffer.nbytes()});
+    for (size_t i = 0; i < large; ++i) {
+        Buffer &buffer = parts->buffers[i];
+        uint64_t &size = header[sizeof(Wire) / 8 + i];
+        size = buffer.nbytes();
+        if (!parts->pins.empty() && parts->pins[i]) {
+            size |= lent_bit;
+            Lent lent = link->side->lend(std::move(parts->pins[i]));
+            std::memcpy(end, &lent, sizeof lent);
+            end += sizeof lent / 8;
+            lent_sent_nbytes += buffer.nbytes();
+            Pool::lent_total += buffer.nbytes();
+        } else if (size) {
+            parts->iov.push_back({buffer.data(), buffer.nbytes()});
+        }
+    }
     reported = consumed;
-    sent_charge += charge_of(r->nbytes);
+    sent_charge += charge;
     worker->heat(link->engine.get());
 
     ucp_request_param_t param;
@@ -122,10 +184,17 @@ void Channel::post(Request *r) noexcept {
     param.memory_type = UCS_MEMORY_TYPE_HOST;
     param.datatype = ucp_dt_make_contig(1);
     if (large) param.datatype = UCP_DATATYPE_IOV;
-    const void *buffer = large ? static_cast<void *>(r->parts->iov.data()) : r->buffer.data();
-    size_t count = large ? r->parts->iov.size() : r->buffer.nbytes();
+    const void *buffer = large ? static_cast<void *>(parts->iov.data()) : r->buffer.data();
+    size_t count = large ? parts->iov.size() : r->buffer.nbytes();
+    if (large && parts->iov.size() == 1) {
+        buffer = parts->iov[0].buffer;
+        count = parts->iov[0].length;
+        param.datatype = ucp_dt_make_contig(1);
+    } else if (large && parts->iov.empty()) {
+        param.datatype = ucp_dt_make_contig(1);
+    }
     void *request =
-        ucp.am_send_nbx(link->endpoint, channel_am_id, header, sizeof(Wire) + large * 8, buffer, count, &param);
+        ucp.am_send_nbx(link->endpoint, channel_am_id, header, size_t(end - header) * 8, buffer, count, &param);
     if (UCS_PTR_IS_PTR(request)) {
         r->ucx = request;
         r->hold();
@@ -137,7 +206,7 @@ void Channel::post(Request *r) noexcept {
 }
 
 void Channel::post_queue() noexcept {
-    while (!queue.empty() && may_send(charge_of(queue.front()->nbytes))) {
+    while (!queue.empty() && may_send(queue.front())) {
         Request *r = queue.front();
         queue.pop_front();
         post(r);

@@ -20,13 +20,15 @@
 
 struct Worker;
 struct Channel;
+class Side;
 
 /// Owns the endpoint to one remote worker and the socket whose end-of-file tells of that worker's end.
 struct Link {
     Worker *worker;
     std::shared_ptr<Engine> engine;  // its own on this host, the worker's across a network
     ucp_ep_h endpoint = nullptr;
-    int fd = -1;
+    int fd = -1;                 // of the socket; `side` owns it if there is one
+    std::shared_ptr<Side> side;  // to a process on this host, but not to this worker itself
     bool lost = false;
     ucs_status_t status = UCS_OK;  // what UCX's error handler said
     std::string name;              // of the peer, for people
@@ -43,6 +45,7 @@ struct Channel : std::enable_shared_from_this<Channel> {
     static constexpr size_t message_charge = 512;           // what any message costs beside its eager bytes
     static constexpr size_t landing_limit = 16 << 20;
     static constexpr size_t max_segments = 512;
+    static constexpr size_t max_header_nbytes = 8000;  // UCX's own limit is 8100 B on posix
 
     Worker *worker;
     std::shared_ptr<Link> link;
@@ -67,9 +70,11 @@ struct Channel : std::enable_shared_from_this<Channel> {
     std::deque<Request *> waiters;
     uint64_t head = 0, received = 0, remote_count = UINT64_MAX, consumed = 0, reported = 0;
     size_t unread_nbytes = 0;
+    uint64_t lent_sent_nbytes = 0, lent_received_nbytes = 0;
 
     ~Channel();
-    nb::object send(PyObject *owner, nb::handle first, nb::handle rest);
+    nb::object send(PyObject *owner, nb::handle first, nb::handle rest, bool lend);
+    nb::object lend(PyObject *owner, nb::handle buffer);
     nb::object recv(PyObject *owner);
     nb::object close(PyObject *owner);
     void abort(const char *error, const std::string &reason, bool tell) noexcept;
@@ -78,11 +83,13 @@ struct Channel : std::enable_shared_from_this<Channel> {
     void return_message(std::unique_ptr<Message> message) noexcept;
 
     /// From UCX: one message for this channel. No Python. The status is the active-message callback's.
-    ucs_status_t on_message(const struct Wire &wire, const uint64_t *sizes, void *data, size_t nbytes,
+    ucs_status_t on_message(const struct Wire &wire, std::unique_ptr<Message> message, void *data,
                             bool rendezvous) noexcept;
 
   private:
-    bool may_send(size_t charge) const noexcept;
+    bool may_send(const Request *request) const noexcept;
+    void find_lendable(Request *request) noexcept;
+    nb::object queue_or_post(nb::object object, Request *request);
     void post(Request *request) noexcept;
     void post_queue() noexcept;
     void tell(uint16_t kind, uint64_t number) noexcept;

@@ -17,6 +17,7 @@ struct Message;
 /// Owns a ucp_worker_h, and its descriptor's place in the owner's epoll set.
 struct Engine {
     Worker *worker;
+    struct Link *link = nullptr;  // if it has this engine to itself
     ucp_worker_h handle = nullptr;
     int event_fd = -1;
     bool armed = false;  // its descriptor tells of the next event; not in the owner's hot list

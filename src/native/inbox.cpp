@@ -33,14 +33,15 @@ nb::object Channel::recv(PyObject *owner) {
     return request;
 }
 
-ucs_status_t Channel::on_message(const Wire &wire, const uint64_t *sizes, void *data, size_t nbytes,
+ucs_status_t Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, void *data,
                                  bool rendezvous) noexcept {
     if (wire.consumed > credited && wire.consumed <= sent_charge) {
         credited = wire.consumed;
         post_queue();
     }
     switch (wire.kind) {
-        case data_kind: break;
+        case data_kind:
+        case bare_kind: break;
         case goodbye_kind:
             ended = true;
             remote_count = wire.number;
@@ -65,18 +66,29 @@ ucs_status_t Channel::on_message(const Wire &wire, const uint64_t *sizes, void *
     while (inbox.size() <= index) inbox.push_back(nullptr);
     if (inbox[index]) return UCS_OK;
 
-    auto *m = new Message;
+    size_t lent_nbytes = 0;
+    bool missing = false;
+    for (size_t i = 0; i < message->lent.size(); ++i) {
+        if (!message->lent[i]) continue;
+        lent_nbytes += message->sizes[i];
+        missing |= !message->segments[i].data;
+    }
+    lent_received_nbytes += lent_nbytes;
+    Pool::borrowed_total += lent_nbytes;
+    Message *m = message.release();
     m->sequence = wire.number;
-    m->nbytes = nbytes;
-    m->charge = charge_of(nbytes);
+    m->charge = charge_of(m->nbytes, lent_nbytes);
     m->engine = link->engine.get();
-    size_t rest = 0;
-    for (size_t i = 0; i < wire.large; ++i) rest += sizes[i];
-    m->sizes.push_back(nbytes - rest);
-    m->sizes.insert(m->sizes.end(), sizes, sizes + wire.large);
+    m->bare = wire.kind == bare_kind;
     m->sink = this;
     m->arrived = [](Message *message, void *sink) { static_cast<Channel *>(sink)->accept(message); };
     inbox[index] = m;
+    if (missing) {
+        m->status = UCS_ERR_NO_RESOURCE;
+        m->ready = true;
+        accept(m);
+        return UCS_OK;
+    }
     if (rendezvous) {
         m->descriptor = data;
         auto at = held.end();
@@ -85,7 +97,7 @@ ucs_status_t Channel::on_message(const Wire &wire, const uint64_t *sizes, void *
         answer();
         return UCS_INPROGRESS;
     }
-    unread_nbytes += nbytes;
+    unread_nbytes += m->nbytes;
     if (!m->copy(data)) m->status = UCS_ERR_NO_MEMORY, m->ready = true;
     accept(m);
     return UCS_OK;
@@ -109,6 +121,10 @@ void Channel::accept(Message *m) noexcept {
         auto why =
             m->status == UCS_ERR_NO_MEMORY
                 ? make_fault("NoMemoryError", name + ": no memory for a message of " + std::to_string(m->nbytes) + " B")
+            : m->status == UCS_ERR_NO_RESOURCE
+                ? make_fault("NoMemoryError", name +
+                                                  ": memory that the peer lent did not arrive (is the limit of open "
+                                                  "files reached?)")
                 : make_fault("PeerLostError", name + ": " + ucx_status_string(m->status));
         tell(abort_kind, 0);
         return lose(why);
@@ -181,24 +197,58 @@ bool Channel::withdraw(Request *request) noexcept {
 // ---- UCX's side -------------------------------------------------------------------------------------------
 
 // Whatever arrives here may come from a stranger: nothing in it is believed before it is checked.
+
+// The message with what was lent to it; null if it is garbage. What was lent is returned even when nobody is there
+// any more to take the message.
+static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *rest, size_t rest_nbytes, size_t nbytes,
+                                            Side *side) noexcept {
+    const size_t sizes_nbytes = wire.large * sizeof(uint64_t);
+    if (wire.large > Channel::max_segments || rest_nbytes < sizes_nbytes) return nullptr;
+    auto message = std::make_unique<Message>();
+    message->nbytes = nbytes;
+    message->sizes.resize(wire.large + 1);
+    if (sizes_nbytes) std::memcpy(&message->sizes[1], rest, sizes_nbytes);
+    size_t left = nbytes, lents = 0;
+    for (size_t i = 1; i <= wire.large; ++i) {
+        if (message->sizes[i] & lent_bit) {
+            ++lents;
+        } else {
+            if (message->sizes[i] > left) return nullptr;
+            left -= message->sizes[i];
+        }
+    }
+    message->sizes[0] = left;
+    if (rest_nbytes != sizes_nbytes + lents * sizeof(Lent) || (lents && !side)) return nullptr;
+    if (wire.kind == bare_kind && (wire.large != 1 || left)) return nullptr;
+    if (!lents) return message;
+    message->lent.resize(wire.large + 1);
+    message->segments.resize(wire.large + 1);
+    const uint8_t *at = rest + sizes_nbytes;
+    for (size_t i = 1; i <= wire.large; ++i) {
+        if (!(message->sizes[i] & lent_bit)) continue;
+        message->sizes[i] &= ~lent_bit;
+        message->lent[i] = true;
+        Lent lent;
+        std::memcpy(&lent, at, sizeof lent);
+        at += sizeof lent;
+        message->segments[i] = side->borrow(lent, message->sizes[i]);
+    }
+    return message;
+}
+
 ucs_status_t on_channel_message(void *arg, const void *header, size_t header_nbytes, void *data, size_t nbytes,
                                 const ucp_am_recv_param_t *param) noexcept {
     Worker *worker = static_cast<Engine *>(arg)->worker;
     Wire wire;
     if (header_nbytes < sizeof wire) return UCS_OK;
     std::memcpy(&wire, header, sizeof wire);
-    if (wire.magic != Wire::magic_value || wire.large > Channel::max_segments ||
-        header_nbytes != sizeof wire + wire.large * sizeof(uint64_t))
-        return UCS_OK;
-    uint64_t sizes[Channel::max_segments];
-    std::memcpy(sizes, static_cast<const uint8_t *>(header) + sizeof wire, wire.large * sizeof(uint64_t));
-    size_t left = nbytes;
-    for (size_t i = 0; i < wire.large; ++i) {
-        if (sizes[i] > left) return UCS_OK;
-        left -= sizes[i];
-    }
+    if (wire.magic != Wire::magic_value) return UCS_OK;
+    auto *engine = static_cast<Engine *>(arg);
+    auto message = read_header(wire, static_cast<const uint8_t *>(header) + sizeof wire, header_nbytes - sizeof wire,
+                               nbytes, engine->link ? engine->link->side.get() : nullptr);
+    if (!message) return UCS_OK;
     auto found = worker->channels.find(wire.channel);
     if (found == worker->channels.end()) return UCS_OK;
     auto channel = found->second;
-    return channel->on_message(wire, sizes, data, nbytes, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
+    return channel->on_message(wire, std::move(message), data, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "endpoint.hpp"
+#include "side.hpp"
 
 namespace {
 
@@ -29,6 +30,8 @@ nb::object prepare_link(nb::pointer_and_handle<Worker> self, bool same_host, con
     link->name = name;
     if (!same_host) w->check_own("connect");
     link->engine = same_host ? std::make_shared<Engine>(w) : w->own;
+    if (same_host) link->engine->link = link.get();
+    Side::sweep();
     w->links.push_back(link);
     return nb::cast(LinkObject{nb::borrow(self.h), link});
 }
@@ -40,13 +43,17 @@ void join_link(LinkObject &self, nb::bytes address, int fd) {
     if (link.lost) raise("PeerLostError", "connect to " + link.name + ": the peer was lost", "connect");
     link.endpoint = create_endpoint(link.engine.get(), std::string(address.c_str(), address.size()), failed, &link);
     if (fd < 0) return;
+    const bool same_host = link.engine != w->own;
     epoll_event event{};
-    event.events = EPOLLRDHUP;
+    event.events = same_host ? EPOLLRDHUP | EPOLLIN : EPOLLRDHUP;
     event.data.ptr = &link;
     if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
         raise("NoMemoryError", "connect to " + link.name + ": epoll: " + strerror(errno), "connect");
     link.fd = fd;
-    close_in_child(fd);
+    if (same_host)
+        link.side = std::make_shared<Side>(fd, w->epoll_fd, &link);
+    else
+        close_in_child(fd);
 }
 
 nb::object open_channel(LinkObject &self, uint64_t local, uint64_t remote, const std::string &name) {
@@ -109,12 +116,15 @@ void define_channel(nb::module_ &m) {
                               "A connection: ordered messages, bounded on both sides.")
         .def(
             "send",
-            [](Self self, nb::handle first, nb::handle rest) {
-                return usable(self, "send").send(self.h.ptr(), first, rest);
+            [](Self self, nb::handle first, nb::handle rest, bool lend) {
+                return usable(self, "send").send(self.h.ptr(), first, rest, lend);
             },
-            nb::arg("first"), nb::arg("rest") = nb::none(),
+            nb::arg("first"), nb::arg("rest") = nb::none(), nb::arg("lend") = false,
             nb::sig("def send(self, first: typing_extensions.Buffer, rest: list[typing_extensions.Buffer] | None = "
-                    "None) -> Request"))
+                    "None, lend: bool = False) -> Request"))
+        .def(
+            "lend", [](Self self, nb::handle buffer) { return usable(self, "lend").lend(self.h.ptr(), buffer); },
+            nb::arg("buffer"), nb::sig("def lend(self, buffer: typing_extensions.Buffer) -> Request"))
         .def(
             "recv",
             [](Self self) {
@@ -152,6 +162,8 @@ void define_channel(nb::module_ &m) {
             "ended", [](ChannelObject &c) { return c.channel->ended || c.channel->lost; },
             "The other side has closed it or is gone; messages may be left to receive.")
         .def_prop_ro("unread_nbytes", [](ChannelObject &c) { return c.channel->unread_nbytes; })
+        .def_prop_ro("lent_sent_nbytes", [](ChannelObject &c) { return c.channel->lent_sent_nbytes; })
+        .def_prop_ro("lent_received_nbytes", [](ChannelObject &c) { return c.channel->lent_received_nbytes; })
         .def_prop_ro(
             "transports",
             [](ChannelObject &c) {

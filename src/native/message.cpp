@@ -27,10 +27,11 @@ void Message::end(ucs_status_t s) noexcept {
 }
 
 bool Message::allocate() noexcept {
-    segments.reserve(sizes.size());
-    for (size_t size : sizes) {
-        segments.push_back(Pool::allocate(size));
-        if (!segments.back().data) {
+    segments.resize(sizes.size());
+    for (size_t i = 0; i < sizes.size(); ++i) {
+        if (is_lent(i)) continue;
+        segments[i] = Pool::allocate(sizes[i]);
+        if (!segments[i].data) {
             segments.clear();
             return false;
         }
@@ -41,9 +42,10 @@ bool Message::allocate() noexcept {
 bool Message::copy(const void *data) noexcept {
     if (!allocate()) return false;
     auto *from = static_cast<const uint8_t *>(data);
-    for (auto &segment : segments) {
-        if (segment.nbytes) std::memcpy(segment.data, from, segment.nbytes);
-        from += segment.nbytes;
+    for (size_t i = 0; i < segments.size(); ++i) {
+        if (is_lent(i) || !segments[i].nbytes) continue;
+        std::memcpy(segments[i].data, from, segments[i].nbytes);
+        from += segments[i].nbytes;
     }
     ready = true;
     return true;
@@ -66,8 +68,8 @@ void Message::land() noexcept {
     size_t count = segments[0].nbytes;
     param.datatype = ucp_dt_make_contig(1);
     if (segments.size() > 1) {
-        for (auto &segment : segments)
-            if (segment.nbytes) iov.push_back({segment.data, segment.nbytes});
+        for (size_t i = 0; i < segments.size(); ++i)
+            if (segments[i].nbytes && !is_lent(i)) iov.push_back({segments[i].data, segments[i].nbytes});
         buffer = iov.data();
         count = iov.size();
         param.datatype = UCP_DATATYPE_IOV;
@@ -86,6 +88,7 @@ void Message::drop() noexcept {
 }
 
 nb::object Message::view() {
+    if (bare) return Pool::view(std::move(segments[1]));
     if (segments.size() == 1) return Pool::view(std::move(segments[0]));
     nb::object views = nb::steal(PyTuple_New(Py_ssize_t(segments.size())));
     for (size_t i = 0; i < segments.size(); ++i)

@@ -15,8 +15,10 @@ struct Message {
     size_t nbytes = 0;
     size_t charge = 0;          // what it cost its sender in credit; 0 once that was returned
     std::string header;         // low-level active messages only
-    std::vector<size_t> sizes;  // of the segments; they add up to nbytes
+    std::vector<size_t> sizes;  // of the segments; those not lent add up to nbytes
     std::vector<Block> segments;
+    std::vector<bool> lent;  // segments that are here without being sent; empty: none
+    bool bare = false;       // the first segment is of no interest
     std::vector<ucp_dt_iov_t> iov;
     Engine *engine = nullptr;
     void *descriptor = nullptr;  // a rendezvous not yet answered
@@ -30,7 +32,8 @@ struct Message {
     Message &operator=(const Message &) = delete;
     ~Message() { drop(); }
 
-    /// Allocate one block a segment; false when there is no memory.
+    bool is_lent(size_t segment) const noexcept { return !lent.empty() && lent[segment]; }
+    /// Allocate one block for each segment that was not lent; false when there is no memory.
     bool allocate() noexcept;
     /// Copy an eager message out of UCX's buffer.
     bool copy(const void *data) noexcept;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The native module weft._native. Loading it loads no UCX; bind() does that later.
 #include "endpoint.hpp"
+#include "heap.hpp"
 
 NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // an interpreter may exit with requests pending
@@ -14,6 +15,7 @@ NB_MODULE(_native, m) {
     m.def("keep_in_child", &keep_in_child, nb::arg("fd"), "Undo close_in_child.");
     m.def("forked", [] { return in_forked_child; }, "True in a child forked after weft was used.");
     Pool::define(m);
+    define_heap(m);
     define_context(m);
     define_request(m);
     define_worker(m);

@@ -5,17 +5,27 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
-#include <list>
 #include <map>
 #include <mutex>
+#include <set>
+#include <tuple>
 #include <utility>
+
+#include "side.hpp"
 
 namespace {
 
 // `warm` bytes of a free range have been touched and cost no page fault; they are taken to lie at its start.
 struct Range {
     size_t nbytes, warm;
+};
+
+struct Used {
+    size_t nbytes;
+    unsigned pins;
+    bool freed;  // by its owner; it lives on while it is pinned
 };
 
 size_t round_to_pages(size_t nbytes) noexcept {
@@ -32,20 +42,45 @@ size_t physical_memory() noexcept {
 
 /// Owns one memfd and its mapping.
 struct Segment {
+    uint64_t id;
     int fd;
     uint8_t *base;
     size_t nbytes;
     std::map<size_t, Range> free;  // by offset, neighbours always merged
-    size_t live = 0;
+    std::map<size_t, Used> used;   // by offset
+    bool pinned_once = false;      // another process may hold its descriptor
 };
 
 namespace {
 
+// Best fit, and of equal fits the warmest: a touched hole before the untouched end of a segment.
+struct Hole {
+    size_t nbytes, cold;
+    Segment *segment;
+    size_t offset;
+    bool operator<(const Hole &o) const noexcept {
+        return std::tie(nbytes, cold, segment, offset) < std::tie(o.nbytes, o.cold, o.segment, o.offset);
+    }
+};
+
 struct State {
     std::mutex mutex;
-    std::list<Segment> segments;
-    size_t live = 0, idle = 0, mapped = 0;
-    size_t cap = physical_memory() / 16;
+    std::map<const uint8_t *, Segment> segments;  // by address
+    std::set<Hole> holes;                         // every free range of every segment
+    size_t live = 0, idle = 0, mapped = 0, pinned = 0;
+    uint64_t made = 0, dropped = 0;
+    size_t cap = std::min(physical_memory() / 64, size_t(1) << 30);
+
+    void add_hole(Segment *segment, size_t offset, Range range) {
+        segment->free[offset] = range;
+        holes.insert({range.nbytes, range.nbytes - range.warm, segment, offset});
+    }
+    Range remove_hole(Segment *segment, std::map<size_t, Range>::iterator it) {
+        Range range = it->second;
+        holes.erase({range.nbytes, range.nbytes - range.warm, segment, it->first});
+        segment->free.erase(it);
+        return range;
+    }
 };
 
 // Never destroyed: blocks may outlive static destructors.
@@ -65,78 +100,94 @@ Segment *add_segment(State &s, size_t nbytes) noexcept {
         return nullptr;
     }
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    s.segments.push_back({fd, static_cast<uint8_t *>(base), nbytes, {{0, {nbytes, 0}}}});
+    auto *address = static_cast<uint8_t *>(base);
+    Segment *segment = &s.segments.insert({address, {++s.made, fd, address, nbytes, {}, {}}}).first->second;
+    s.add_hole(segment, 0, {nbytes, 0});
     s.mapped += nbytes;
-    return &s.segments.back();
+    return segment;
 }
 
-void drop_segment(State &s, std::list<Segment>::iterator it) noexcept {
-    s.idle -= it->free.begin()->second.warm;
-    s.mapped -= it->nbytes;
-    munmap(it->base, it->nbytes);
-    close(it->fd);
-    s.segments.erase(it);
+void drop_segment(State &s, Segment *segment) noexcept {
+    s.idle -= s.remove_hole(segment, segment->free.begin()).warm;
+    s.mapped -= segment->nbytes;
+    ++s.dropped;
+    // Another process's descriptor would keep the pages.
+    if (segment->pinned_once) madvise(segment->base, segment->nbytes, MADV_REMOVE);
+    munmap(segment->base, segment->nbytes);
+    close(segment->fd);
+    s.segments.erase(segment->base);
 }
 
-// Best fit, and of equal fits the warmest: a touched hole before the untouched end of a segment.
-Block take(State &s, size_t nbytes, size_t length) noexcept {
-    Segment *segment = nullptr;
-    std::map<size_t, Range>::iterator best;
-    for (auto &candidate : s.segments)
-        for (auto it = candidate.free.begin(); it != candidate.free.end(); ++it) {
-            auto [have, warm] = it->second;
-            if (have < length) continue;
-            if (!segment || have < best->second.nbytes || (have == best->second.nbytes && warm > best->second.warm)) {
-                segment = &candidate;
-                best = it;
-            }
-        }
-    if (!segment) {
+void drop_idle(State &s) noexcept {
+    for (auto it = s.segments.begin(); it != s.segments.end() && s.idle > s.cap;) {
+        Segment &candidate = (it++)->second;
+        if (candidate.used.empty()) drop_segment(s, &candidate);
+    }
+}
+
+// The offset of a new block; `segment` is null when there is no memory.
+std::pair<Segment *, size_t> take(State &s, size_t nbytes, bool zeroed) noexcept {
+    size_t length = round_to_pages(nbytes);
+    auto best = s.holes.lower_bound({length, 0, nullptr, 0});
+    Segment *segment;
+    size_t offset = 0;
+    if (best != s.holes.end()) {
+        segment = best->segment;
+        offset = best->offset;
+    } else {
         segment = add_segment(s, length > Pool::segment_size ? length : Pool::segment_size);
         if (!segment) return {};
-        best = segment->free.begin();
     }
-    auto [offset, range] = *best;
-    segment->free.erase(best);
+    Range range = s.remove_hole(segment, segment->free.find(offset));
     size_t warm = range.warm < length ? range.warm : length;
-    if (range.nbytes > length) segment->free[offset + length] = {range.nbytes - length, range.warm - warm};
-    segment->live += length;
+    if (range.nbytes > length) s.add_hole(segment, offset + length, {range.nbytes - length, range.warm - warm});
+    segment->used[offset] = {length, 0, false};
     s.live += length;
     s.idle -= warm;
-    Block block;
-    block.data = segment->base + offset;
-    block.nbytes = nbytes;
-    block.segment = segment;
-    return block;
+    // `warm` is an estimate of how much, not where: to be zero, the pages must be new.
+    if (zeroed) madvise(segment->base + offset, length, MADV_REMOVE);
+    return {segment, offset};
 }
 
-void give_back(State &s, Segment *segment, size_t offset, size_t length) noexcept {
-    segment->live -= length;
+void give_back(State &s, Segment *segment, std::map<size_t, Used>::iterator used) noexcept {
+    auto [offset, length] = std::pair(used->first, used->second.nbytes);
+    segment->used.erase(used);
     s.live -= length;
     Range range{length, length};
     // Beyond the cap the pages go back now; segments that are wholly free are dropped instead, below.
-    if (s.idle + length > s.cap && segment->live) {
+    if (s.idle + length > s.cap && !segment->used.empty()) {
         madvise(segment->base + offset, length, MADV_REMOVE);
         range.warm = 0;
     }
     s.idle += range.warm;
     auto next = segment->free.lower_bound(offset);
-    if (next != segment->free.end() && next->first == offset + length) {
-        range = {range.nbytes + next->second.nbytes, range.warm + next->second.warm};
-        next = segment->free.erase(next);
-    }
     if (next != segment->free.begin()) {
         auto previous = std::prev(next);
         if (previous->first + previous->second.nbytes == offset) {
             offset = previous->first;
-            range = {range.nbytes + previous->second.nbytes, range.warm + previous->second.warm};
+            Range before = s.remove_hole(segment, previous);
+            range = {range.nbytes + before.nbytes, range.warm + before.warm};
         }
     }
-    segment->free[offset] = range;
-    for (auto it = s.segments.begin(); it != s.segments.end() && s.idle > s.cap;) {
-        auto candidate = it++;
-        if (!candidate->live) drop_segment(s, candidate);
+    if (next != segment->free.end() && next->first == offset + range.nbytes) {
+        Range after = s.remove_hole(segment, next);
+        range = {range.nbytes + after.nbytes, range.warm + after.warm};
     }
+    s.add_hole(segment, offset, range);
+    drop_idle(s);
+}
+
+// The block that `data` lies in; the segment is null if it is none of the pool's.
+std::pair<Segment *, std::map<size_t, Used>::iterator> find(State &s, const void *data) noexcept {
+    auto *address = static_cast<const uint8_t *>(data);
+    auto at = s.segments.upper_bound(address);
+    if (at == s.segments.begin()) return {};
+    Segment &segment = std::prev(at)->second;
+    size_t offset = size_t(address - segment.base);
+    if (offset >= segment.nbytes) return {};
+    auto used = segment.used.upper_bound(offset);
+    if (used == segment.used.begin() || offset >= std::prev(used)->first + std::prev(used)->second.nbytes) return {};
+    return {&segment, std::prev(used)};
 }
 
 int block_getbuffer(PyObject *self, Py_buffer *view, int flags) {
@@ -152,54 +203,150 @@ Block &Block::operator=(Block &&other) noexcept {
     std::swap(data, other.data);
     std::swap(nbytes, other.nbytes);
     std::swap(segment, other.segment);
+    std::swap(loan, other.loan);
     return *this;
 }
 
 void Block::release() noexcept {
     if (!data) return;
-    if (!segment) {
+    if (loan)
+        delete std::exchange(loan, nullptr);
+    else if (segment)
+        Pool::release(data);
+    else
         std::free(data);
-    } else if (!in_forked_child) {
-        State &s = state();
-        std::lock_guard lock(s.mutex);
-        give_back(s, segment, size_t(data - segment->base), round_to_pages(nbytes));
-    }
     data = nullptr;
 }
 
+Pin &Pin::operator=(Pin &&other) noexcept {
+    std::swap(segment, other.segment);
+    std::swap(block, other.block);
+    std::swap(offset, other.offset);
+    return *this;
+}
+
+Pin::~Pin() {
+    if (!segment || in_forked_child) return;
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    auto used = segment->used.find(block);
+    s.pinned -= used->second.nbytes;
+    if (!--used->second.pins && used->second.freed) give_back(s, segment, used);
+}
+
+uint64_t Pin::id() const noexcept {
+    return segment->id;
+}
+
+int Pin::fd() const noexcept {
+    return segment->fd;
+}
+
 Block Pool::allocate(size_t nbytes) noexcept {
+    Block block;
+    block.nbytes = nbytes;
     if (nbytes >= page_threshold && !in_forked_child) {
         if (nbytes > physical_memory()) return {};
         State &s = state();
         std::lock_guard lock(s.mutex);
-        return take(s, nbytes, round_to_pages(nbytes));
+        auto [segment, offset] = take(s, nbytes, false);
+        if (segment) block.data = segment->base + offset;
+        block.segment = segment;
+    } else {
+        block.data = static_cast<uint8_t *>(std::aligned_alloc(64, (nbytes + 64) / 64 * 64));
     }
-    Block block;
-    block.data = static_cast<uint8_t *>(std::aligned_alloc(64, (nbytes + 64) / 64 * 64));
-    block.nbytes = nbytes;
     return block;
+}
+
+void *Pool::acquire(size_t nbytes, bool zeroed) noexcept {
+    if (in_forked_child || nbytes > physical_memory()) return nullptr;
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    auto [segment, offset] = take(s, nbytes, zeroed);
+    return segment ? segment->base + offset : nullptr;
+}
+
+bool Pool::release(void *data) noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    auto [segment, used] = find(s, data);
+    if (!segment) return false;
+    if (in_forked_child) return true;  // the parent's
+    if (used->second.pins)
+        used->second.freed = true;
+    else
+        give_back(s, segment, used);
+    return true;
+}
+
+size_t Pool::size_of(const void *data) noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    auto [segment, used] = find(s, data);
+    return segment ? used->second.nbytes - (size_t(static_cast<const uint8_t *>(data) - segment->base) - used->first)
+                   : 0;
+}
+
+Pin Pool::pin(const void *data, size_t nbytes) noexcept {
+    Pin pin;
+    if (in_forked_child) return pin;
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    auto [segment, used] = find(s, data);
+    if (!segment) return pin;
+    size_t offset = size_t(static_cast<const uint8_t *>(data) - segment->base);
+    if (offset + nbytes > used->first + used->second.nbytes) return pin;
+    ++used->second.pins;
+    s.pinned += used->second.nbytes;
+    segment->pinned_once = true;
+    pin.segment = segment;
+    pin.block = used->first;
+    pin.offset = offset;
+    return pin;
+}
+
+uint64_t Pool::dropped() noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    return s.dropped;
+}
+
+bool Pool::exists(uint64_t id) noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    for (auto &[base, segment] : s.segments)
+        if (segment.id == id) return true;
+    return false;
 }
 
 void Pool::set_cap(size_t nbytes) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
     s.cap = nbytes;
-    for (auto it = s.segments.begin(); it != s.segments.end() && s.idle > s.cap;) {
-        auto candidate = it++;
-        if (!candidate->live) drop_segment(s, candidate);
-    }
+    drop_idle(s);
 }
 
 Pool::Statistics Pool::statistics() noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
-    return {s.live, s.idle, s.mapped, s.segments.size(), s.cap};
+    return {s.live, s.idle, s.mapped, s.segments.size(), s.pinned, s.cap};
 }
 
-void Pool::after_fork_in_child() noexcept {
-    for (auto &segment : state().segments)
-        mmap(segment.base, segment.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, segment.fd,
-             0);
+// A fork copies the mutex as it is: nobody may hold it then.
+void Pool::before_fork() noexcept {
+    state().mutex.lock();
+}
+
+void Pool::after_fork_in_parent() noexcept {
+    state().mutex.unlock();
+}
+
+void Pool::after_fork_in_child(bool first) noexcept {
+    if (first)
+        for (auto &[base, segment] : state().segments)
+            mmap(segment.base, segment.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+                 segment.fd, 0);
+    state().mutex.unlock();
 }
 
 nb::object Pool::view(Block &&block) {
@@ -211,10 +358,12 @@ nb::object Pool::view(Block &&block) {
 
 void Pool::define(nb::module_ &m) {
     nb::class_<Block>(m, "Block", nb::type_slots(block_slots), nb::pooled(),
-                      "Memory of the receive pool; `memoryview(block)` is writable and keeps it.")
+                      "Memory of the receive pool, or lent by another process; `memoryview(block)` is writable and "
+                      "keeps it.")
         .def_prop_ro("nbytes", [](const Block &b) { return b.nbytes; })
         .def_prop_ro("address", [](const Block &b) { return reinterpret_cast<uintptr_t>(b.data); })
-        .def_prop_ro("pooled", [](const Block &b) { return b.segment != nullptr; });
+        .def_prop_ro("pooled", [](const Block &b) { return b.segment != nullptr; })
+        .def_prop_ro("lent", [](const Block &b) { return b.loan != nullptr; });
     m.def(
         "pool_allocate",
         [](size_t nbytes) {
@@ -234,7 +383,10 @@ void Pool::define(nb::module_ &m) {
             d["idle_nbytes"] = s.idle;
             d["mapped_nbytes"] = s.mapped;
             d["segments"] = s.segments;
+            d["pinned_nbytes"] = s.pinned;
             d["cap_nbytes"] = s.cap;
+            d["lent_total_nbytes"] = lent_total.load();
+            d["borrowed_total_nbytes"] = borrowed_total.load();
             return d;
         },
         nb::sig("def pool_statistics() -> dict[str, int]"));

@@ -8,6 +8,7 @@
 // only the exporter.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,11 +16,14 @@
 
 struct Segment;
 
-/// Owns one block of pool memory; `segment` is null for memory of the C library.
+struct Loan;  // of a block that another process lent: side.hpp
+
+/// Owns one block of pool memory; `segment` is null for memory of the C library, and for what was lent.
 struct Block {
     uint8_t *data = nullptr;
     size_t nbytes = 0;
     Segment *segment = nullptr;
+    Loan *loan = nullptr;
 
     Block() = default;
     Block(const Block &) = delete;
@@ -30,22 +34,60 @@ struct Block {
     void release() noexcept;
 };
 
+/// Keeps a block from being used again, also after its owner has freed it.
+struct Pin {
+    Segment *segment = nullptr;
+    size_t block = 0;   // where the block begins
+    size_t offset = 0;  // of what was asked for; both in the segment
+
+    Pin() = default;
+    Pin(const Pin &) = delete;
+    Pin &operator=(const Pin &) = delete;
+    Pin(Pin &&other) noexcept { *this = static_cast<Pin &&>(other); }
+    Pin &operator=(Pin &&other) noexcept;
+    ~Pin();
+    explicit operator bool() const noexcept { return segment != nullptr; }
+    /// A number that no other segment of this process ever has.
+    uint64_t id() const noexcept;
+    int fd() const noexcept;
+};
+
 namespace Pool {
 
 constexpr size_t page_threshold = 64 * 1024;
-constexpr size_t segment_size = 64 * 1024 * 1024;
+constexpr size_t segment_size = 256 * 1024 * 1024;
 
 struct Statistics {
-    size_t live, idle, mapped, segments, cap;
+    size_t live, idle, mapped, segments, pinned, cap;
 };
+
+/// Bytes that this process lent to others, and borrowed from them, since it began.
+inline std::atomic<uint64_t> lent_total{0}, borrowed_total{0};
 
 /// A block of `nbytes`; its `data` is null when there is no memory. Any thread, no Python.
 Block allocate(size_t nbytes) noexcept;
+/// Pin the block that `data` lies in, if it is one of the pool and holds all `nbytes`.
+Pin pin(const void *data, size_t nbytes) noexcept;
+/// How many segments were dropped so far, and whether one still is there.
+uint64_t dropped() noexcept;
+bool exists(uint64_t segment_id) noexcept;
+
+// For NumPy, which keeps a pointer and no block. `release` and `size_of` know by the address.
+/// Null when there is no memory. `zeroed`: its pages are the kernel's zero pages.
+void *acquire(size_t nbytes, bool zeroed) noexcept;
+/// False: not of the pool.
+bool release(void *data) noexcept;
+/// Bytes that lie from `data` on in its block; 0: not of the pool.
+size_t size_of(const void *data) noexcept;
+
 /// The most bytes of touched, unused memory that are kept; what exceeds it goes back to the kernel.
 void set_cap(size_t nbytes) noexcept;
 Statistics statistics() noexcept;
-/// A child sees the parent's blocks as they are, copy-on-write, and never allocates from them.
-void after_fork_in_child() noexcept;
+/// A child sees the parent's blocks as they are, copy-on-write, and never allocates from them; nor does a child of it,
+/// which is not the `first` and inherits what the child wrote.
+void before_fork() noexcept;
+void after_fork_in_parent() noexcept;
+void after_fork_in_child(bool first) noexcept;
 
 /// Wrap `block` in a Python exporter and return a writable memoryview of it.
 nb::object view(Block &&block);

@@ -184,7 +184,7 @@ void Request::give_back() noexcept {
         if (PyTuple_Check(value)) {
             for (size_t i = 0; i < message->segments.size(); ++i)
                 if (!reclaim(PyTuple_GET_ITEM(value, Py_ssize_t(i)), message->segments[i])) return;
-        } else if (!reclaim(value, message->segments[0])) {
+        } else if (!reclaim(value, message->segments[message->bare ? 1 : 0])) {
             return;
         }
         Py_CLEAR(value);

@@ -22,11 +22,14 @@ struct Fault {
     std::string text;
 };
 
-/// The parts of a scatter-gather send. Owns the exports.
+/// The parts of a scatter-gather send. Owns the exports, and keeps what will be lent from being used again.
 struct Parts {
     std::vector<Buffer> buffers;
+    std::vector<Pin> pins;  // one for each buffer, empty where it travels through UCX; or none at all
     std::vector<ucp_dt_iov_t> iov;
     std::string header;
+    size_t lent_nbytes = 0;
+    bool bare = false;  // the buffers are the message, without the first segment
 };
 
 /// Owns the buffer exports until the operation has ended, and a reference to its owner (and so to the worker).

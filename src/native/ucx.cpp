@@ -34,10 +34,11 @@ std::vector<int> &fds_of_parent() {
 }
 
 void after_fork_in_child() noexcept {
+    const bool first = !in_forked_child;
     in_forked_child = true;
     for (int fd : fds_of_parent()) ::close(fd);
     fds_of_parent().clear();
-    Pool::after_fork_in_child();
+    Pool::after_fork_in_child(first);
 }
 
 }  // namespace
@@ -102,7 +103,7 @@ int64_t now_ns() noexcept {
 
 void watch_forks() {
     static std::once_flag once;
-    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
+    std::call_once(once, [] { pthread_atfork(Pool::before_fork, Pool::after_fork_in_parent, after_fork_in_child); });
 }
 
 void close_in_child(int fd) {

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "side.hpp"
 #include "worker.hpp"
 
 namespace {
@@ -76,8 +77,9 @@ bool Worker::check_sockets(int timeout_ms) {
     for (int i = 0; i < n; ++i)
         if (events[i].data.u64 & 1)
             heat(reinterpret_cast<Engine *>(events[i].data.u64 & ~uint64_t(1)));
-        else if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-            gone.push_back(static_cast<Link *>(events[i].data.ptr));
+        else if (Link *link = static_cast<Link *>(events[i].data.ptr);
+                 (link->side && !link->side->read()) || events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+            gone.push_back(link);
     if (!gone.empty()) {
         // Deliver what arrived before the end: it lies in this process's own queues.
         for (int turns = 0; turns < 100'000 && progress(); ++turns) {

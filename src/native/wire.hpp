@@ -3,8 +3,10 @@
 #pragma once
 
 #include "channel.hpp"
+#include "side.hpp"
 
-/// The header of every message between channels; `large` sizes follow it. Little-endian, as every machine here.
+/// The header of every message between channels; `large` sizes follow it, then a `Lent` for each size that has
+/// `lent_bit`: it is not in the payload. Little-endian, as every machine here.
 struct Wire {
     static constexpr uint32_t magic_value = 0x74666577;  // "weft"
     uint32_t magic;
@@ -14,11 +16,14 @@ struct Wire {
     uint64_t consumed;  // charge of the messages read so far, of the other direction
 };
 
-enum WireKind : uint16_t { data_kind = 1, credit_kind, goodbye_kind, acknowledge_kind, abort_kind };
+enum WireKind : uint16_t { data_kind = 1, credit_kind, goodbye_kind, acknowledge_kind, abort_kind, bare_kind };
 
-/// What a message of this size takes of its sender's credit.
-inline size_t charge_of(size_t nbytes) noexcept {
-    return (nbytes < Channel::rendezvous_nbytes ? nbytes : 0) + Channel::message_charge;
+constexpr uint64_t lent_bit = uint64_t(1) << 63;
+
+/// What a message with this payload takes of its sender's credit. Lent bytes cost the receiver nothing, but stay the
+/// sender's until they are read: a window is 64 MiB of them.
+inline size_t charge_of(size_t nbytes, size_t lent_nbytes) noexcept {
+    return (nbytes < Channel::rendezvous_nbytes ? nbytes : 0) + Channel::message_charge + lent_nbytes / 16;
 }
 
 inline std::shared_ptr<const Fault> make_fault(const char *error, std::string text) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "endpoint.hpp"
+#include "side.hpp"
 
 Worker::Worker(nb::object context_object, bool links_only)
     : context(std::move(context_object)), owner(__builtin_thread_pointer()) {
@@ -115,6 +116,7 @@ void Worker::close() {
         if (link->engine) link->engine->flush(deadline);
     for (auto &link : links) link->lost = true, link->release();
     links.clear();
+    Side::sweep();
     for (Endpoint *endpoint : endpoints) endpoint->abandon();
     for (Request *r = in_flight; r;) {
         Request *next = r->in_flight_next;

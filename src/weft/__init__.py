@@ -7,6 +7,7 @@ A map of the house; imports go one way, ``native <- core <- dask, bench <- cli``
 - ``_load``: which libucp. ``config``: which settings. ``errors``: every exception.
 - ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``drive`` (over a socket) and
   ``links`` (the workers of a loop or thread).
+- ``memory``: arrays that can be lent.
 - ``dask``: the ``ucx://`` comm. ``bench``: measurements and the demo. ``cli``: the command.
 
 Importing this package loads no UCX, starts nothing and sets no environment variable; the first ``Context`` does
@@ -36,6 +37,7 @@ from weft.errors import (
     UnsupportedError,
 )
 from weft.listen import Listener, listen
+from weft.memory import arrays_in_pool
 from weft.peer import Peer
 
 __version__ = "0.1.0"
@@ -64,6 +66,7 @@ __all__ = [
     "UnreachableError",
     "UnsupportedError",
     "Worker",
+    "arrays_in_pool",
     "connect",
     "listen",
     "ucx_library",

@@ -31,7 +31,7 @@ def forked() -> bool:
 
 class Block:
     """
-    Memory of the receive pool; `memoryview(block)` is writable and keeps it.
+    Memory of the receive pool, or lent by another process; `memoryview(block)` is writable and keeps it.
     """
 
     @property
@@ -43,11 +43,21 @@ class Block:
     @property
     def pooled(self) -> bool: ...
 
+    @property
+    def lent(self) -> bool: ...
+
 def pool_allocate(nbytes: int) -> memoryview: ...
 
 def pool_set_cap(nbytes: int) -> None: ...
 
 def pool_statistics() -> dict[str, int]: ...
+
+def numpy_in_pool(on: bool) -> bool:
+    """
+    Have NumPy take arrays from 64 KiB up from the pool, in this context (a context variable of NumPy's).
+
+    Returns whether it did before. Arrays that exist already stay where they are. Source: ``PyDataMem_SetHandler``.
+    """
 
 class Context:
     """A UCP context: the transports and devices that its workers may use."""
@@ -349,7 +359,9 @@ def prepare_link(worker: Worker, same_host: bool, name: str) -> Link:
 class Channel:
     """A connection: ordered messages, bounded on both sides."""
 
-    def send(self, first: Buffer, rest: list[Buffer] | None = None) -> Request: ...
+    def send(self, first: Buffer, rest: list[Buffer] | None = None, lend: bool = False) -> Request: ...
+
+    def lend(self, buffer: Buffer) -> Request: ...
 
     def recv(self) -> Request: ...
 
@@ -369,6 +381,12 @@ class Channel:
 
     @property
     def unread_nbytes(self) -> int: ...
+
+    @property
+    def lent_sent_nbytes(self) -> int: ...
+
+    @property
+    def lent_received_nbytes(self) -> int: ...
 
     @property
     def transports(self) -> list[str]: ...

@@ -73,6 +73,30 @@ class Peer:
         """
         return self._channel.send(buffer)
 
+    def lend(self, buffer: Buffer) -> Request:
+        """Send one message without copying it, if that can be done: the peer reads the pages that you wrote.
+
+        It can if the peer is another process on this host and `buffer` lies in weft's pool: memory that was
+        received, ``numpy`` arrays made under :func:`weft.arrays_in_pool`. Else this is :meth:`send`.
+
+        Parameters
+        ----------
+        buffer : contiguous buffer, any shape
+            Must not be changed from here on, not even after the request is complete: the peer may see the change, or
+            not, page by page. It may be dropped: its memory is not used again before the peer has let go of it.
+
+        Returns
+        -------
+        Request
+            Done when the message is on its way. What the peer receives is writable, and what it writes is its own.
+
+        Raises
+        ------
+        NotContiguousError, ClosedError, PeerLostError
+            As :meth:`send`.
+        """
+        return self._channel.lend(buffer)
+
     def recv(self) -> Request:
         """Receive the next message, in the order in which they were sent.
 
@@ -94,9 +118,12 @@ class Peer:
         """
         return self._channel.recv()
 
-    def send_frames(self, buffers: Sequence[Buffer]) -> Request:
-        """Send several buffers as one message, for :meth:`recv_frames`. Large ones are not copied."""
-        return self._channel.send(*frames.pack(buffers))
+    def send_frames(self, buffers: Sequence[Buffer], *, lend: bool = False) -> Request:
+        """Send several buffers as one message, for :meth:`recv_frames`. Large ones are sent from where they lie.
+
+        With `lend`, those of 64 KiB and more are lent where they can be, under the terms of :meth:`lend`.
+        """
+        return self._channel.send(*frames.pack(buffers), lend)
 
     def recv_frames(self) -> Pending:
         """Receive a message of :meth:`send_frames`: a list of writable, aligned buffers, one for each sent."""
@@ -144,6 +171,11 @@ class Peer:
     def ended(self) -> bool:
         """The other side has closed the connection or is gone; messages may be left to receive."""
         return self._channel.ended
+
+    @property
+    def lent_nbytes(self) -> tuple[int, int]:
+        """Bytes that went to the peer and that came from it without being copied, so far."""
+        return self._channel.lent_sent_nbytes, self._channel.lent_received_nbytes
 
     @property
     def transports(self) -> list[str]:

@@ -1138,7 +1138,7 @@ class Unusual(BaseException):
 async def test_any_error_below_aborts_the_comm_and_is_told(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, op: str, kind: type[BaseException]
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise kind("below")
 
     async with pair() as (a, b):

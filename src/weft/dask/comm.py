@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib.util
 import logging
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import dask.config
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
 from distributed.utils import ensure_ip, get_ip
+from distributed.worker import Worker
 
+from weft import _native
 from weft.connect import connect
 from weft.errors import ClosedError, Error, PeerLostError
 from weft.listen import Listener
@@ -44,6 +48,7 @@ class UCX(Comm):  # type: ignore[misc]
     def __init__(self, peer: Peer, *, local_addr: str, peer_addr: str, deserialize: bool) -> None:
         super().__init__(deserialize=deserialize)
         self._peer = peer
+        self._lend = bool(dask.config.get("weft.lend", True))
         self._local_addr = local_addr
         self._peer_addr = peer_addr
         _comms.add(self)
@@ -90,7 +95,8 @@ class UCX(Comm):  # type: ignore[misc]
             frame_split_size=_WHOLE,
         )
         try:
-            await self._peer.send_frames(frames)
+            # Dask holds results immutable, and what it sends is a result.
+            await self._peer.send_frames(frames, lend=self._lend)
         except (PeerLostError, ClosedError) as e:
             self.abort()
             raise CommClosedError(f"{self!r}: {e}") from e
@@ -163,6 +169,8 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         self._host_port: tuple[str, int] | None = None
 
     async def start(self) -> None:
+        if isinstance(getattr(self.comm_handler, "__self__", None), Worker):
+            _arrays_of_tasks_in_pool()
         listener = Listener(unparse_host_port(self.ip, self.port), None, on_peer=self._on_peer)
         await listener.start()
         self._listener = listener
@@ -214,6 +222,16 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         host, port = self.get_host_port()
         host = ensure_concrete_host(host, default_host=self.default_host)
         return f"{PREFIX}{unparse_host_port(host, port)}"
+
+
+def _arrays_of_tasks_in_pool() -> None:
+    """Have what a worker's tasks make with NumPy be born where other workers can read it.
+
+    NumPy keeps its allocator in a context variable. A worker awaits its listener's start before it talks to the
+    scheduler, and runs each task in a copy of the context that this leads to.
+    """
+    if dask.config.get("weft.arrays-in-pool", True) and importlib.util.find_spec("numpy") is not None:
+        _native.numpy_in_pool(True)
 
 
 @functools.lru_cache(1024)

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "side.hpp"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+/// What goes over the socket, always whole: a stream socket takes 16 B at once or not at all.
+struct Side::Record {
+    enum Kind : uint64_t { segment_handed = 1, segment_dropped, lease_over, goodbye_said };
+    uint64_t kind, value;
+};
+
+namespace {
+
+std::mutex retired_mutex;
+// Never destroyed: the other sides may hold on for as long as they like.
+auto &retired = *new std::vector<std::shared_ptr<Side>>;
+
+constexpr size_t batch = 64;  // records in one read
+
+}  // namespace
+
+Side::Side(int fd, int epoll, void *data) noexcept : socket(fd), epoll_fd(epoll), epoll_data(data) {
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    close_in_child(fd);
+}
+
+Side::~Side() {
+    if (in_forked_child) return;
+    for (auto &[id, segment] : segments) close(segment.fd);
+    keep_in_child(socket);
+    close(socket);
+}
+
+// ---- the socket -------------------------------------------------------------------------------------------
+
+bool Side::send(const Record *records, size_t count, int descriptor) noexcept {
+    if (gone || in_forked_child) return false;
+    iovec iov{const_cast<Record *>(records), count * sizeof(Record)};
+    msghdr message{};
+    message.msg_iov = &iov;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    if (descriptor >= 0) {
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        cmsghdr *c = CMSG_FIRSTHDR(&message);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        std::memcpy(CMSG_DATA(c), &descriptor, sizeof(int));
+    }
+    return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == ssize_t(iov.iov_len);
+}
+
+bool Side::read() noexcept {
+    std::lock_guard lock(mutex);
+    while (!gone) {
+        Record records[batch];
+        iovec iov{records, sizeof records};
+        alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+        msghdr message{};
+        message.msg_iov = &iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        ssize_t n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) break;
+        int descriptor = -1;
+        if (n > 0)
+            if (cmsghdr *c = CMSG_FIRSTHDR(&message); c && c->cmsg_type == SCM_RIGHTS)
+                std::memcpy(&descriptor, CMSG_DATA(c), sizeof descriptor);
+        if (n <= 0 || n % sizeof(Record)) {
+            if (descriptor >= 0) close(descriptor);
+            gone = true;
+            leases.clear();
+            break;
+        }
+        for (size_t i = 0; i < size_t(n) / sizeof(Record); ++i) switch (records[i].kind) {
+                case Record::segment_handed: take_descriptor(records[i].value, std::exchange(descriptor, -1)); break;
+                case Record::segment_dropped:
+                    if (auto it = segments.find(records[i].value); it != segments.end()) {
+                        close(it->second.fd);
+                        segments.erase(it);
+                    }
+                    break;
+                case Record::lease_over: leases.erase(records[i].value); break;
+                case Record::goodbye_said: goodbye = true; break;
+            }
+        if (descriptor >= 0) close(descriptor);
+    }
+    flush();
+    return !gone && !goodbye;
+}
+
+// Return leases, as many at once as there are.
+void Side::flush() noexcept {
+    while (!backlog.empty()) {
+        Record records[batch];
+        size_t count = std::min(backlog.size(), batch);
+        for (size_t i = 0; i < count; ++i) records[i] = {Record::lease_over, backlog[backlog.size() - 1 - i]};
+        if (!send(records, count, -1)) break;
+        backlog.resize(backlog.size() - count);
+    }
+    if (full != backlog.empty() || epoll_fd < 0) return;
+    full = !full;
+    epoll_event event{};
+    event.events = EPOLLRDHUP | EPOLLIN | (full ? uint32_t(EPOLLOUT) : 0);
+    event.data.ptr = epoll_data;
+    epoll_ctl(epoll_fd, EPOLL_CTL_MOD, socket, &event);
+}
+
+void Side::retire() noexcept {
+    {
+        std::lock_guard lock(mutex);
+        epoll_fd = -1;
+        read();
+        if (gone || (leases.empty() && !loans)) return;
+        Record record{Record::goodbye_said, 0};
+        if (!goodbye && !send(&record, 1, -1)) shutdown(socket, SHUT_RDWR);
+        if (leases.empty()) return;
+    }
+    std::lock_guard lock(retired_mutex);
+    retired.push_back(shared_from_this());
+}
+
+void Side::sweep() noexcept {
+    std::lock_guard lock(retired_mutex);
+    std::erase_if(retired, [](auto &side) {
+        side->read();
+        std::lock_guard inner(side->mutex);
+        return side->leases.empty();
+    });
+}
+
+// ---- the lender -------------------------------------------------------------------------------------------
+
+bool Side::hand_over(const Pin &pin) noexcept {
+    std::lock_guard lock(mutex);
+    forget_dropped();
+    if (handed.count(pin.id())) return true;
+    Record record{Record::segment_handed, pin.id()};
+    if (!send(&record, 1, pin.fd())) return false;
+    handed.insert(pin.id());
+    return true;
+}
+
+// The other side may close its descriptors of segments that are no more.
+void Side::forget_dropped() noexcept {
+    uint64_t now = Pool::dropped();
+    if (now == dropped_seen) return;
+    for (auto it = handed.begin(); it != handed.end();) {
+        if (Pool::exists(*it)) {
+            ++it;
+            continue;
+        }
+        Record record{Record::segment_dropped, *it};
+        if (!send(&record, 1, -1)) return;
+        it = handed.erase(it);
+    }
+    dropped_seen = now;
+}
+
+Lent Side::lend(Pin &&pin) noexcept {
+    std::lock_guard lock(mutex);
+    // Who only lends, and never waits, would let the socket fill up with what comes back.
+    if (next_lease % batch == 0) read();
+    Lent lent{pin.id(), pin.offset, next_lease++};
+    leases.emplace(lent.lease, std::move(pin));
+    return lent;
+}
+
+// ---- the borrower -----------------------------------------------------------------------------------------
+
+// Nothing may ever shorten the file under a mapping: that would be a SIGBUS.
+void Side::take_descriptor(uint64_t id, int descriptor) noexcept {
+    if (descriptor < 0) return;
+    struct stat status;
+    int seals = fcntl(descriptor, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(descriptor, &status) != 0 || segments.count(id)) {
+        close(descriptor);
+        return;
+    }
+    segments.insert({id, {descriptor, size_t(status.st_size)}});
+}
+
+Block Side::borrow(const Lent &lent, size_t nbytes) noexcept {
+    Block block;
+    std::lock_guard lock(mutex);
+    auto found = segments.find(lent.segment);
+    if (found == segments.end()) {
+        read();
+        found = segments.find(lent.segment);
+    }
+    if (found == segments.end() || !nbytes || lent.offset > found->second.nbytes ||
+        nbytes > found->second.nbytes - lent.offset)
+        return block;
+    static const size_t page = size_t(sysconf(_SC_PAGESIZE));
+    size_t before = lent.offset % page;
+    void *base = mmap(nullptr, before + nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, found->second.fd,
+                      off_t(lent.offset - before));
+    if (base == MAP_FAILED) {  // too many mappings: a copy does too
+        block = Pool::allocate(nbytes);
+        for (size_t done = 0; block.data && done < nbytes;) {
+            ssize_t n = pread(found->second.fd, block.data + done, nbytes - done, off_t(lent.offset + done));
+            if (n <= 0) block.release();
+            done += size_t(n);
+        }
+        give_back(lent.lease);
+        return block;
+    }
+    ++loans;
+    block.loan = new Loan{shared_from_this(), lent.lease, base, before + nbytes};
+    block.data = static_cast<uint8_t *>(base) + before;
+    block.nbytes = nbytes;
+    return block;
+}
+
+void Side::give_back(uint64_t lease) noexcept {
+    std::lock_guard lock(mutex);
+    backlog.push_back(lease);
+    flush();
+}
+
+Loan::~Loan() {
+    munmap(base, nbytes);
+    if (in_forked_child) return;
+    std::lock_guard lock(side->mutex);
+    --side->loans;
+    side->give_back(lease);
+}

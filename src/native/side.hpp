@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Beside UCX: the Unix socket between two processes of one host, over which memory is lent.
+//
+// A block of the pool need not be copied to reach a process of the same host: its segment's descriptor is handed
+// over once, and a message then says where in it the data lies. The borrower maps the pages copy-on-write: what
+// it writes stays its own. The lender pins the block until the borrower's mapping is gone and it says so, in a
+// record over this socket, from whatever thread let go. What a dead borrower had is taken back at once; the
+// mapping of a dead lender's pages stays.
+//
+// The socket is also the link's liveness, and lives until both the link and the last loan over it are gone: a
+// link that ends while something is lent says goodbye in a record, and the lender goes on listening (`retire`).
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "pool.hpp"
+
+/// Where lent bytes lie, as it travels in a message's header.
+struct Lent {
+    uint64_t segment, offset, lease;
+};
+
+/// The socket, and what was lent over it. Any thread may use it; no Python.
+class Side : public std::enable_shared_from_this<Side> {
+  public:
+    /// Takes `fd`, a connected Unix stream socket that `epoll_fd` watches as `epoll_data` for records and its end.
+    Side(int fd, int epoll_fd, void *epoll_data) noexcept;
+    Side(const Side &) = delete;
+    ~Side();
+    int fd() const noexcept { return socket; }
+
+    // The lender's half.
+    /// Hand over the segment's descriptor, if that was not done before. False: the socket has no room.
+    bool hand_over(const Pin &pin) noexcept;
+    /// Lend what is pinned, until the other side returns it.
+    Lent lend(Pin &&pin) noexcept;
+
+    // The borrower's half.
+    /// Map lent bytes. Null `data`: the lender named no segment that arrived, or nothing of this size in it.
+    Block borrow(const Lent &lent, size_t nbytes) noexcept;
+    /// Say that a lease is over.
+    void give_back(uint64_t lease) noexcept;
+
+    /// Take what has arrived. False: the other side is gone, or its link is.
+    bool read() noexcept;
+    /// The link is over. What the other side still holds stays pinned until it returns it or ends.
+    void retire() noexcept;
+    /// Look whether the other sides of retired links have returned anything.
+    static void sweep() noexcept;
+
+  private:
+    struct Borrowed {
+        int fd;
+        size_t nbytes;
+    };
+    struct Record;
+
+    bool send(const Record *records, size_t count, int descriptor) noexcept;
+    void flush() noexcept;
+    void forget_dropped() noexcept;
+    void take_descriptor(uint64_t segment, int descriptor) noexcept;
+
+    std::recursive_mutex mutex;
+    int socket, epoll_fd = -1;
+    void *epoll_data = nullptr;
+    bool full = false;     // the epoll set was asked to tell of room
+    bool gone = false;     // the other side is
+    bool goodbye = false;  // its link is
+    // Lender.
+    std::unordered_map<uint64_t, Pin> leases;
+    std::unordered_set<uint64_t> handed;  // segments whose descriptor the other side has
+    uint64_t next_lease = 1, dropped_seen = 0;
+    // Borrower.
+    std::unordered_map<uint64_t, Borrowed> segments;
+    size_t loans = 0;
+    std::vector<uint64_t> backlog;  // leases that the socket had no room to return
+
+    friend struct Loan;
+};
+
+/// Owns one mapping of lent bytes.
+struct Loan {
+    std::shared_ptr<Side> side;
+    uint64_t lease;
+    void *base;
+    size_t nbytes;
+    ~Loan();
+};

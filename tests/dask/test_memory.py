@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which results are born where other workers can read them, and that nobody can tell from the values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, LocalCluster
+
+from weft import _native
+
+pytestmark = pytest.mark.slow
+
+N = 1 << 18  # elements: 2 MiB
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, protocol="ucx", dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(2, timeout=30)
+        yield client
+
+
+def borrowed() -> int:
+    return _native.pool_statistics()["borrowed_total_nbytes"]
+
+
+def fetch(client: Client, make: Any) -> tuple[int, Any]:
+    """Make something on one worker and use it on the other: the bytes that were lent, and what arrived."""
+    here, there = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    result = client.submit(make, workers=[here], pure=False)
+    before = client.run(borrowed, workers=[there])[there]
+    arrived = client.submit(lambda x: x, result, workers=[there], pure=False).result()
+    return client.run(borrowed, workers=[there])[there] - before, arrived
+
+
+def in_a_thread() -> np.ndarray:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(np.arange, N).result()
+
+
+MAKERS: dict[str, tuple[Any, int]] = {
+    "array": (lambda: np.arange(N), 8 * N),
+    "result": (lambda: np.arange(N) + np.arange(N)[::-1], 8 * N),
+    "Fortran": (lambda: np.asfortranarray(np.arange(N).reshape(512, 512)), 8 * N),
+    "part": (lambda: np.arange(2 * N)[100 : 100 + N], 8 * N),
+    "zeros": (lambda: np.zeros(N), 8 * N),
+    "small": (lambda: np.arange(1000), 0),
+    "frame": (lambda: pd.DataFrame({"a": np.arange(N), "b": np.arange(N)}), 16 * N),
+    "list of arrays": (lambda: [np.arange(N), "x", np.arange(N)], 16 * N),
+    # A thread begins with an empty context, and NumPy's allocator is in the context.
+    "array of a task's own thread": (in_a_thread, 0),
+    "bytes": (lambda: bytes(N), 0),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_where_results_are_born(client: Client, kind: str) -> None:
+    make, expected = MAKERS[kind]
+    lent, arrived = fetch(client, make)
+    assert lent == expected
+    value = make()
+    if isinstance(value, list):
+        arrived, value = arrived[0], value[0]
+    if isinstance(value, bytes):
+        assert arrived == value
+    else:
+        assert np.array_equal(np.asarray(arrived), np.asarray(value))
+
+
+class Keeper:
+    def make(self) -> np.ndarray:
+        return np.arange(N)
+
+
+def test_what_an_actor_makes(client: Client) -> None:
+    """Actors run in executor threads that get no copy of the worker's context."""
+    actor = client.submit(Keeper, actor=True).result()
+    assert (actor.make().result() == np.arange(N)).all()
+
+
+def change(array: np.ndarray) -> int:
+    array[:] = -1
+    return int(array[0])
+
+
+def test_a_task_that_changes_what_it_fetched_changes_its_own_copy(client: Client) -> None:
+    here, there = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    made = client.submit(np.arange, N, workers=[here], pure=False)
+    assert client.submit(change, made, workers=[there], pure=False).result() == -1
+    assert (client.submit(lambda x: x, made, workers=[here], pure=False).result() == np.arange(N)).all()
+
+
+def test_what_was_fetched_outlives_its_worker() -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, protocol="ucx", dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(2, timeout=30)
+        here, there = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        made = client.submit(np.arange, N, workers=[here], pure=False)
+        kept = client.submit(lambda x: x, made, workers=[there], pure=False)
+        assert kept.status != "error" and client.submit(len, kept).result() == N
+        del made
+        client.retire_workers([here], close_workers=True, remove=True)
+        assert (kept.result() == np.arange(N)).all()
+
+
+@pytest.mark.parametrize("option", ["weft.arrays-in-pool", "weft.lend"])
+def test_switched_off(option: str) -> None:
+    with (
+        dask.config.set({option: False}),
+        LocalCluster(n_workers=2, threads_per_worker=1, protocol="ucx", dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(2, timeout=30)
+        lent, arrived = fetch(client, lambda: np.arange(N))
+        assert lent == 0
+        assert (arrived == np.arange(N)).all()
