@@ -132,7 +132,7 @@ def test_a_thread_started_inside_is_outside(born):
         thread.join()
     assert sizes == [0]
     assert born() == N
-    del arrays
+    arrays.clear()
 
 
 def test_blocks_nest(born):
