@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "fast.hpp"
+
 const char *const Endpoint::doc_connect = R"(Make an endpoint that sends to the worker with this address.
 
 Parameters
@@ -107,7 +109,6 @@ void posted(Request *r, void *ucx) {
     } else {
         r->complete_now(UCS_PTR_STATUS(ucx));
     }
-    restock(r->worker);
 }
 
 nb::object tag_send(Self self, nb::handle buffer, uint64_t tag) {
@@ -218,6 +219,12 @@ PeerLostError
 
 Cancelling ends the waiter; the transfer goes on with the buffer locked. Source: ``ucp_tag_send_nbx``.)";
 
+PyObject *fast_tag_send(const Arguments &a) {
+    uint64_t tag;
+    if (a.count != 2 || !read_u64(a.values[1], &tag)) return nullptr;
+    return tag_send({nb::inst_ptr<Endpoint>(a.self), a.self}, a.values[0], tag).release().ptr();
+}
+
 constexpr const char *am_send_doc = R"(Send an active message.
 
 Parameters
@@ -243,10 +250,10 @@ Cancelling ends the waiter; the transfer goes on. Source: ``ucp_am_send_nbx``.)"
 }  // namespace
 
 void define_endpoint(nb::module_ &m) {
-    nb::class_<Endpoint>(m, "Endpoint", nb::is_weak_referenceable(),
-                         "Sends to one other worker. Made by :meth:`Worker.connect`.")
-        .def("tag_send", &tag_send, nb::arg("buffer"), nb::arg("tag"),
-             nb::sig("def tag_send(self, buffer: typing_extensions.Buffer, tag: int) -> Request"), tag_send_doc)
+    nb::class_<Endpoint> cls(m, "Endpoint", nb::is_weak_referenceable(),
+                             "Sends to one other worker. Made by :meth:`Worker.connect`.");
+    cls.def("tag_send", &tag_send, nb::arg("buffer"), nb::arg("tag"),
+            nb::sig("def tag_send(self, buffer: typing_extensions.Buffer, tag: int) -> Request"), tag_send_doc)
         .def("am_send", &am_send, nb::arg("id"), nb::arg("header"), nb::arg("data") = nb::none(),
              nb::sig("def am_send(self, id: int, header: typing_extensions.Buffer, data: typing_extensions.Buffer | "
                      "list[typing_extensions.Buffer] | tuple[typing_extensions.Buffer, ...] | None = None) -> Request"),
@@ -266,4 +273,5 @@ void define_endpoint(nb::module_ &m) {
             nb::sig("def transports(self) -> list[str]"),
             "The lanes in use, as ``transport/device``. Source: ``ucp_ep_query``.")
         .def_prop_ro("closed", [](Endpoint &e) { return !e.handle; });
+    Fast<fast_tag_send>::install(cls, "tag_send", "($self, buffer, tag)", tag_send_doc);
 }

@@ -69,6 +69,8 @@ struct Request {
     ~Request();
 
     bool done() const noexcept { return state != State::pending; }
+    /// It has ended, and owns nothing but what it gives as its result.
+    bool plain() const noexcept;
 
     std::string what() const;
 
@@ -100,6 +102,6 @@ struct Request {
 
 /// A new, pending request on `worker`; `owner` is kept alive by it.
 nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t nbytes, Request **request);
-/// Make the next request now, while the message travels: 20 ns that an 8 B send need not wait for.
-void restock(Worker *worker);
+/// Use requests again instead of destroying them.
+void recycle_requests(nb::handle type);
 void define_request(nb::module_ &m);

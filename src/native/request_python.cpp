@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Request as Python sees it: asyncio's future protocol, and the slots that make it awaitable.
+#include "fast.hpp"
 #include "request.hpp"
 
 namespace {
@@ -75,22 +76,31 @@ Error
 
 Ctrl-C interrupts it within 100 ms; the request is then still pending.)";
 
+PyObject *fast_wait(const Arguments &a) {
+    if (a.count) return nullptr;
+    auto *r = nb::inst_ptr<Request>(a.self);
+    r->wait(-1);
+    return r->result(true);
+}
+
 }  // namespace
 
 void define_request(nb::module_ &m) {
-    nb::class_<Request>(m, "Request", nb::type_slots(slots), nb::pooled(256), nb::is_weak_referenceable(), request_doc)
-        .def(
-            "wait",
-            [](Request &r, nb::handle timeout) {
-                if (!r.wait(timeout.is_none() ? -1 : nb::cast<double>(timeout)))
-                    raise("TimedOutError",
-                          std::string(r.op) + r.what() + ": not complete after " +
-                              nb::cast<std::string>(nb::str(timeout)) + " s",
-                          r.op);
-                return nb::steal(r.result(true));
-            },
-            nb::arg("timeout") = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> typing.Any"),
-            wait_doc)
+    nb::class_<Request> cls(m, "Request", nb::type_slots(slots), nb::pooled(256), nb::is_weak_referenceable(),
+                            request_doc);
+    recycle_requests(cls);
+    cls.def(
+           "wait",
+           [](Request &r, nb::handle timeout) {
+               if (!r.wait(timeout.is_none() ? -1 : nb::cast<double>(timeout)))
+                   raise("TimedOutError",
+                         std::string(r.op) + r.what() + ": not complete after " +
+                             nb::cast<std::string>(nb::str(timeout)) + " s",
+                         r.op);
+               return nb::steal(r.result(true));
+           },
+           nb::arg("timeout") = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> typing.Any"),
+           wait_doc)
         .def("done", &Request::done, "True once the waiter has ended: by completion, failure or cancellation.")
         .def(
             "cancelled", [](Request &r) { return r.state == Request::State::canceled; }, "True if it was cancelled.")
@@ -148,4 +158,5 @@ void define_request(nb::module_ &m) {
                                                                       : "done";
             return std::string("<weft.Request ") + r.op + r.what() + " " + state + ">";
         });
+    Fast<fast_wait>::install(cls, "wait", "($self, timeout=None)", wait_doc);
 }

@@ -7,3 +7,19 @@ weft\._native\.Request\.__(await|iter)__:
 weft._native.Request.__next__:
     \from typing import Any
     def __next__(self) -> Any: ...
+
+# Nor of the methods with a quicker door (fast.hpp).
+weft\._native\.Request\.wait:
+    \from typing import Any
+    def wait(self, timeout: float | None = None) -> Any:
+        \doc
+
+weft\._native\.Worker\.tag_recv:
+    \from typing_extensions import Buffer
+    def tag_recv(self, buffer: Buffer, tag: int, mask: int = 0xffffffffffffffff) -> Request:
+        \doc
+
+weft\._native\.Endpoint\.tag_send:
+    \from typing_extensions import Buffer
+    def tag_send(self, buffer: Buffer, tag: int) -> Request:
+        \doc

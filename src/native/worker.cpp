@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "endpoint.hpp"
+#include "fast.hpp"
 #include "side.hpp"
 
 Worker::Worker(nb::object context_object, bool links_only)
@@ -34,6 +35,7 @@ Worker::Worker(nb::object context_object, bool links_only)
 Worker::~Worker() {
     close();
     if (epoll_fd >= 0) ::close(epoll_fd);
+    while (spare_count) Py_DECREF(spares[--spare_count]);
 }
 
 void Worker::refuse(const char *op) const {
@@ -245,7 +247,6 @@ static nb::object tag_recv(nb::pointer_and_handle<Worker> self, nb::handle buffe
     } else {
         r->complete_now(UCS_PTR_STATUS(ucx));
     }
-    restock(w);
     return request;
 }
 
@@ -272,6 +273,13 @@ TruncatedError
 
 Cancelling withdraws the receive if it has not matched; a matched one completes.
 Source: ``ucp_tag_recv_nbx``.)";
+
+static PyObject *fast_tag_recv(const Arguments &a) {
+    uint64_t tag, mask = UINT64_MAX;
+    if (a.count < 2 || a.count > 3 || !read_u64(a.values[1], &tag)) return nullptr;
+    if (a.count == 3 && !read_u64(a.values[2], &mask)) return nullptr;
+    return tag_recv({nb::inst_ptr<Worker>(a.self), a.self}, a.values[0], tag, mask).release().ptr();
+}
 
 void define_worker(nb::module_ &m) {
     nb::class_<Worker> cls(m, "Worker", nb::is_weak_referenceable(),
@@ -344,5 +352,6 @@ Cancelling withdraws the receive, never a message. Source: ``ucp_worker_set_am_r
             },
             "Close every endpoint and connection, end every request, destroy the worker. Idempotent.")
         .def_prop_ro("closed", &Worker::closed);
+    Fast<fast_tag_recv>::install(cls, "tag_recv", "($self, buffer, tag, mask=0xffffffffffffffff)", tag_recv_doc);
     define_waiting(cls);
 }

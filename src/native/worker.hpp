@@ -53,7 +53,8 @@ struct Worker {
 
     ucp_tag_recv_info_t last_info{};
     nb::object last_result;
-    nb::object spare;  // the next request, made beforehand
+    PyObject *spares[8];  // requests to be used again
+    unsigned spare_count = 0;
     Request *completed = nullptr, **completed_end = &completed;
     Request *in_flight = nullptr;
     std::unordered_map<uint64_t, std::shared_ptr<Channel>> channels;

@@ -3,9 +3,11 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 import threading
 import time
+import weakref
 
 import pytest
 import uvloop
@@ -265,3 +267,94 @@ def test_awaiting_outside_a_loop_says_so(worker):
     request = worker.tag_recv(bytearray(1), 1)
     with pytest.raises(RuntimeError, match="no running event loop"):
         next(request.__await__())
+
+
+# ---- requests are used again ------------------------------------------------------------------------------------
+
+
+def test_a_request_that_was_dropped_is_used_again_as_new(worker, endpoint):
+    into = bytearray(8)
+    endpoint.tag_send(b"12345678", 1).wait()
+    first = worker.tag_recv(into, 1)
+    assert first.wait() == (8, 1)
+    address = id(first)
+    del first
+    again = worker.tag_recv(into, 2)
+    assert id(again) == address
+    assert not again.done()
+    assert (again.op, repr(again)) == ("tag_recv", "<weft.Request tag_recv of 8 B pending>")
+    with pytest.raises(asyncio.InvalidStateError):
+        again.result()
+    endpoint.tag_send(b"87654321", 2).wait()
+    assert again.wait() == (8, 2)
+
+
+def test_a_request_that_somebody_holds_keeps_its_result(worker, endpoint):
+    into = bytearray(8)
+    held = []
+    for tag in range(20):
+        endpoint.tag_send(b"12345678", tag).wait()
+        held.append(worker.tag_recv(into, tag))
+        held[-1].wait()
+    assert [r.result() for r in held] == [(8, tag) for tag in range(20)]
+
+
+def test_weak_references_end_with_the_request(worker, endpoint):
+    endpoint.tag_send(b"1", 1).wait()
+    request = worker.tag_recv(bytearray(1), 1)
+    request.wait()
+    seen = []
+    reference = weakref.ref(request, seen.append)
+    del request
+    assert reference() is None
+    assert seen == [reference]
+
+
+def test_the_last_request_may_be_the_last_to_hold_the_worker(context):
+    worker = weft.Worker(context)
+    gone = weakref.ref(worker)
+    endpoint = worker.connect(worker.address)
+    endpoint.tag_send(b"1", 1).wait()
+    request = worker.tag_recv(bytearray(1), 1)
+    request.wait()
+    del worker, endpoint
+    assert gone() is not None
+    del request
+    gc.collect()
+    assert gone() is None
+
+
+# ---- the quicker door, and the one behind it --------------------------------------------------------------------
+
+
+def test_keywords_and_positions_mean_the_same(worker, endpoint):
+    into = bytearray(1)
+    endpoint.tag_send(b"1", tag=1).wait(timeout=5)
+    assert worker.tag_recv(buffer=into, tag=1).wait(5) == (1, 1)
+    endpoint.tag_send(buffer=b"2", tag=0xF1).wait(None)
+    assert worker.tag_recv(into, 1, mask=0xF).wait() == (1, 0xF1)
+    endpoint.tag_send(b"3", 0xF1).wait()
+    assert worker.tag_recv(into, 1, 0xF).wait() == (1, 0xF1)
+    endpoint.tag_send(b"4", 2**64 - 1).wait()
+    assert worker.tag_recv(into, 2**64 - 1).wait() == (1, 2**64 - 1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda w, e: e.tag_send(),
+        lambda w, e: e.tag_send(b""),
+        lambda w, e: e.tag_send(b"", "x"),
+        lambda w, e: e.tag_send(b"", -1),
+        lambda w, e: e.tag_send(b"", 2**64),
+        lambda w, e: e.tag_send(b"", 1, 2),
+        lambda w, e: e.tag_send(b"", 1, colour=2),
+        lambda w, e: w.tag_recv(bytearray(1), 1, 2**64),
+        lambda w, e: w.tag_recv(*range(40)),
+        lambda w, e: weft.Endpoint.tag_send(w, b"", 1),
+        lambda w, e: weft.Request.wait(w),
+    ],
+)
+def test_wrong_arguments_are_type_errors(worker, endpoint, call):
+    with pytest.raises(TypeError):
+        call(worker, endpoint)
