@@ -17,7 +17,10 @@ struct Buffer {
     /// Export `object`, or raise the exception that says why it cannot be used; nothing is then held.
     void acquire(nb::handle object, bool writable, const char *op);
     void release() noexcept {
-        if (view.obj) PyBuffer_Release(&view);
+        if (!view.obj) return;
+        PyBuffer_Release(&view);
+        view.buf = nullptr;  // the request around this may be used again
+        view.len = 0;
     }
     void *data() const noexcept { return view.buf; }
     size_t nbytes() const noexcept { return size_t(view.len); }
