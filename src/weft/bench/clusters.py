@@ -191,6 +191,13 @@ def take_transfers(dask_worker: Any) -> list[dict[str, Any]]:
     return taken
 
 
+def read_borrowed() -> int:
+    """Ask weft how many bytes this process has received without a copy, so far; runs in the worker."""
+    from weft import _native
+
+    return _native.pool_statistics()["borrowed_total_nbytes"]
+
+
 def read_lanes() -> dict[str, list[str]]:
     """Ask weft which lanes this process's connections use; runs in the worker."""
     from weft.dask import lanes

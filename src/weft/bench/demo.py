@@ -25,7 +25,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from weft.bench import report
-from weft.bench.clusters import WORKERS, Cluster, DemoError, idle_cpu, named, running, take_transfers
+from weft.bench.clusters import (
+    WORKERS,
+    Cluster,
+    DemoError,
+    idle_cpu,
+    named,
+    read_borrowed,
+    running,
+    take_transfers,
+)
 from weft.bench.environment import collect
 
 if TYPE_CHECKING:
@@ -163,11 +172,13 @@ def _round(cluster: Cluster, workload: Workload, expected: Any, timeout: float) 
     with named(f"{where}: inputs not ready", timeout):
         inputs = workload.prepare(client, cluster.workers, timeout)
         client.run(take_transfers)
+        before = sum(client.run(read_borrowed).values())
     with named(f"{where} did not finish", timeout):
         begin = time.perf_counter()
         computed = workload.compute(client, inputs, timeout)
         wall_s = time.perf_counter() - begin
         taken = client.run(take_transfers)
+        lent_nbytes = sum(client.run(read_borrowed).values()) - before
         result = workload.result(client, computed, timeout)
     # A nanny replaces a worker that died, and the work goes on; but it is not the same work any more.
     if set(taken) != set(cluster.workers):
@@ -178,7 +189,7 @@ def _round(cluster: Cluster, workload: Workload, expected: Any, timeout: float) 
         for receiver, entries in taken.items()
         for t in entries
     ]
-    return report.Round(wall_s, transfers, workload.difference(result, expected))
+    return report.Round(wall_s, transfers, workload.difference(result, expected), lent_nbytes)
 
 
 def _measure(args: argparse.Namespace, errors: Console) -> dict[str, Any]:

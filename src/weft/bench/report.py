@@ -37,11 +37,15 @@ class Transfer(NamedTuple):
 
 
 class Round(NamedTuple):
-    """One run of a workload; `difference` says what was wrong with the result, empty if nothing."""
+    """One run of a workload; `difference` says what was wrong with the result, empty if nothing.
+
+    `lent_nbytes` of what the workers received was not copied to them, but lent.
+    """
 
     wall_s: float
     transfers: list[Transfer]
     difference: str
+    lent_nbytes: int = 0
 
 
 def entry(
@@ -108,6 +112,7 @@ def entry(
         "input_nbytes": nbytes,
         "throughput_Bps": [nbytes / r.wall_s for r in rounds],
         "moved_nbytes": [sum(t.nbytes for t in r.transfers) for r in rounds],
+        "lent_nbytes": [r.lent_nbytes for r in rounds],
         "p2p_Bps": _quartiles(counted),
         "p2p_q50_Bps_by_round": by_round,
         "p2p_min_nbytes": least,
@@ -256,6 +261,7 @@ def _print_entry(e: Mapping[str, Any], console: Console) -> None:
             ("Lanes", ", ".join(e["lanes"]) or "not reported"),
             ("Data processed", format_nbytes(e["input_nbytes"])),
             ("Data moved per round", format_nbytes(statistics.median(e["moved_nbytes"]))),
+            ("of that, lent uncopied", format_nbytes(statistics.median(e["lent_nbytes"]))),
             ("Number of workers", str(len(e["workers"]))),
             ("Result", "correct" if e["correct"] else f"WRONG: {e['difference']}"),
         ]
