@@ -4,7 +4,9 @@
 import contextlib
 import gc
 import os
+import threading
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -50,11 +52,6 @@ for command in sys.stdin:
             lowest_free = os.dup(0)
             os.close(lowest_free)
             resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free,) * 2)
-    elif word == "try":
-        try:
-            peer.recv().wait(20)
-        except weft.Error as e:
-            print(type(e).__name__, e, flush=True)
 """
 
 
@@ -335,10 +332,50 @@ def test_a_reader_without_room_for_a_mapping_gets_a_copy(reader):
     until(lambda: pinned() == 0, reader.peer)
 
 
-def test_a_reader_out_of_descriptors_names_it(reader):
+def test_a_reader_out_of_descriptors_gets_a_copy(reader):
+    reader.take(reader.peer.send(b"x" * MIB))  # makes the segment of its own pool
     reader.ask("limit files")
-    answer = reader.take(reader.peer.lend(pooled(4 * MIB, 3)), "try")
-    assert answer.startswith("NoMemoryError")
-    assert "open files" in answer
-    with pytest.raises(weft.PeerLostError):
-        reader.peer.recv().wait(20)
+    for _ in range(2):
+        array = pooled(MIB, 3)
+        assert reader.take(reader.peer.lend(array)) == f"{3 * MIB} 0"
+    assert reader.peer.lent_nbytes == (0, 0)
+    assert pinned() == 0
+
+
+BUSY = """
+import sys, zlib
+import numpy as np, weft
+peer = weft.connect(sys.argv[1]).open()
+with weft.arrays_in_pool():
+    rng = np.random.default_rng(int(sys.argv[2]))
+    while True:
+        array = rng.integers(0, 255, int(rng.integers(1, 3_000_000)), "u1")
+        peer.send_frames([zlib.crc32(array).to_bytes(4, "little"), array], lend=True).wait(20)
+        crc, array = peer.recv_frames().wait(20)
+        assert zlib.crc32(array).to_bytes(4, "little") == bytes(crc)
+"""
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("WEFT_TEST_KILLS", "12"))))
+def test_a_kill_at_any_moment(spawn, seed):
+    """Whatever arrived is right, also after the death of its lender; whatever was lent comes back."""
+    random = np.random.default_rng(seed)
+    with weft.listen("127.0.0.1:0") as listener:
+        victim = spawn(BUSY, listener.address, str(seed))
+        peer = listener.accept(20)
+    killer = threading.Timer(float(random.uniform(0, 0.2)), victim.kill, kwargs={"reap": False})
+    killer.start()
+    kept = []
+    with pytest.raises(weft.PeerLostError), weft.arrays_in_pool():
+        for i in range(1_000_000):
+            crc, array = peer.recv_frames().wait(20)
+            kept = [*kept[-20:], (crc, array)]
+            answer = random.integers(0, 255, int(random.integers(1, 3_000_000)), "u1")
+            peer.send_frames([zlib.crc32(answer).to_bytes(4, "little"), answer], lend=True).wait(20)
+            assert i < 999_999
+    killer.join()
+    for crc, array in kept:
+        assert zlib.crc32(array).to_bytes(4, "little") == bytes(crc)
+    answer = None
+    until(lambda: pinned() == 0)
+    peer.abort()

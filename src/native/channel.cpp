@@ -36,6 +36,13 @@ void Link::lose(const std::string &reason) noexcept {
     release();
 }
 
+bool Link::hear() noexcept {
+    bool there = side->read();
+    if (side->answered())
+        for (Channel *channel : std::unordered_set<Channel *>(channels)) channel->post_queue();
+    return there;
+}
+
 void Link::release() noexcept {
     if (fd >= 0) {
         epoll_ctl(worker->epoll_fd, EPOLL_CTL_DEL, fd, nullptr);
@@ -114,6 +121,7 @@ nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
 void Channel::find_lendable(Request *r) noexcept {
     if (!link->side || fault) return;
     Side::sweep();
+    if (link->side->wants_reading()) link->hear();  // its end is noticed in the next wait
     Parts &parts = *r->parts;
     size_t header_nbytes = sizeof(Wire) + 8 * parts.buffers.size();
     for (size_t i = 0; i < parts.buffers.size(); ++i) {
@@ -122,12 +130,30 @@ void Channel::find_lendable(Request *r) noexcept {
         Pin pin = Pool::pin(buffer.data(), buffer.nbytes());
         header_nbytes += sizeof(Lent);
         if (header_nbytes > max_header_nbytes) return;
-        if (!pin || !link->side->hand_over(pin)) continue;
+        if (!pin) continue;
+        auto handed = link->side->hand_over(pin);
+        if (handed != Side::Handed::sent && handed != Side::Handed::taken) continue;
         parts.pins.resize(parts.buffers.size());
         parts.pins[i] = std::move(pin);
         parts.lent_nbytes += buffer.nbytes();
         r->nbytes -= buffer.nbytes();
     }
+}
+
+// Whether the other side has every segment that `r` would lend from; what it refused travels through UCX.
+bool Channel::may_lend(Request *r) noexcept {
+    if (!r->parts) return true;
+    Parts &parts = *r->parts;
+    for (size_t i = 0; i < parts.pins.size(); ++i) {
+        if (!parts.pins[i]) continue;
+        auto handed = link->side->hand_over(parts.pins[i]);
+        if (handed == Side::Handed::sent) return false;
+        if (handed == Side::Handed::taken) continue;
+        parts.pins[i] = Pin();
+        parts.lent_nbytes -= parts.buffers[i].nbytes();
+        r->nbytes += parts.buffers[i].nbytes();
+    }
+    return true;
 }
 
 nb::object Channel::queue_or_post(nb::object request, Request *r) {
@@ -136,7 +162,7 @@ nb::object Channel::queue_or_post(nb::object request, Request *r) {
         r->complete_now(UCS_OK);
         return request;
     }
-    if (queue.empty() && may_send(r)) {
+    if (queue.empty() && may_lend(r) && may_send(r)) {
         post(r);
     } else {
         r->hold();
@@ -206,7 +232,7 @@ void Channel::post(Request *r) noexcept {
 }
 
 void Channel::post_queue() noexcept {
-    while (!queue.empty() && may_send(queue.front())) {
+    while (!queue.empty() && may_lend(queue.front()) && may_send(queue.front())) {
         Request *r = queue.front();
         queue.pop_front();
         post(r);

@@ -34,6 +34,8 @@ struct Link {
     std::string name;              // of the peer, for people
     std::unordered_set<Channel *> channels;
 
+    /// Take what came over the side channel. False: the other side is gone.
+    bool hear() noexcept;
     /// The other side is gone: end every channel, force the endpoint closed, close the socket.
     void lose(const std::string &reason) noexcept;
     void release() noexcept;
@@ -79,6 +81,8 @@ struct Channel : std::enable_shared_from_this<Channel> {
     nb::object close(PyObject *owner);
     void abort(const char *error, const std::string &reason, bool tell) noexcept;
     void lose(const std::shared_ptr<const Fault> &why) noexcept;
+    /// Send what may be sent by now.
+    void post_queue() noexcept;
     bool withdraw(Request *request) noexcept;
     void return_message(std::unique_ptr<Message> message) noexcept;
 
@@ -88,10 +92,10 @@ struct Channel : std::enable_shared_from_this<Channel> {
 
   private:
     bool may_send(const Request *request) const noexcept;
+    bool may_lend(Request *request) noexcept;
     void find_lendable(Request *request) noexcept;
     nb::object queue_or_post(nb::object object, Request *request);
     void post(Request *request) noexcept;
-    void post_queue() noexcept;
     void tell(uint16_t kind, uint64_t number) noexcept;
     void accept(Message *message) noexcept;
     void answer() noexcept;

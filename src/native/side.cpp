@@ -11,12 +11,6 @@
 #include <algorithm>
 #include <cstring>
 
-/// What goes over the socket, always whole: a stream socket takes 16 B at once or not at all.
-struct Side::Record {
-    enum Kind : uint64_t { segment_handed = 1, segment_dropped, lease_over, goodbye_said };
-    uint64_t kind, value;
-};
-
 namespace {
 
 std::mutex retired_mutex;
@@ -83,30 +77,45 @@ bool Side::read() noexcept {
             leases.clear();
             break;
         }
-        for (size_t i = 0; i < size_t(n) / sizeof(Record); ++i) switch (records[i].kind) {
-                case Record::segment_handed: take_descriptor(records[i].value, std::exchange(descriptor, -1)); break;
-                case Record::segment_dropped:
-                    if (auto it = segments.find(records[i].value); it != segments.end()) {
-                        close(it->second.fd);
-                        segments.erase(it);
-                    }
-                    break;
-                case Record::lease_over: leases.erase(records[i].value); break;
-                case Record::goodbye_said: goodbye = true; break;
-            }
+        for (size_t i = 0; i < size_t(n) / sizeof(Record); ++i) hear(records[i], descriptor);
         if (descriptor >= 0) close(descriptor);
     }
     flush();
+    unread_leases = 0;
     return !gone && !goodbye;
 }
 
-// Return leases, as many at once as there are.
+// A descriptor comes with the only record of its kind in a batch, and is taken with it.
+void Side::hear(const Record &record, int &descriptor) noexcept {
+    switch (record.kind) {
+        case Record::segment_handed: take_descriptor(record.value, std::exchange(descriptor, -1)); break;
+        case Record::segment_taken:
+        case Record::segment_refused:
+            if (auto it = handed.find(record.value); it != handed.end())
+                it->second = record.kind == Record::segment_taken ? Handed::taken : Handed::refused;
+            has_answered = true;
+            break;
+        case Record::segment_dropped:
+            if (auto it = segments.find(record.value); it != segments.end()) {
+                close(it->second.fd);
+                segments.erase(it);
+            }
+            break;
+        case Record::lease_over: leases.erase(record.value); break;
+        case Record::goodbye_said: goodbye = true; break;
+    }
+}
+
+void Side::tell(const Record &record) noexcept {
+    backlog.push_back(record);
+    flush();
+}
+
+// As many at once as there are; the order does not matter.
 void Side::flush() noexcept {
     while (!backlog.empty()) {
-        Record records[batch];
         size_t count = std::min(backlog.size(), batch);
-        for (size_t i = 0; i < count; ++i) records[i] = {Record::lease_over, backlog[backlog.size() - 1 - i]};
-        if (!send(records, count, -1)) break;
+        if (!send(&backlog[backlog.size() - count], count, -1)) break;
         backlog.resize(backlog.size() - count);
     }
     if (full != backlog.empty() || epoll_fd < 0) return;
@@ -142,14 +151,25 @@ void Side::sweep() noexcept {
 
 // ---- the lender -------------------------------------------------------------------------------------------
 
-bool Side::hand_over(const Pin &pin) noexcept {
+Side::Handed Side::hand_over(const Pin &pin) noexcept {
     std::lock_guard lock(mutex);
     forget_dropped();
-    if (handed.count(pin.id())) return true;
+    auto [it, fresh] = handed.insert({pin.id(), Handed::no});
+    if (it->second != Handed::no) return it->second;
     Record record{Record::segment_handed, pin.id()};
-    if (!send(&record, 1, pin.fd())) return false;
-    handed.insert(pin.id());
-    return true;
+    if (send(&record, 1, pin.fd())) it->second = Handed::sent;
+    return it->second;
+}
+
+// Who only lends, and never waits, would let the socket fill up with what comes back.
+bool Side::wants_reading() noexcept {
+    std::lock_guard lock(mutex);
+    return unread_leases >= batch;
+}
+
+bool Side::answered() noexcept {
+    std::lock_guard lock(mutex);
+    return std::exchange(has_answered, false);
 }
 
 // The other side may close its descriptors of segments that are no more.
@@ -157,11 +177,11 @@ void Side::forget_dropped() noexcept {
     uint64_t now = Pool::dropped();
     if (now == dropped_seen) return;
     for (auto it = handed.begin(); it != handed.end();) {
-        if (Pool::exists(*it)) {
+        if (Pool::exists(it->first)) {
             ++it;
             continue;
         }
-        Record record{Record::segment_dropped, *it};
+        Record record{Record::segment_dropped, it->first};
         if (!send(&record, 1, -1)) return;
         it = handed.erase(it);
     }
@@ -170,8 +190,7 @@ void Side::forget_dropped() noexcept {
 
 Lent Side::lend(Pin &&pin) noexcept {
     std::lock_guard lock(mutex);
-    // Who only lends, and never waits, would let the socket fill up with what comes back.
-    if (next_lease % batch == 0) read();
+    ++unread_leases;
     Lent lent{pin.id(), pin.offset, next_lease++};
     leases.emplace(lent.lease, std::move(pin));
     return lent;
@@ -181,24 +200,20 @@ Lent Side::lend(Pin &&pin) noexcept {
 
 // Nothing may ever shorten the file under a mapping: that would be a SIGBUS.
 void Side::take_descriptor(uint64_t id, int descriptor) noexcept {
-    if (descriptor < 0) return;
     struct stat status;
-    int seals = fcntl(descriptor, F_GET_SEALS);
+    int seals = descriptor < 0 ? -1 : fcntl(descriptor, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(descriptor, &status) != 0 || segments.count(id)) {
-        close(descriptor);
-        return;
+        if (descriptor >= 0) close(descriptor);
+        return tell({Record::segment_refused, id});
     }
     segments.insert({id, {descriptor, size_t(status.st_size)}});
+    tell({Record::segment_taken, id});
 }
 
 Block Side::borrow(const Lent &lent, size_t nbytes) noexcept {
     Block block;
     std::lock_guard lock(mutex);
     auto found = segments.find(lent.segment);
-    if (found == segments.end()) {
-        read();
-        found = segments.find(lent.segment);
-    }
     if (found == segments.end() || !nbytes || lent.offset > found->second.nbytes ||
         nbytes > found->second.nbytes - lent.offset)
         return block;
@@ -225,8 +240,7 @@ Block Side::borrow(const Lent &lent, size_t nbytes) noexcept {
 
 void Side::give_back(uint64_t lease) noexcept {
     std::lock_guard lock(mutex);
-    backlog.push_back(lease);
-    flush();
+    tell({Record::lease_over, lease});
 }
 
 Loan::~Loan() {

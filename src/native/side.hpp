@@ -2,7 +2,8 @@
 // Beside UCX: the Unix socket between two processes of one host, over which memory is lent.
 //
 // A block of the pool need not be copied to reach a process of the same host: its segment's descriptor is handed
-// over once, and a message then says where in it the data lies. The borrower maps the pages copy-on-write: what
+// over once, and when the other side has said that it could take it (descriptors are few), a message says where in
+// it the data lies. The borrower maps the pages copy-on-write: what
 // it writes stays its own. The lender pins the block until the borrower's mapping is gone and it says so, in a
 // record over this socket, from whatever thread let go. What a dead borrower had is taken back at once; the
 // mapping of a dead lender's pages stays.
@@ -14,7 +15,6 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "pool.hpp"
@@ -34,8 +34,13 @@ class Side : public std::enable_shared_from_this<Side> {
     int fd() const noexcept { return socket; }
 
     // The lender's half.
-    /// Hand over the segment's descriptor, if that was not done before. False: the socket has no room.
-    bool hand_over(const Pin &pin) noexcept;
+    enum class Handed : uint8_t { no, sent, taken, refused };
+    /// Hand over the segment's descriptor, if that was not done before; `no`: the socket has no room.
+    Handed hand_over(const Pin &pin) noexcept;
+    /// So many leases were given since the last look that what comes back should be read.
+    bool wants_reading() noexcept;
+    /// Whether the other side has answered for a segment since this was asked last.
+    bool answered() noexcept;
     /// Lend what is pinned, until the other side returns it.
     Lent lend(Pin &&pin) noexcept;
 
@@ -57,9 +62,22 @@ class Side : public std::enable_shared_from_this<Side> {
         int fd;
         size_t nbytes;
     };
-    struct Record;
+    /// What goes over the socket, always whole: a stream socket takes so little at once or not at all.
+    struct Record {
+        enum Kind : uint64_t {
+            segment_handed = 1,
+            segment_taken,
+            segment_refused,
+            segment_dropped,
+            lease_over,
+            goodbye_said
+        };
+        uint64_t kind, value;
+    };
 
     bool send(const Record *records, size_t count, int descriptor) noexcept;
+    void tell(const Record &record) noexcept;
+    void hear(const Record &record, int &descriptor) noexcept;
     void flush() noexcept;
     void forget_dropped() noexcept;
     void take_descriptor(uint64_t segment, int descriptor) noexcept;
@@ -72,12 +90,13 @@ class Side : public std::enable_shared_from_this<Side> {
     bool goodbye = false;  // its link is
     // Lender.
     std::unordered_map<uint64_t, Pin> leases;
-    std::unordered_set<uint64_t> handed;  // segments whose descriptor the other side has
-    uint64_t next_lease = 1, dropped_seen = 0;
+    std::unordered_map<uint64_t, Handed> handed;  // by segment
+    uint64_t next_lease = 1, unread_leases = 0, dropped_seen = 0;
+    bool has_answered = false;
     // Borrower.
     std::unordered_map<uint64_t, Borrowed> segments;
     size_t loans = 0;
-    std::vector<uint64_t> backlog;  // leases that the socket had no room to return
+    std::vector<Record> backlog;  // what the socket had no room for
 
     friend struct Loan;
 };

@@ -78,7 +78,7 @@ bool Worker::check_sockets(int timeout_ms) {
         if (events[i].data.u64 & 1)
             heat(reinterpret_cast<Engine *>(events[i].data.u64 & ~uint64_t(1)));
         else if (Link *link = static_cast<Link *>(events[i].data.ptr);
-                 (link->side && !link->side->read()) || events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+                 (link->side && !link->hear()) || events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
             gone.push_back(link);
     if (!gone.empty()) {
         // Deliver what arrived before the end: it lies in this process's own queues.
