@@ -77,15 +77,36 @@ def test_where_results_are_born(client: Client, kind: str) -> None:
         assert np.array_equal(np.asarray(arrived), np.asarray(value))
 
 
-class Keeper:
-    def make(self) -> np.ndarray:
-        return np.arange(N)
+class Counter:
+    def __init__(self) -> None:
+        self.array = np.zeros(N)
+
+    def where(self) -> bool:
+        return _native.pool_statistics()["live_nbytes"] >= self.array.nbytes
+
+    def state(self) -> np.ndarray:
+        return self.array
+
+    def add(self) -> None:
+        self.array += 1
 
 
-def test_what_an_actor_makes(client: Client) -> None:
-    """Actors run in executor threads that get no copy of the worker's context."""
-    actor = client.submit(Keeper, actor=True).result()
-    assert (actor.make().result() == np.arange(N)).all()
+def test_what_an_actor_returns_is_a_copy_of_its_state(client: Client) -> None:
+    here, there = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    actor = client.submit(Counter, actor=True, workers=[here]).result()
+    assert actor.where().result()  # it could be lent
+    states = []
+    for _ in range(3):
+        states.append(actor.state().result())
+        actor.add().result()
+    assert [set(state.tolist()) for state in states] == [{0.0}, {1.0}, {2.0}]
+
+    def ask(actor: Any) -> list[np.ndarray]:
+        before = actor.state().result()
+        actor.add().result()
+        return [float(before.min()), float(before.max())]
+
+    assert client.submit(ask, actor, workers=[there]).result() == [3.0, 3.0]
 
 
 def change(array: np.ndarray) -> int:

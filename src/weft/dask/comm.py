@@ -95,8 +95,7 @@ class UCX(Comm):  # type: ignore[misc]
             frame_split_size=_WHOLE,
         )
         try:
-            # Dask holds results immutable, and what it sends is a result.
-            await self._peer.send_frames(frames, lend=self._lend)
+            await self._peer.send_frames(frames, lend=self._lend and _carries_results(msg))
         except (PeerLostError, ClosedError) as e:
             self.abort()
             raise CommClosedError(f"{self!r}: {e}") from e
@@ -123,6 +122,14 @@ class UCX(Comm):  # type: ignore[misc]
 
     def closed(self) -> bool:
         return self._peer.closed or self._peer.ended
+
+
+def _carries_results(msg: Any) -> bool:
+    """Tell a worker's answer to ``get_data``: results of tasks, which Dask holds immutable.
+
+    Nothing else may be lent: what an actor's method returns is often a part of its state, which it goes on to change.
+    """
+    return type(msg) is dict and msg.get("status") == "OK" and "data" in msg
 
 
 def _refuse_encryption(address: str, connection_args: dict[str, Any]) -> None:
