@@ -9,7 +9,7 @@ release that is installed, or a bare git directory, of which REV is taken. Only 
 ``check_*`` functions with one address; each is run with both schemes, and one line says how it went. The status is
 1 if ucx fails one that tcp passes, 2 if nothing could be run.
 
-The checks are distributed's (BSD-3-Clause) and none of their text is here. ``tests/dask/test_comm.py`` is the
+The checks are distributed's (BSD-3-Clause) and none of their text is here. ``tests/dask/test_comm_*.py`` is the
 project's own and goes further.
 """
 

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Clusters over ``ucx://`` for the tests that need one, and who works in them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from distributed import Client, LocalCluster
+
+TIMEOUT_S = 30
+
+
+@contextlib.contextmanager
+def local_cluster(**kwargs: Any) -> Iterator[LocalCluster]:
+    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with LocalCluster(protocol="ucx", **(options | kwargs)) as cluster:
+        yield cluster
+
+
+def workers_of(client: Client) -> list[str]:
+    return sorted(client.scheduler_info(n_workers=-1)["workers"])
