@@ -270,7 +270,7 @@ def test_a_lender_that_closes_its_worker_keeps_what_is_lent(spawn):
             others = [np.full(1 << 20, 9, "u1") for _ in range(300)]
         print("pinned", _native.pool_statistics()["pinned_nbytes"], flush=True)
         sys.stdin.readline()
-        w = weft.Worker(weft.Context({"TLS": "self"}))
+        w = weft.Worker(weft.Context({"TLS": "posix,self"}))
         w.close()
         print("pinned", _native.pool_statistics()["pinned_nbytes"], flush=True)
     """
