@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -55,16 +56,21 @@ def is_loopback(host: str) -> bool:
 
 
 def outward(family: socket.AddressFamily) -> str:
-    """Return this host's address on the way out, or the loopback where there is none. Sends nothing."""
-    target, fallback = (
+    """Return this host's address on the way out, else that of a device that is up, else the loopback. Sends nothing."""
+    target, loopback = (
         ("2001:db8::1", "::1") if family == socket.AF_INET6 else ("192.0.2.1", "127.0.0.1")
     )  # documentation nets: routed like any other, never answered
-    with socket.socket(family, socket.SOCK_DGRAM) as s:
-        try:
-            s.connect((target, 9))
-            return str(s.getsockname()[0])
-        except OSError:
-            return fallback
+    with socket.socket(family, socket.SOCK_DGRAM) as s, contextlib.suppress(OSError):
+        s.connect((target, 9))
+        return str(s.getsockname()[0])
+    up = {device for device, state in psutil.net_if_stats().items() if state.isup}
+    for device, addresses in psutil.net_if_addrs().items():
+        for entry in addresses:
+            if device not in up or entry.family != family or is_loopback(entry.address):
+                continue
+            if not ipaddress.ip_address(entry.address.partition("%")[0]).is_link_local:
+                return str(entry.address)
+    return loopback
 
 
 def device_of(host: str) -> str | None:

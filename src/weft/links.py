@@ -69,12 +69,15 @@ class Lan:
                 f"{self.host}: the peer shares this loopback but not this user or Unix sockets, so shared memory cannot"
                 " be used; set UCX_TLS=tcp,self,posix on both sides to let UCX listen on the loopback"
             )
-        if "UCX_NET_DEVICES" in os.environ:
-            return {}
-        device = device_of(self.host)
-        if device is None:
-            raise UnreachableError(f"{self.host}: no network device of this host has this address")
-        return {"NET_DEVICES": ",".join([device, *infiniband_ports()])}
+        # Containers may share /dev/shm and yet be two hosts: posix would be chosen, and its wake-ups, which go over
+        # abstract Unix sockets, would not arrive.
+        settings = {} if asked else {"TLS": "^posix,sysv,cma"}
+        if "UCX_NET_DEVICES" not in os.environ:
+            device = device_of(self.host)
+            if device is None:
+                raise UnreachableError(f"{self.host}: no network device of this host has this address")
+            settings["NET_DEVICES"] = ",".join([device, *infiniband_ports()])
+        return settings
 
 
 class Link:

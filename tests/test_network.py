@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Connections between two hosts: two network namespaces, joined by a veth pair, with a process in each.
+
+Abstract Unix sockets belong to a network namespace, so neither side can prove that it is on the other's host. The
+processes have IPC namespaces of their own too, because UCX takes those who share one for neighbours. What only looks
+alike here stays alike: processor, clock, user. A child ends itself after `WATCHDOG_S`: no line is awaited for ever.
+"""
+
+import contextlib
+import ipaddress
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+WATCHDOG_S = 50
+#: In place of weft.drive's 60 s. Below 10 the count of keepalive probes is 0, which the kernel refuses.
+VANISHED_AFTER_S = 10
+#: The kernel's keepalive timer runs in steps, and two cores run all that is here.
+MARGIN_S = 5
+
+PREAMBLE = f"""
+import asyncio, faulthandler, functools, itertools, os, sys, time
+faulthandler.dump_traceback_later({WATCHDOG_S}, exit=True)
+import numpy as np
+import weft, weft.drive
+say = functools.partial(print, flush=True)
+def meet(role, address):
+    if role == "connect":
+        return weft.connect(address, timeout=10).open()
+    with weft.listen(address) as listener:
+        say(listener.address)
+        return listener.accept(20)
+"""
+
+
+def ip(*arguments):
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=10)
+    if done.returncode != 0:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Host:
+    """One side: its namespace, its device and addresses there, and processes in it."""
+
+    def __init__(self, letter, number, spawn):
+        self.name = f"weft-{os.getpid()}-{letter}"
+        self.device = f"weft{os.getpid()}{letter}"  # 15 characters at most
+        self.ipv4, self.ipv6 = f"10.77.0.{number}", f"fd77::{number}"
+        self._spawn = spawn
+
+    def ip(self, *arguments):
+        return ip("-n", self.name, *arguments)
+
+    def python(self, code, *arguments, own_ipc=True):
+        """Run `code` here. The child turns into `ip`, and that into Python: one process id, one pair of pipes."""
+        return self._spawn(
+            "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])",
+            *("ip", "netns", "exec", self.name, *(["unshare", "--ipc"] if own_ipc else [])),
+            *(sys.executable, "-c", PREAMBLE + code, *map(str, arguments)),
+            env={"UCX_LOG_FILE": "stderr"},  # its errors would come between the lines
+        )
+
+
+@pytest.fixture
+def undo():
+    """What is to be done at the end, after `spawn` has ended the children."""
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def hosts(undo, spawn):
+    """Two hosts, joined by a cable."""
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    a, b = Host("a", 1, spawn), Host("b", 2, spawn)
+    try:
+        for host in (a, b):
+            ip("netns", "add", host.name)
+            undo.callback(ip, "netns", "del", host.name)
+        # Made where they belong: nothing ever appears in the namespace of the tests.
+        ip("link", "add", a.device, "netns", a.name, "type", "veth", "peer", "name", b.device, "netns", b.name)
+        for host in (a, b):
+            host.ip("addr", "add", f"{host.ipv4}/24", "dev", host.device)
+            host.ip("addr", "add", f"{host.ipv6}/64", "dev", host.device, "nodad")
+            host.ip("link", "set", "lo", "up")
+            host.ip("link", "set", host.device, "up")
+            ip("netns", "exec", host.name, "unshare", "--ipc", "true")
+    except OSError as e:
+        pytest.skip(f"no network namespaces here (they take iproute2 and util-linux): {e}")
+    until = time.monotonic() + 10
+    for host in (a, b):  # the kernel declares it up in its own time, and UCX takes no device before
+        while "state UP" not in host.ip("link", "show", host.device):
+            assert time.monotonic() < until, f"{host.device} does not come up"
+    return a, b
+
+
+ECHO = """
+with meet("listen", sys.argv[1]) as peer:
+    say(peer.same_host, *peer.transports)
+    try:
+        while True:
+            peer.send(peer.recv().wait(20)).wait(20)
+    except weft.PeerClosedError:
+        say("goodbye")
+"""
+
+CALLER = """
+async def main():
+    async with asyncio.timeout(40), weft.connect(sys.argv[1], timeout=10) as peer:
+        say(peer.same_host, *peer.transports)
+        for nbytes in map(int, sys.argv[2:]):
+            data = os.urandom(nbytes)
+            sent = peer.send(data)
+            assert bytes(await peer.recv()) == data, f"{nbytes} B came back changed"
+            await sent
+            say(nbytes)
+        await asyncio.to_thread(sys.stdin.readline)
+asyncio.run(main())
+"""
+
+
+def bound(host, family):
+    return f"[{host.ipv6}]:0" if "IPv6" in family else f"{host.ipv4}:0"
+
+
+@pytest.mark.parametrize("family", ["IPv4", "IPv6", "IPv6 alone"])
+def test_messages_both_ways(hosts, family):
+    """The listener blocks, the caller is in a loop."""
+    a, b = hosts
+    if family == "IPv6 alone":
+        for host in hosts:
+            host.ip("addr", "del", f"{host.ipv4}/24", "dev", host.device)
+    listening = a.python(ECHO, bound(a, family))
+    sizes = [8, 1 << 20, 64 << 20]
+    calling = b.python(CALLER, listening.line(), *sizes)
+    assert (listening.line(), calling.line()) == (f"False tcp/{a.device}", f"False tcp/{b.device}")
+    assert [int(calling.line()) for _ in sizes] == sizes
+    calling.say()
+    assert listening.line() == "goodbye"
+    assert (calling.wait(), listening.wait()) == (0, 0)
+
+
+def test_who_shares_the_ipc_namespace_but_not_the_host_gets_tcp(hosts):
+    """As two containers with ``--ipc=host`` do."""
+    a, b = hosts
+    listening = a.python(ECHO, bound(a, "IPv4"), own_ipc=False)
+    calling = b.python(CALLER, listening.line(), own_ipc=False)
+    assert (listening.line(), calling.line()) == (f"False tcp/{a.device}", f"False tcp/{b.device}")
+
+
+@pytest.mark.parametrize("wildcard", ["0.0.0.0:0", "[::]:0"])
+@pytest.mark.parametrize("routed", [True, False], ids=["default route", "no route"])
+def test_a_wildcard_tells_an_address_that_the_other_host_can_use(hosts, wildcard, routed):
+    a, b = hosts
+    if routed:
+        a.ip("route", "add", "default", "via", b.ipv4)
+        a.ip("-6", "route", "add", "default", "via", b.ipv6)
+    listening = a.python(ECHO, wildcard)
+    address = listening.line()
+    assert address.rpartition(":")[0].strip("[]") in (a.ipv4, a.ipv6)
+    calling = b.python(CALLER, address, 8)
+    assert [calling.line(), calling.line()] == [f"False tcp/{b.device}", "8"]
+
+
+def listening_at(pid):
+    """All (address, port) pairs at which anybody listens in the namespace of that process."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            local, _, state = line.split()[1:4]
+            if state == "0A":
+                packed, port = local.split(":")
+                words = [bytes.fromhex(packed[i : i + 8])[::-1] for i in range(0, len(packed), 8)]
+                found.add((str(ipaddress.ip_address(b"".join(words))), int(port, 16)))
+    return found
+
+
+@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
+def test_ucx_listens_on_the_device_of_the_connection_only(hosts, family):
+    a, b = hosts
+    a.ip("link", "add", "other0", "type", "veth", "peer", "name", "other1")
+    a.ip("addr", "add", "10.78.0.1/24", "dev", "other0")
+    a.ip("link", "set", "other0", "up")
+    a.ip("link", "set", "other1", "up")
+    listening = a.python(ECHO, bound(a, family))
+    host, _, port = listening.line().rpartition(":")
+    own = (host.strip("[]"), int(port))
+    assert listening_at(listening.pid) == {own}
+    calling = b.python(CALLER, f"{host}:{port}", 8)
+    assert [calling.line(), calling.line()] == [f"False tcp/{b.device}", "8"]
+    ucx = listening_at(listening.pid) - {own}
+    assert ucx
+    assert {address for address, _ in ucx} <= {a.ipv4, a.ipv6}
+    assert {address for address, _ in listening_at(calling.pid)} <= {b.ipv4, b.ipv6}
+
+
+#: One side that works, or waits, until the other is lost; then it tells when, and how each operation ended.
+PARTY = """
+phase, weft.drive.VANISHED_AFTER_S = sys.argv[3], int(sys.argv[4])
+peer = meet(*sys.argv[1:3])
+data = bytes(64 << 20)
+pending = []
+def outcome(operation):
+    try:
+        operation().wait(5)
+    except Exception as e:
+        return type(e).__name__
+try:
+    if phase == "deaf":
+        say("ready")
+        sys.stdin.readline()
+    if phase in ("idle", "unheard"):
+        pending = [peer.recv(), peer.recv()] if phase == "idle" else [peer.send(data) for _ in range(3)]
+        say("ready")
+        pending[-1].wait(30)
+    waiting = [] if phase == "receives" else [peer.recv()]
+    for i in itertools.count():
+        if i == 3:
+            say("ready")
+        pending = [peer.recv() if phase == "receives" else peer.send(data), *waiting]
+        pending[0].wait(30)
+except weft.Error as e:
+    say(time.monotonic(), type(e).__name__)
+later = [lambda: peer.send(b"x"), lambda: peer.send(data), peer.recv, peer.close]
+say(*map(outcome, [(lambda request=request: request) for request in pending] + later))
+peer.abort()
+"""
+
+
+def loss(party):
+    """Return when the party lost the other, by the clock that all processes share; check that all it did failed."""
+    when, error = party.line().split()
+    assert error == "PeerLostError"
+    assert set(party.line().split()) == {"PeerLostError"}
+    assert party.wait() == 0
+    return float(when)
+
+
+@pytest.mark.parametrize("killed", ["listen", "connect"])
+@pytest.mark.parametrize(
+    ("victim", "survivor"), [("idle", "idle"), ("sends", "receives"), ("receives", "sends"), ("deaf", "unheard")]
+)
+def test_sigkill_on_the_other_host(hosts, victim, survivor, killed):
+    a, b = hosts
+    phases = (victim, survivor) if killed == "listen" else (survivor, victim)
+    listening = a.python(PARTY, "listen", bound(a, "IPv4"), phases[0], 60)
+    calling = b.python(PARTY, "connect", listening.line(), phases[1], 60)
+    assert (listening.line(), calling.line()) == ("ready", "ready")
+    dies, lives = (listening, calling) if killed == "listen" else (calling, listening)
+    since = time.monotonic()
+    os.kill(dies.pid, signal.SIGKILL)
+    assert loss(lives) - since < MARGIN_S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phases", [("idle", "idle"), ("sends", "receives")], ids=["idle", "in mid-transfer"])
+def test_a_cable_that_is_pulled_is_noticed_on_both_sides(hosts, phases):
+    a, b = hosts
+    parties = {}
+    for family in ("IPv4", "IPv6"):
+        listening = a.python(PARTY, "listen", bound(a, family), phases[0], VANISHED_AFTER_S)
+        calling = b.python(PARTY, "connect", listening.line(), phases[1], VANISHED_AFTER_S)
+        assert (listening.line(), calling.line()) == ("ready", "ready")
+        parties |= {f"{family}, its own end": listening, f"{family}, the other end": calling}
+    since = time.monotonic()
+    a.ip("link", "set", a.device, "down")
+    lost_s = {name: loss(party) - since for name, party in parties.items()}
+    assert max(lost_s.values()) < VANISHED_AFTER_S + MARGIN_S, lost_s
+
+
+LENDER = """
+with meet(*sys.argv[1:]) as peer, weft.arrays_in_pool():
+    lent = peer.lend(np.full(8 << 20, 3, "u1"))
+    received = peer.recv().wait(20)
+    assert np.frombuffer(received, "u1").sum(dtype="u8") == 3 * (8 << 20)
+    lent.wait(20)
+    peer.lend(received).wait(20)
+    assert peer.recv().wait(20) == received
+    say(*peer.lent_nbytes)
+"""
+
+
+def test_what_is_lent_across_the_network_is_sent(hosts):
+    a, b = hosts
+    listening = a.python(LENDER, "listen", bound(a, "IPv4"))
+    calling = b.python(LENDER, "connect", listening.line())
+    assert (listening.line(), calling.line()) == ("0 0", "0 0")
+    assert (listening.wait(), calling.wait()) == (0, 0)
