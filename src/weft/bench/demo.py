@@ -212,7 +212,7 @@ def _measure(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
             step(f"{workload.name}: {workload.reference_name} in one process")
             expected.append(workload.reference())
         step("idle, no cluster yet")
-        seconds = 1.0 if args.quick else 3.0
+        seconds = 1.0 if args.quick else 5.0
         (alone,) = idle_cpu([os.getpid()], seconds)
         clusters: list[Cluster] = []
         rounds: dict[tuple[str, str], list[report.Round]] = {}
