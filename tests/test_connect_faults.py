@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Making connections that cannot be made: everything that can be wrong with the other side, or with the call."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+import weft
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_nobody_listens():
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(weft.UnreachableError, match=f"connect to {address}: nobody listens there") as caught:
+        weft.connect(address).open()
+    assert isinstance(caught.value, ConnectionError)
+
+    async def main():
+        with pytest.raises(weft.UnreachableError, match="nobody listens"):
+            await weft.connect(address)
+
+    asyncio.run(main())
+
+
+@contextlib.contextmanager
+def stranger(answer):
+    """A TCP server that is no weft listener; `answer` gets each connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        (
+            lambda c: (c.recv(9), c.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
+            weft.HandshakeError,
+            "does not speak weft.*HTTP",
+        ),
+        (lambda c: None, weft.HandshakeError, "closed the socket|socket failed"),
+        (lambda c: c.sendall(b"WEFT\x63\0\x05\0\0\0hello"), weft.HandshakeError, "version 99"),
+        (lambda c: c.sendall(b"WEFT\1\0\xff\xff\xff\x7f"), weft.HandshakeError, "at most"),
+        (lambda c: c.sendall(b"WEFT\1\0\x05\0\0\0hello"), weft.HandshakeError, "JSON"),
+        (lambda c: c.sendall(b"WEFT\1\0\x02\0\0\0[]"), weft.HandshakeError, "not an object"),
+        (lambda c: c.recv(1 << 20) and c.recv(1 << 20), weft.TimedOutError, "no answer within 0.3 s"),
+    ],
+)
+def test_something_else_listens(answer, error, text):
+    with stranger(answer) as address:
+        with pytest.raises(error, match=text):
+            weft.connect(address, timeout=0.3).open()
+
+        async def main():
+            with pytest.raises(error):
+                await weft.connect(address, timeout=0.3)
+
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, b"WEFT", b"WEFT\1\0\x02\0\0\0{}" * 5]
+)
+def test_a_listener_survives_garbage(garbage, caplog):
+    async def main():
+        async def handler(peer):
+            await peer.send(await peer.recv())
+
+        async with weft.listen("127.0.0.1:0", handler) as listener:
+            host, port = listener.address.split(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(garbage)
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+            async with weft.connect(listener.address) as peer:
+                await peer.send(b"legitimate")
+                assert await peer.recv() == b"legitimate"
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_blocking_listener_survives_garbage(spawn, caplog):
+    with weft.listen("127.0.0.1:0") as listener:
+        host, port = listener.address.split(":")
+        with socket.create_connection((host, int(port))) as s:
+            s.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            client = spawn(
+                "import sys, weft\nwith weft.connect(sys.argv[1]) as peer: peer.send(b'x').wait(10)", listener.address
+            )
+            with listener.accept(20) as peer:
+                assert peer.recv().wait(10) == b"x"
+                with pytest.raises(weft.PeerClosedError):
+                    peer.recv().wait(10)
+        assert client.wait() == 0
+    assert "does not speak weft" in caplog.text
+
+
+def test_a_port_in_use():
+    with (
+        weft.listen("127.0.0.1:0") as listener,
+        pytest.raises(weft.AddressError, match="already in use; choose another"),
+    ):
+        weft.listen(listener.address).__enter__()
+
+
+def test_an_address_of_another_host():
+    with pytest.raises(weft.AddressError, match=r"192\.0\.2\.1"):
+        weft.listen("192.0.2.1:0").__enter__()
+
+
+def test_a_name_that_is_none():
+    with pytest.raises(weft.UnreachableError, match="no such host"):
+        weft.connect("no-such-host.invalid:1").open()
+
+
+def test_no_port_and_no_sense():
+    for address in ("127.0.0.1", "", "127.0.0.1:http"):
+        with pytest.raises(weft.InvalidParamError):
+            weft.connect(address)
+
+
+def test_nobody_connects():
+    with weft.listen("127.0.0.1:0") as listener, pytest.raises(weft.TimedOutError, match="nobody connected within"):
+        listener.accept(0.02)
+
+
+def test_the_wrong_face_is_named():
+    async def handler(peer):
+        pass
+
+    with pytest.raises(weft.InvalidParamError, match="accept"):
+        weft.listen("127.0.0.1:0", handler).__enter__()
+
+    async def main():
+        with pytest.raises(weft.InvalidParamError, match="handler"):
+            async with weft.listen("127.0.0.1:0"):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_connect_leaves_nothing(fds):
+    def silent(connection):
+        connection.recv(1 << 16)
+        time.sleep(0.05)
+
+    async def main(address):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(weft.connect(address)._open(), 0.02)
+
+    with stranger(silent) as address:
+        asyncio.run(main(address))
+        before = fds()
+        for _ in range(3):
+            asyncio.run(main(address))
+        for _ in range(500):  # the stranger closes its ends in its own time
+            if fds() <= before:
+                break
+            time.sleep(0.01)
+        assert fds() <= before
+
+
+def test_handlers_end_with_the_listener():
+    ended = []
+
+    async def main():
+        async def handler(peer):
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append(peer)
+
+        async with weft.listen("127.0.0.1:0", handler) as listener:
+            peer = await weft.connect(listener.address)
+            await asyncio.sleep(0.01)
+        assert ended
+        with pytest.raises(weft.PeerLostError):
+            await peer.recv()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_handler_that_raises_aborts_its_peer_only(caplog):
+    async def main():
+        async def handler(peer):
+            if await peer.recv() == b"bad":
+                raise ValueError("on purpose")
+            await peer.send(b"fine")
+            await peer.recv()
+
+        async with weft.listen("127.0.0.1:0", handler) as listener:
+            good, bad = await weft.connect(listener.address), await weft.connect(listener.address)
+            await bad.send(b"bad")
+            with pytest.raises(weft.PeerLostError):
+                await bad.recv()
+            await good.send(b"good")
+            assert await good.recv() == b"fine"
+            good.abort()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    assert "on purpose" in caplog.text
