@@ -8,6 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -31,6 +35,26 @@ void resolve(void *library, const char *symbol, F &function) {
 std::vector<int> &fds_of_parent() {
     static std::vector<int> fds;
     return fds;
+}
+
+// UCX's own words go to stdout, between the lines of whatever the program prints there. UCX_LOG_FILE keeps its say.
+using LogHandler = int (*)(const char *file, unsigned line, const char *function, int level, const void *component,
+                           const char *format, va_list arguments);
+const char *const *log_level_names = nullptr;
+
+int log_to_stderr(const char *file, unsigned line, const char *, int level, const void *, const char *format,
+                  va_list arguments) {
+    char text[1024];
+    vsnprintf(text, sizeof text, format, arguments);
+    const char *name = strrchr(file, '/');
+    dprintf(STDERR_FILENO, "UCX %s %s (%s:%u)\n", log_level_names[level], text, name ? name + 1 : file, line);
+    return 0;  // no other handler
+}
+
+void redirect_log(void *library) {
+    auto push = reinterpret_cast<void (*)(LogHandler)>(dlsym(library, "ucs_log_push_handler"));
+    log_level_names = static_cast<const char *const *>(dlsym(library, "ucs_log_level_names"));
+    if (push && log_level_names && !getenv("UCX_LOG_FILE")) push(log_to_stderr);
 }
 
 void after_fork_in_child() noexcept {
@@ -64,6 +88,7 @@ void bind_library(const std::string &path) {
     WEFT_UCP_FUNCTIONS(X)
 #undef X
     resolve(library, "ucs_status_string", ucx_status_string);
+    redirect_log(library);
     is_bound = true;
     watch_forks();
 }

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""UCX in this process: where its words go."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_ucx_logs_to_stderr_unless_told_where(tmp_path, asked):
+    code = "import weft; weft.ucx_library(); print('mine', flush=True); weft.Worker(weft.Context({'TLS': 'self'}))"
+    env = {**os.environ, "UCX_LOG_LEVEL": "info"}
+    log = tmp_path / "ucx.log"
+    if asked:
+        env["UCX_LOG_FILE"] = str(log)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0
+    assert done.stdout.endswith("mine\n")
+    assert ("UCX INFO" in done.stderr) is not asked
+    assert log.exists() is asked
