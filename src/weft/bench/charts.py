@@ -243,7 +243,17 @@ def _pairs(record: Mapping[str, Any]) -> str:
             lanes = ", ".join(p["lanes"]) or "not reported"
             pair = f"({p['w1']},{p['w2']})"
             rows.append([f"{e['name']}, {e['protocol']}://", pair, *rates, report.format_nbytes(p["nbytes"]), lanes])
-    return '<p class="note">Worker w1 received from worker w2.</p>' + _table(head, rows, range(2, 6))
+    note = f'<p class="note">Worker w1 received from worker w2. {_lent(record)}</p>'
+    return note + _table(head, rows, range(2, 6))
+
+
+def _lent(record: Mapping[str, Any]) -> str:
+    parts = []
+    for e in record["workloads"]:
+        if any(e["lent_nbytes"]):
+            lent, moved = (statistics.median(e[key]) for key in ("lent_nbytes", "moved_nbytes"))
+            parts.append(f"{e['name']} {report.format_nbytes(lent)} of {report.format_nbytes(moved)}")
+    return f"Lent without a copy, per round: {', '.join(parts)}." if parts else ""
 
 
 def _p2p_note(record: Mapping[str, Any]) -> str:

@@ -89,7 +89,7 @@ def choose(names: Sequence[str], *, quick: bool) -> list[Workload]:
         raise ValueError(f"unknown workload {unknown[0]!r}: choose from {', '.join(NAMES)}")
     chosen: list[Workload] = []
     if "transpose-sum" in names:
-        chosen.append(TransposeSum(size=4_000, chunk=1_000) if quick else TransposeSum(size=10_000, chunk=2_500))
+        chosen.append(TransposeSum(size=6_000, chunk=1_500) if quick else TransposeSum(size=10_000, chunk=2_500))
     if "merge" in names:
         chosen.append(Merge(rows=250_000 if quick else 1_000_000))
     if "flights" in names:
