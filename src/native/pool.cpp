@@ -244,17 +244,20 @@ int Pin::fd() const noexcept {
 
 Block Pool::allocate(size_t nbytes) noexcept {
     Block block;
+    if (nbytes > physical_memory()) return block;
     block.nbytes = nbytes;
     if (nbytes >= page_threshold && !in_forked_child) {
-        if (nbytes > physical_memory()) return {};
         State &s = state();
         std::lock_guard lock(s.mutex);
         auto [segment, offset] = take(s, nbytes, false);
-        if (segment) block.data = segment->base + offset;
-        block.segment = segment;
-    } else {
-        block.data = static_cast<uint8_t *>(std::aligned_alloc(64, (nbytes + 64) / 64 * 64));
+        if (segment) {
+            block.data = segment->base + offset;
+            block.segment = segment;
+            return block;
+        }
     }
+    // Small, or no segment is to be had: memfd may be forbidden, descriptors may have run out.
+    block.data = static_cast<uint8_t *>(std::aligned_alloc(64, (nbytes + 64) / 64 * 64));
     return block;
 }
 

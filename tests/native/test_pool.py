@@ -87,6 +87,23 @@ def test_no_room_is_a_memory_error():
     assert isinstance(caught.value, MemoryError)
 
 
+def test_without_segments_memory_comes_from_the_c_library(spawn):
+    code = """
+        import os, resource
+        import numpy as np, weft
+        from weft import _native
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, lowest_free))
+        view = _native.pool_allocate(1 << 20)
+        view[:] = bytes(1 << 20)
+        with weft.arrays_in_pool():
+            array = np.full(1 << 20, 1, "u1")
+        print(view.obj.pooled, int(array.sum()), _native.pool_statistics()["segments"], flush=True)
+    """
+    assert spawn(code).line() == "False 1048576 0"
+
+
 def test_a_forked_child_writes_into_its_own_copy():
     array = np.frombuffer(_native.pool_allocate(1 << 20), "u1")
     array[:] = 1
