@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Time 128 MiB from one process of this host to another, answered with 8 B: lent and sent; and a copy in one process."""
+"""Time 128 MiB from one process of this host to another, answered with 8 B: lent, and sent; and a copy in one."""
 
 from __future__ import annotations
 
