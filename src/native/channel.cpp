@@ -127,14 +127,14 @@ void Channel::find_lendable(Request *r) noexcept {
     for (size_t i = 0; i < parts.buffers.size(); ++i) {
         Buffer &buffer = parts.buffers[i];
         if (buffer.nbytes() < Pool::page_threshold) continue;
+        if (header_nbytes + sizeof(Lent) > max_header_nbytes) return;
         Pin pin = Pool::pin(buffer.data(), buffer.nbytes());
-        header_nbytes += sizeof(Lent);
-        if (header_nbytes > max_header_nbytes) return;
         if (!pin) continue;
         auto handed = link->side->hand_over(pin);
         if (handed != Side::Handed::sent && handed != Side::Handed::taken) continue;
         parts.pins.resize(parts.buffers.size());
         parts.pins[i] = std::move(pin);
+        header_nbytes += sizeof(Lent);
         parts.lent_nbytes += buffer.nbytes();
         r->nbytes -= buffer.nbytes();
     }
