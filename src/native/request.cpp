@@ -19,14 +19,14 @@ PyObject *cancelled_error() {
     return cls;
 }
 
-nb::object running_loop() {
+}  // namespace
+
+nb::object asyncio_running_loop() {
     static PyObject *get = asyncio_attr("get_running_loop");
     nb::object loop = nb::steal(PyObject_CallNoArgs(get));
     if (!loop.is_valid()) throw nb::python_error();
     return loop;
 }
-
-}  // namespace
 
 static nb::object new_request() {
     // nb::type<> is a hash look-up; this is the hottest path there is.
@@ -236,18 +236,18 @@ bool Request::wait(double timeout_s) {
 
 // One step of `await`: the result, or this request itself for the task to wait on.
 PySendResult Request::send(PyObject **out) {
+    int64_t now = now_ns();
     if (state == State::pending) {
         worker->check_owner(op);
-        nb::object running = running_loop();
-        worker->attach(running);
-        if (!worker->spin(this)) {
-            if (!loop) loop = running.release().ptr();
+        nb::handle running = worker->running_loop();
+        if (!worker->spin(this, now)) {
+            if (!loop) loop = Py_NewRef(running.ptr());
             blocking = true;
             *out = Py_NewRef(self);
             return PYGEN_NEXT;
         }
     }
-    if (!yielded && !worker->closed() && worker->must_yield()) {
+    if (!yielded && !worker->closed() && worker->must_yield(now)) {
         yielded = true;
         *out = Py_NewRef(Py_None);
         return PYGEN_NEXT;
@@ -257,7 +257,7 @@ PySendResult Request::send(PyObject **out) {
 }
 
 nb::object Request::get_loop() {
-    if (!loop) loop = running_loop().release().ptr();
+    if (!loop) loop = asyncio_running_loop().release().ptr();
     return nb::borrow(loop);
 }
 

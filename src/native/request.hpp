@@ -100,6 +100,8 @@ struct Request {
     void wake();
 };
 
+/// asyncio's answer, which may be slow: see Worker::running_loop.
+nb::object asyncio_running_loop();
 /// A new, pending request on `worker`; `owner` is kept alive by it.
 nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t nbytes, Request **request);
 /// Use requests again instead of destroying them.

@@ -180,6 +180,27 @@ void Worker::progress_without_gil(Request *r, int64_t deadline) {
 
 // ---- asyncio ------------------------------------------------------------------------------------------------
 
+// asyncio keeps the running loop of a thread under this name in CPython 3.11: a new object in each run of a loop.
+static PyObject *running_mark() noexcept {
+#if PY_VERSION_HEX < 0x030C0000
+    static PyObject *name = PyUnicode_InternFromString("__asyncio_running_event_loop__");
+    PyObject *here = PyThreadState_GetDict();
+    return here ? PyDict_GetItemWithError(here, name) : nullptr;
+#else
+    return nullptr;
+#endif
+}
+
+// In CPython 3.11 get_running_loop() asks the kernel for the process's id, 130 ns here: so it is asked once in a run.
+nb::handle Worker::running_loop() {
+    PyObject *mark = running_mark();
+    if (mark && loop_mark.is(mark) && loop.is_valid()) return loop;
+    nb::object running = asyncio_running_loop();
+    attach(running);
+    loop_mark = nb::borrow(mark);
+    return loop;
+}
+
 void Worker::attach(nb::handle running) {
     if (loop.is(running)) return;
     detach();
@@ -200,6 +221,7 @@ void Worker::detach() noexcept {
         e.discard_as_unraisable("weft: leaving the event loop");
     }
     loop.reset();
+    loop_mark.reset();
     turn_method.reset();
     released_method.reset();
 }
@@ -211,8 +233,7 @@ void Worker::schedule_turn() {
 }
 
 // Called when an await is complete: has this task had the loop for long enough?
-bool Worker::must_yield() {
-    int64_t now = now_ns();
+bool Worker::must_yield(int64_t now) {
     if (!held_since_ns) {
         if (!loop.is_valid()) return false;
         loop.attr("call_soon")(released_method);
@@ -221,10 +242,9 @@ bool Worker::must_yield() {
     return now - held_since_ns > hold_ns;
 }
 
-// Spin for an await. False: the task must wait in the loop, which has been told to go on.
-bool Worker::spin(Request *r) {
-    int64_t now = now_ns();
-    if (must_yield()) {
+// Spin for an await, and keep the time. False: the task must wait in the loop, which has been told to go on.
+bool Worker::spin(Request *r, int64_t &now) {
+    if (must_yield(now)) {
         schedule_turn();
         return false;
     }

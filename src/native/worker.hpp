@@ -67,7 +67,7 @@ struct Worker {
 
     // Waiting.
     Spin spin_state;
-    nb::object loop, turn_method, released_method;
+    nb::object loop, loop_mark, turn_method, released_method;
     bool turn_scheduled = false;
     int64_t held_since_ns = 0;  // the loop has been withheld since then; 0: not at all
     int64_t sockets_seen_ns = 0;
@@ -114,7 +114,7 @@ struct Worker {
     void fail_channel(Channel *channel, const std::shared_ptr<const Fault> &fault) noexcept;
 
     // wait.cpp
-    bool spin(Request *request);
+    bool spin(Request *request, int64_t &now);
     bool wait(Request *request, double timeout_s);
     void progress_without_gil(Request *request, int64_t deadline);
     bool arm();
@@ -122,11 +122,13 @@ struct Worker {
     /// In the epoll set, an engine is told from a link by the lowest bit.
     static uint64_t tag(Engine *engine) noexcept { return reinterpret_cast<uint64_t>(engine) | 1; }
     bool check_sockets(int timeout_ms);
+    /// The loop that runs in this thread; the worker is attached to it.
+    nb::handle running_loop();
     void attach(nb::handle running_loop);
     void detach() noexcept;
     void schedule_turn();
     void turn();
-    bool must_yield();
+    bool must_yield(int64_t now);
 };
 
 void define_worker(nb::module_ &m);

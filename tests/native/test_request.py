@@ -263,6 +263,26 @@ def test_one_worker_in_one_loop_after_another(worker, endpoint):
             assert runner.run(main()) == [(1, 1)]
 
 
+def test_a_new_loop_after_one_that_an_exception_stopped(worker, endpoint):
+    class StoppedError(BaseException):
+        pass
+
+    async def stops():
+        endpoint.tag_send(b"x", 1)
+        await worker.tag_recv(bytearray(1), 1)
+        raise StoppedError
+
+    async def waits():
+        asyncio.get_running_loop().call_later(0.01, endpoint.tag_send, b"y", 2)
+        return await worker.tag_recv(bytearray(1), 2)
+
+    for factory in LOOPS.values():
+        with asyncio.Runner(loop_factory=factory) as runner, pytest.raises(StoppedError):
+            runner.run(stops())
+        with asyncio.Runner(loop_factory=factory) as runner:
+            assert runner.run(waits()) == (1, 2)
+
+
 def test_awaiting_outside_a_loop_says_so(worker):
     request = worker.tag_recv(bytearray(1), 1)
     with pytest.raises(RuntimeError, match="no running event loop"):
