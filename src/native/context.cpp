@@ -14,12 +14,29 @@ void modify(ucp_config_t *config, const std::string &name, const std::string &va
     check(ucp.config_modify(config, name.c_str(), value.c_str()), "Context", " with " + name + "=" + value);
 }
 
+// Beside tag and am, which weft itself needs.
+uint64_t feature_bits(nb::handle names) {
+    uint64_t bits = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+    for (nb::handle each : names) {
+        const std::string name = nb::cast<std::string>(nb::str(each));
+        if (name == "stream")
+            bits |= UCP_FEATURE_STREAM;
+        else if (name == "rma")
+            bits |= UCP_FEATURE_RMA;
+        else if (name == "amo")
+            bits |= UCP_FEATURE_AMO32 | UCP_FEATURE_AMO64;
+        else if (name != "tag" && name != "am")
+            raise("InvalidParamError", "Context: no feature " + name + "; there are tag, am, stream, rma and amo",
+                  "Context");
+    }
+    return bits;
+}
+
 }  // namespace
 
 // UCX 1.22 takes heap memory when /dev/shm is full and then crashes on it (uct_mm_iface_recv_desc_init), so a
 // worker's 5 MiB are looked for beforehand.
-void check_shm(const char *op) {
-    constexpr uint64_t needed = 8 << 20;
+void check_shm(const char *op, uint64_t needed) {
     struct statvfs shm;
     if (statvfs("/dev/shm", &shm) != 0) return;
     uint64_t free = uint64_t(shm.f_bavail) * shm.f_frsize;
@@ -32,7 +49,8 @@ void check_shm(const char *op) {
               op);
 }
 
-Context::Context(nb::dict settings, nb::dict defaults, bool uses_shm) : uses_shm(uses_shm) {
+Context::Context(nb::dict settings, nb::dict defaults, nb::handle names, bool uses_shm)
+    : features(feature_bits(names)), uses_shm(uses_shm) {
     // A context that is made while /dev/shm is full goes without posix for good.
     if (uses_shm) check_shm("Context");
     ucp_config_t *ucp_config;
@@ -54,10 +72,18 @@ Context::Context(nb::dict settings, nb::dict defaults, bool uses_shm) : uses_shm
         config[name] = nb::make_tuple(text, "argument");
     }
     ucp_params_t params{};
-    params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
-    params.features = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+    params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+    params.features = features;
+    // Memory is unmapped by whichever thread drops it last.
+    params.mt_workers_shared = (features & UCP_FEATURE_RMA) != 0;
     params.name = "weft";
     check(ucp.init_version(api_major, api_minor, &params, ucp_config, &handle), "Context");
+}
+
+void Context::check_feature(uint64_t bits, const char *name, const char *op) const {
+    if ((features & bits) == bits) return;
+    raise("UnsupportedError",
+          std::string(op) + ": the context was made without it; use weft.Context(features=[\"" + name + "\"])", op);
 }
 
 void Context::close() noexcept {
@@ -67,8 +93,10 @@ void Context::close() noexcept {
 
 void define_context(nb::module_ &m) {
     nb::class_<Context>(m, "Context", "A UCP context: the transports and devices that its workers may use.")
-        .def(nb::init<nb::dict, nb::dict, bool>(), nb::arg("settings"), nb::arg("defaults"), nb::arg("uses_shm"),
-             nb::sig("def __init__(self, settings: dict[str, str], defaults: dict[str, str], uses_shm: bool) -> None"))
+        .def(nb::init<nb::dict, nb::dict, nb::handle, bool>(), nb::arg("settings"), nb::arg("defaults"),
+             nb::arg("features"), nb::arg("uses_shm"),
+             nb::sig("def __init__(self, settings: dict[str, str], defaults: dict[str, str], features: "
+                     "collections.abc.Iterable[str], uses_shm: bool) -> None"))
         .def(
             "close",
             [](Context &c) {
@@ -76,6 +104,14 @@ void define_context(nb::module_ &m) {
                     raise("InvalidParamError",
                           "close: " + std::to_string(c.workers) + " workers of this context are open; close them first",
                           "close");
+                if (c.engines)
+                    raise("InvalidParamError",
+                          "close: the data of an active message is still in use; drop its memoryviews first", "close");
+                if (c.memories)
+                    raise(
+                        "InvalidParamError",
+                        "close: " + std::to_string(c.memories) + " memories of this context are open; close them first",
+                        "close");
                 c.close();
             },
             "Release the context. Idempotent; its workers must be closed before.")

@@ -7,17 +7,25 @@
 /// Owns a ucp_context_h.
 struct Context {
     ucp_context_h handle = nullptr;
+    uint64_t features;   // ucp_feature bits
     bool uses_shm;       // posix is among the transports
     size_t workers = 0;  // open ones: they must be closed first
+    size_t memories = 0;
+    size_t engines = 0;  // of open workers, and of closed ones whose data is still looked at
     nb::dict config;     // name -> (value, who set it): only what differs from UCX's own defaults
 
     /// `settings` are explicit; below them come the user's UCX_*, then `defaults`.
-    Context(nb::dict settings, nb::dict defaults, bool uses_shm);
+    Context(nb::dict settings, nb::dict defaults, nb::handle features, bool uses_shm);
     Context(const Context &) = delete;
     ~Context() { close(); }
     void close() noexcept;
+    /// UCX has no atomic operation where it handles the loss of a peer (none of their protocols in 1.22 declares it),
+    /// and only there can an endpoint be closed by force.
+    bool peer_errors() const noexcept { return !(features & UCP_FEATURE_AMO64); }
+    /// Raise UnsupportedError unless the context was made with the feature.
+    void check_feature(uint64_t bits, const char *name, const char *op) const;
 };
 
-/// Raise NoMemoryError unless /dev/shm has room for a worker.
-void check_shm(const char *op);
+/// Raise NoMemoryError unless /dev/shm has room for `needed` bytes; unsaid, for a worker.
+void check_shm(const char *op, uint64_t needed = 8 << 20);
 void define_context(nb::module_ &m);

@@ -9,17 +9,26 @@ struct Endpoint {
     nb::object worker_object;
     Worker *worker;
     ucp_ep_h handle = nullptr;
+    bool owned = true;             // false: UCX's own, for replies
     ucs_status_t status = UCS_OK;  // what UCX's error handler said
 
     ~Endpoint();
     /// The worker closes: the endpoint is forced closed.
     void abandon() noexcept;
     static nb::object create(nb::pointer_and_handle<Worker> worker, nb::bytes address);
+    static nb::object create(nb::handle worker, const ucp_ep_params_t &params, const char *op, const std::string &what);
+    static nb::object adopt(nb::handle worker, ucp_ep_h handle, bool owned);
     static const char *const doc_connect;
 };
 
-/// Make a ucp_ep_h with peer-error handling; `on_error(argument, ep, status)` is called in progress.
-ucp_ep_h create_endpoint(Engine *engine, const std::string &address, ucp_err_handler_cb_t on_error, void *argument);
+/// Make a ucp_ep_h; `on_error(argument, ep, status)` is called in progress.
+ucp_ep_h create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
+                         const char *op, const std::string &what);
+/// To the worker with this address.
+ucp_ep_h create_endpoint(Engine *engine, nb::bytes address, ucp_err_handler_cb_t on_error, void *argument);
 /// (transport, device) of every lane, as "transport/device".
 nb::list transports(ucp_ep_h endpoint);
-void define_endpoint(nb::module_ &m);
+nb::class_<Endpoint> define_endpoint(nb::module_ &m);
+void define_batches(nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint);
+void define_streams(nb::class_<Endpoint> &endpoint);
+void define_tags(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint);

@@ -22,7 +22,7 @@ void flushed(void *request, ucs_status_t, void *user_data) {
 
 }  // namespace
 
-Engine::Engine(Worker *w) : worker(w) {
+Engine::Engine(Worker *w) : context(w->context), worker(w) {
     if (nb::inst_ptr<Context>(w->context)->uses_shm) check_shm("Worker");
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
@@ -47,13 +47,21 @@ Engine::Engine(Worker *w) : worker(w) {
         raise_status(status, "Worker", ": preparing a worker");
     }
     w->hot.push_back(this);
+    ++nb::inst_ptr<Context>(context)->engines;
 }
 
 Engine::~Engine() {
     if (in_forked_child) return;
+    leave();
+    ucp.worker_destroy(handle);
+    --nb::inst_ptr<Context>(context)->engines;
+}
+
+void Engine::leave() noexcept {
+    if (!worker) return;
     std::erase(worker->hot, this);
     epoll_ctl(worker->epoll_fd, EPOLL_CTL_DEL, event_fd, nullptr);
-    ucp.worker_destroy(handle);
+    worker = nullptr;
 }
 
 std::string Engine::address() const {
@@ -68,7 +76,7 @@ std::string Engine::address() const {
 void Engine::force_close(ucp_ep_h endpoint) noexcept {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    param.flags = nb::inst_ptr<Context>(context)->peer_errors() ? UCP_EP_CLOSE_FLAG_FORCE : 0;
     param.cb.send = closed_endpoint;
     param.user_data = this;
     worker->heat(this);

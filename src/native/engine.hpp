@@ -16,7 +16,8 @@ struct Message;
 
 /// Owns a ucp_worker_h, and its descriptor's place in the owner's epoll set.
 struct Engine {
-    Worker *worker;
+    nb::object context;           // kept open by it
+    Worker *worker;               // null once that has closed, and left the engine to who holds data of it
     struct Link *link = nullptr;  // if it has this engine to itself
     ucp_worker_h handle = nullptr;
     int event_fd = -1;
@@ -29,6 +30,8 @@ struct Engine {
     Engine(const Engine &) = delete;
     ~Engine();
 
+    /// The worker closes: out of its hot list and its epoll set.
+    void leave() noexcept;
     std::string address() const;
     void force_close(ucp_ep_h endpoint) noexcept;
     /// Flush what was sent, until `deadline_ns`.

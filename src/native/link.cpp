@@ -41,7 +41,7 @@ void join_link(LinkObject &self, nb::bytes address, int fd) {
     Worker *w = link.worker;
     w->check_owner("connect");
     if (link.lost) raise("PeerLostError", "connect to " + link.name + ": the peer was lost", "connect");
-    link.endpoint = create_endpoint(link.engine.get(), std::string(address.c_str(), address.size()), failed, &link);
+    link.endpoint = create_endpoint(link.engine.get(), address, failed, &link);
     if (fd < 0) return;
     const bool same_host = link.engine != w->own;
     epoll_event event{};

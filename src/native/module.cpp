@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The native module weft._native. Loading it loads no UCX; bind() does that later.
-#include "endpoint.hpp"
+#include "active.hpp"
 #include "heap.hpp"
+#include "listener.hpp"
+#include "memory.hpp"
 
 NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // an interpreter may exit with requests pending
@@ -18,7 +20,14 @@ NB_MODULE(_native, m) {
     define_heap(m);
     define_context(m);
     define_request(m);
-    define_worker(m);
-    define_endpoint(m);
+    auto worker = define_worker(m);
+    auto endpoint = define_endpoint(m);
+    define_tags(m, worker, endpoint);
+    define_active(m, worker, endpoint);
+    define_batches(worker, endpoint);
+    define_streams(endpoint);
+    define_memory(m, endpoint);
+    define_rma(endpoint);
+    define_listener(m, worker);
     define_channel(m);
 }

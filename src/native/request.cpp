@@ -4,7 +4,8 @@
 #include <iterator>
 #include <utility>
 
-#include "worker.hpp"
+#include "active.hpp"
+#include "listener.hpp"
 
 namespace {
 
@@ -79,11 +80,13 @@ void recycle_requests(nb::handle type) {
 }
 
 bool Request::plain() const noexcept {
-    return ended && !held && !queued && !ucx && !callbacks && !message && !parts && !fault && !buffer.held();
+    return ended && kind != Kind::accept && !held && !queued && !ucx && !callbacks && !message && !parts && !batch &&
+           !fault && !buffer.held();
 }
 
 Request::~Request() {
     if (message && !retrieved && !in_forked_child) give_back();
+    if (kind == Kind::accept && !in_forked_child) give_back_connection(this);
     buffer.release();
     Py_XDECREF(callbacks);
     Py_XDECREF(loop);
@@ -104,6 +107,7 @@ void Request::complete_now(ucs_status_t s) noexcept {
     state = State::done;
     buffer.release();
     parts.reset();
+    if (batch) batch->buffers.clear();
 }
 
 void Request::hold() noexcept {
@@ -139,6 +143,7 @@ void Request::settle() {
     if (in_flight_next) in_flight_next->in_flight_prev = in_flight_prev;
     buffer.release();
     parts.reset();
+    if (batch) batch->buffers.clear();
     Py_DECREF(self);
 }
 
@@ -160,16 +165,24 @@ PyObject *Request::result(bool from_wait) {
         PyErr_SetNone(cancelled_error());
         throw nb::python_error();
     }
-    if (value) return Py_NewRef(value);
     if (fault || status != UCS_OK) {
         nb::object exception = error();
         PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(exception.ptr())), exception.ptr());
         throw nb::python_error();
     }
     retrieved = true;
+    if (value) return Py_NewRef(value);
     if (kind == Kind::plain) return Py_NewRef(Py_None);
     if (kind == Kind::tag_recv) {
         value = worker->tag_result(info).release().ptr();
+    } else if (kind == Kind::word) {
+        value = PyLong_FromUnsignedLongLong(word);
+    } else if (kind == Kind::accept) {
+        value = accepted(this).release().ptr();
+    } else if (kind == Kind::batch) {
+        nb::list results;
+        for (auto &item : batch->items) results.append(worker->tag_result(item.info));
+        value = results.release().ptr();
     } else {
         nb::object view = message->view();
         if (channel)
@@ -187,8 +200,11 @@ bool Request::cancel() {
     if (ended || !held) return true;
     if (kind == Kind::tag_recv) {
         if (ucx) ucp.request_cancel(engine->handle, ucx);
+    } else if (batch) {
+        batch->cancel(engine);
     } else if (!ucx) {
         bool withdrawn = channel && channel->withdraw(this);
+        if (kind == Kind::accept) withdrawn = withdraw_accept(this);
         for (auto &[id, queue] : worker->am_queues) withdrawn |= std::erase(queue->waiters, this) != 0;
         if (withdrawn) {
             ended = true;

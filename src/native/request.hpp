@@ -32,10 +32,25 @@ struct Parts {
     bool bare = false;  // the buffers are the message, without the first segment
 };
 
+/// Many operations that end as one. Owns their buffers.
+struct Batch {
+    struct Item {
+        struct Request *request;
+        void *ucx = nullptr;  // under way
+        ucp_tag_recv_info_t info{};
+    };
+    std::vector<Buffer> buffers;
+    std::vector<Item> items;  // as many; UCX knows each by its place
+    size_t under_way = 0;
+    ucs_status_t status = UCS_OK;  // of the first that failed
+    bool receives = false;
+    void cancel(Engine *engine) noexcept;
+};
+
 /// Owns the buffer exports until the operation has ended, and a reference to its owner (and so to the worker).
 struct Request {
     enum class State : uint8_t { pending, done, canceled };
-    enum class Kind : uint8_t { plain, tag_recv, message };
+    enum class Kind : uint8_t { plain, tag_recv, message, word, batch, accept };
 
     PyObject *self = nullptr;  // borrowed: the Python object around this
     Worker *worker = nullptr;
@@ -47,9 +62,12 @@ struct Request {
     Request *next = nullptr;  // in the worker's completed list
     Request *in_flight_next = nullptr, **in_flight_prev = nullptr;
     size_t nbytes = 0;
+    uint64_t word = 0;  // the result: how many bytes came, or what lay there before
+    uint64_t operand = 0;
     ucp_tag_recv_info_t info{};
     Buffer buffer;
     std::unique_ptr<Parts> parts;
+    std::unique_ptr<Batch> batch;
     std::unique_ptr<Message> message;
     std::shared_ptr<const Fault> fault;
     PyObject *callbacks = nullptr;  // list of (callback, context)

@@ -14,12 +14,12 @@ weft\._native\.Request\.wait:
     def wait(self, timeout: float | None = None) -> Any:
         \doc
 
-weft\._native\.Worker\.tag_recv:
+weft\._native\.Worker\.tag_recv$:
     \from typing_extensions import Buffer
     def tag_recv(self, buffer: Buffer, tag: int, mask: int = 0xffffffffffffffff) -> Request:
         \doc
 
-weft\._native\.Endpoint\.tag_send:
+weft\._native\.Endpoint\.tag_send$:
     \from typing_extensions import Buffer
     def tag_send(self, buffer: Buffer, tag: int) -> Request:
         \doc

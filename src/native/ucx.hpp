@@ -14,11 +14,15 @@ namespace nb = nanobind;
 
 // clang-format off
 #define WEFT_UCP_FUNCTIONS(X)                                                                                \
-    X(am_data_release) X(am_recv_data_nbx) X(am_send_nbx) X(cleanup) X(config_modify) X(config_read)         \
-    X(config_release) X(context_query) X(ep_close_nbx) X(ep_create) X(ep_flush_nbx) X(ep_query)              \
-    X(get_version) X(init_version) X(request_cancel) X(request_free) X(tag_recv_nbx) X(tag_send_nbx)         \
-    X(worker_arm) X(worker_create) X(worker_destroy) X(worker_flush_nbx) X(worker_get_efd)                   \
-    X(worker_progress) X(worker_query) X(worker_release_address) X(worker_set_am_recv_handler)
+    X(am_data_release) X(am_recv_data_nbx) X(am_send_nbx) X(atomic_op_nbx) X(cleanup) X(config_modify)       \
+    X(config_read) X(config_release) X(conn_request_query) X(context_query) X(ep_close_nbx) X(ep_create)     \
+    X(ep_flush_nbx) X(ep_query) X(ep_rkey_unpack) X(get_nbx) X(get_version) X(init_version)                  \
+    X(listener_create) X(listener_destroy) X(listener_query) X(listener_reject) X(mem_map) X(mem_query)      \
+    X(mem_unmap) X(put_nbx) X(request_cancel) X(request_free) X(rkey_buffer_release) X(rkey_destroy)         \
+    X(rkey_pack) X(stream_recv_nbx) X(stream_send_nbx) X(tag_msg_recv_nbx) X(tag_probe_nb) X(tag_recv_nbx)   \
+    X(tag_send_nbx) X(tag_send_sync_nbx) X(worker_arm) X(worker_create) X(worker_destroy)                    \
+    X(worker_flush_nbx) X(worker_get_efd) X(worker_progress) X(worker_query) X(worker_release_address)       \
+    X(worker_set_am_recv_handler)
 // clang-format on
 
 struct Ucp {

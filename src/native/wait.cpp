@@ -114,7 +114,7 @@ bool Worker::wait(Request *r, double timeout_s) {
     for (;;) {
         bool fruitful = progress();
         fruitless = fruitful ? 0 : fruitless + 1;
-        if (completed || !failed_links.empty()) {
+        if (due()) {
             drain();
             if (r->done()) {
                 if (fruitless <= limit) spin_state.paid();
@@ -169,7 +169,8 @@ bool Worker::wait(Request *r, double timeout_s) {
 // are free of Python, so progress needs no GIL.
 void Worker::progress_without_gil(Request *r, int64_t deadline) {
     nb::gil_scoped_release release;
-    for (unsigned fruitless = 0, turns = 0; fruitless < Spin::most && !r->ended && !r->fault; ++turns) {
+    for (unsigned fruitless = 0, turns = 0; fruitless < Spin::most && !r->ended && !r->fault && arrivals.empty();
+         ++turns) {
         fruitless = progress() ? 0 : fruitless + 1;
         if (turns % clock_turns == 0) {
             int64_t now = now_ns();
@@ -253,7 +254,7 @@ bool Worker::spin(Request *r, int64_t &now) {
     for (unsigned fruitless = 0, since_clock = 0; fruitless <= limit;) {
         bool fruitful = progress();
         fruitless = fruitful ? 0 : fruitless + 1;
-        if (completed || !failed_links.empty()) {
+        if (due()) {
             drain();
             if (r->done()) {
                 spin_state.paid();
@@ -295,7 +296,7 @@ void Worker::turn() {
     const unsigned limit = in_flight ? spin_state.turns(start) : 0;
     for (unsigned fruitless = 0, turns = 0; fruitless <= limit; ++turns) {
         fruitless = progress() ? 0 : fruitless + 1;
-        if (completed || !failed_links.empty() || !graveyard.empty()) {
+        if (due() || !graveyard.empty()) {
             bool woke = completed;
             drain();
             if (closed()) return;

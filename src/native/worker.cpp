@@ -4,8 +4,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "endpoint.hpp"
-#include "fast.hpp"
+#include "active.hpp"
+#include "listener.hpp"
+#include "memory.hpp"
+#include "operation.hpp"
 #include "side.hpp"
 
 Worker::Worker(nb::object context_object, bool links_only)
@@ -79,6 +81,8 @@ void Worker::drain() {
             failed_links.clear();
             for (Link *link : failed) link->lose(ucx_status_string(link->status));
             links.remove_if([](auto &link) { return link->lost; });
+        } else if (!arrivals.empty()) {
+            call_handler(this);
         } else if (!graveyard.empty()) {
             std::vector<std::function<void()>> actions;
             {
@@ -119,15 +123,21 @@ void Worker::close() {
     for (auto &link : links) link->lost = true, link->release();
     links.clear();
     Side::sweep();
+    for (auto &listener : listeners) listener->close(), ucp.listener_destroy(listener->handle);
+    listeners.clear();
+    for (Rkey *rkey : rkeys) rkey->destroy();
     for (Endpoint *endpoint : endpoints) endpoint->abandon();
     for (Request *r = in_flight; r;) {
         Request *next = r->in_flight_next;
         if (r->ucx && r->kind == Request::Kind::tag_recv) ucp.request_cancel(r->engine->handle, r->ucx);
+        if (r->batch) r->batch->cancel(r->engine);
         r = next;
     }
     am_queues.clear();
+    arrivals.clear();
     if (own) own->finish(deadline);
     drain();
+    if (own) own->leave();
     own.reset();
     open = false;
     --nb::inst_ptr<Context>(context)->workers;
@@ -139,149 +149,17 @@ void Worker::close() {
     epoll_fd = -1;
 }
 
-// ---- low-level active messages --------------------------------------------------------------------------------
-
-AmQueue::~AmQueue() {
-    for (Message *m : messages) {
-        if (m->landing)
-            m->arrived = nullptr;
-        else
-            delete m;
-    }
-    for (Request *r : waiters) r->end(UCS_ERR_CANCELED);
-}
-
-static void match(AmQueue &queue) noexcept {
-    for (size_t i = 0; i < queue.messages.size() && i < queue.waiters.size(); ++i)
-        if (queue.messages[i]->descriptor) queue.messages[i]->land();
-    while (!queue.messages.empty() && !queue.waiters.empty() && queue.messages.front()->ready) {
-        Request *r = queue.waiters.front();
-        queue.waiters.pop_front();
-        r->message.reset(queue.messages.front());
-        queue.messages.pop_front();
-        r->nbytes = r->message->nbytes;
-        r->end(r->message->status);
-    }
-}
-
-static ucs_status_t on_am(void *arg, const void *header, size_t header_nbytes, void *data, size_t nbytes,
-                          const ucp_am_recv_param_t *param) {
-    auto *queue = static_cast<AmQueue *>(arg);
-    auto *m = new Message;
-    m->nbytes = nbytes;
-    m->sizes.push_back(nbytes);
-    m->engine = queue->worker->own.get();
-    if (header_nbytes) m->header.assign(static_cast<const char *>(header), header_nbytes);
-    m->sink = queue;
-    m->arrived = [](Message *, void *sink) { match(*static_cast<AmQueue *>(sink)); };
-    bool rendezvous = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
-    if (rendezvous)
-        m->descriptor = data;
-    else if (!m->copy(data))
-        m->status = UCS_ERR_NO_MEMORY, m->ready = true;
-    queue->messages.push_back(m);
-    match(*queue);
-    return rendezvous ? UCS_INPROGRESS : UCS_OK;
-}
-
-static nb::object am_recv(Worker &w, unsigned id) {
-    w.check_owner("am_recv");
-    w.check_own("am_recv");
-    if (id >= channel_am_id)
-        raise("InvalidParamError", "am_recv: id must be below " + std::to_string(channel_am_id), "am_recv");
-    auto &queue = w.am_queues[id];
-    if (!queue) {
-        queue = std::make_unique<AmQueue>();
-        queue->worker = &w;
-        queue->id = id;
-        ucp_am_handler_param_t handler{};
-        handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                             UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
-        handler.id = id;
-        handler.flags = UCP_AM_FLAG_WHOLE_MSG;
-        handler.cb = on_am;
-        handler.arg = queue.get();
-        check(ucp.worker_set_am_recv_handler(w.own->handle, &handler), "am_recv");
-    }
+static nb::object flush(WorkerSelf self) {
+    Worker *w = usable(self, "flush");
     Request *r;
-    nb::object request = make_request(&w, w.self, "am_recv", 0, &r);
-    r->kind = Request::Kind::message;
-    r->hold();
-    queue->waiters.push_back(r);
-    match(*queue);
-    w.drain();
-    return request;
-}
-
-// ---- tags -------------------------------------------------------------------------------------------------------
-
-static void tag_received(void *request, ucs_status_t status, const ucp_tag_recv_info_t *info, void *user_data) {
-    auto *r = static_cast<Request *>(user_data);
-    r->ucx = nullptr;
-    r->info = *info;
-    ucp.request_free(request);
-    r->end(status);
-}
-
-static nb::object tag_recv(nb::pointer_and_handle<Worker> self, nb::handle buffer, uint64_t tag, uint64_t mask) {
-    Worker *w = self.p;
-    w->check_owner("tag_recv");
-    w->check_own("tag_recv");
-    Request *r;
-    nb::object request = make_request(w, self.h.ptr(), "tag_recv", 0, &r);
-    r->kind = Request::Kind::tag_recv;
-    r->buffer.acquire(buffer, true, "tag_recv");
-    r->nbytes = r->buffer.nbytes();
+    nb::object request = make_request(w, self.h.ptr(), "flush", 0, &r);
     ucp_request_param_t param;
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_RECV_INFO |
-                         UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.cb.recv = tag_received;
-    param.user_data = r;
-    param.recv_info.tag_info = &r->info;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
-    w->heat(r->engine);
-    void *ucx = ucp.tag_recv_nbx(w->own->handle, r->buffer.data(), r->nbytes, tag, mask, &param);
-    if (UCS_PTR_IS_PTR(ucx)) {
-        r->ucx = ucx;
-        r->hold();
-    } else {
-        r->complete_now(UCS_PTR_STATUS(ucx));
-    }
+    begin(param, r);
+    posted(r, ucp.worker_flush_nbx(w->own->handle, &param));
     return request;
 }
 
-static constexpr const char *tag_recv_doc = R"(Post a receive for the next message whose tag matches.
-
-Parameters
-----------
-buffer : writable contiguous buffer, any shape
-    Filled in place. Locked until the request completes; ``buffer.nbytes`` bytes is the most that can arrive.
-tag, mask : int, 0 <= value < 2**64
-    A message matches if ``(sent ^ tag) & mask == 0``.
-
-Returns
--------
-Request
-    Wait or await it for ``(nbytes, sender_tag)``.
-
-Raises
-------
-ReadOnlyError, NotContiguousError
-    `buffer` cannot be filled as it is. Nothing was posted.
-TruncatedError
-    From the request: the message was longer than `buffer`.
-
-Cancelling withdraws the receive if it has not matched; a matched one completes.
-Source: ``ucp_tag_recv_nbx``.)";
-
-static PyObject *fast_tag_recv(const Arguments &a) {
-    uint64_t tag, mask = UINT64_MAX;
-    if (a.count < 2 || a.count > 3 || !read_u64(a.values[1], &tag)) return nullptr;
-    if (a.count == 3 && !read_u64(a.values[2], &mask)) return nullptr;
-    return tag_recv({nb::inst_ptr<Worker>(a.self), a.self}, a.values[0], tag, mask).release().ptr();
-}
-
-void define_worker(nb::module_ &m) {
+nb::class_<Worker> define_worker(nb::module_ &m) {
     nb::class_<Worker> cls(m, "Worker", nb::is_weak_referenceable(),
                            R"(A UCP worker: it sends and receives for the one thread that made it.
 
@@ -323,27 +201,12 @@ which one was awaited.)");
                 return w.arm();
             },
             "Have :meth:`fileno` tell of the next event; False if there is something to progress first.")
-        .def("connect", &Endpoint::create, nb::arg("address"), nb::sig("def connect(self, address: bytes) -> Endpoint"),
-             Endpoint::doc_connect)
-        .def("tag_recv", &tag_recv, nb::arg("buffer"), nb::arg("tag"), nb::arg("mask") = UINT64_MAX,
-             nb::sig("def tag_recv(self, buffer: typing_extensions.Buffer, tag: int, mask: int = 0xffffffffffffffff) "
-                     "-> Request"),
-             tag_recv_doc)
-        .def("am_recv", &am_recv, nb::arg("id"), nb::sig("def am_recv(self, id: int) -> Request"),
-             R"(Receive the next active message with this id.
-
-Parameters
-----------
-id : int, 0 <= id < 63
-    The id given to :meth:`Endpoint.am_send`. The first call for an id registers it; messages with an id that was
-    never registered are dropped by UCX.
-
-Returns
--------
-Request
-    Wait or await it for ``(header, data)``: bytes, and a writable memoryview of pooled memory.
-
-Cancelling withdraws the receive, never a message. Source: ``ucp_worker_set_am_recv_handler``.)")
+        .def("connect", nb::overload_cast<nb::pointer_and_handle<Worker>, nb::bytes>(&Endpoint::create),
+             nb::arg("address"), nb::sig("def connect(self, address: bytes) -> Endpoint"), Endpoint::doc_connect)
+        .def(
+            "flush", &flush, nb::sig("def flush(self) -> Request"),
+            "Return a request that is done once the peers have everything that was sent, put and added before. Source: "
+            "``ucp_worker_flush_nbx``.")
         .def(
             "close",
             [](Worker &w) {
@@ -352,6 +215,6 @@ Cancelling withdraws the receive, never a message. Source: ``ucp_worker_set_am_r
             },
             "Close every endpoint and connection, end every request, destroy the worker. Idempotent.")
         .def_prop_ro("closed", &Worker::closed);
-    Fast<fast_tag_recv>::install(cls, "tag_recv", "($self, buffer, tag, mask=0xffffffffffffffff)", tag_recv_doc);
     define_waiting(cls);
+    return cls;
 }

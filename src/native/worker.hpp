@@ -18,14 +18,8 @@
 #include "context.hpp"
 #include "engine.hpp"
 
-/// Incoming low-level active messages of one id, and who waits for them.
-struct AmQueue {
-    Worker *worker;
-    unsigned id;
-    std::deque<Message *> messages;
-    std::deque<Request *> waiters;
-    ~AmQueue();
-};
+struct AmQueue;
+struct ActiveMessage;
 
 /// How long to spin before sleeping: see wait.cpp.
 struct Spin {
@@ -60,10 +54,13 @@ struct Worker {
     std::unordered_map<uint64_t, std::shared_ptr<Channel>> channels;
     std::list<std::shared_ptr<Link>> links;
     std::map<unsigned, std::unique_ptr<AmQueue>> am_queues;
-    std::vector<Link *> failed_links;  // reported by UCX, waiting for drain
+    std::deque<std::unique_ptr<ActiveMessage>> arrivals;  // for handlers, which drain calls
+    std::vector<Link *> failed_links;                     // reported by UCX, waiting for drain
     std::mutex graveyard_mutex;
     std::vector<std::function<void()>> graveyard;
     std::vector<struct Endpoint *> endpoints;
+    std::vector<struct Rkey *> rkeys;
+    std::vector<std::shared_ptr<struct Listening>> listeners;
 
     // Waiting.
     Spin spin_state;
@@ -108,6 +105,8 @@ struct Worker {
     void push(Request *request) noexcept;
     /// (nbytes, sender_tag): the tuple given last, if it says the same.
     nb::object tag_result(const ucp_tag_recv_info_t &info);
+    /// Something waits for drain.
+    bool due() const noexcept { return completed || !failed_links.empty() || !arrivals.empty(); }
     void drain();
     void bury(std::function<void()> action);
     void close();
@@ -131,5 +130,5 @@ struct Worker {
     bool must_yield(int64_t now);
 };
 
-void define_worker(nb::module_ &m);
+nb::class_<Worker> define_worker(nb::module_ &m);
 void define_waiting(nb::class_<Worker> &cls);

@@ -3,7 +3,7 @@
 
 A map of the house; imports go one way, ``native <- core <- dask, bench <- cli``:
 
-- ``_native``: UCP itself (context, worker, endpoint, request, connection, receive pool).
+- ``_native``: UCP itself (context, worker, endpoint, request, memory, listener, connection, receive pool).
 - ``_load``: which libucp. ``config``: which settings. ``errors``: every exception.
 - ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``drive`` (over a socket) and
   ``links`` (the workers of a loop or thread).
@@ -14,7 +14,7 @@ Importing this package loads no UCX, starts nothing and sets no environment vari
 the loading.
 """
 
-from weft._native import Endpoint, Request, Worker
+from weft._native import ActiveMessage, Endpoint, Memory, RemoteKey, Request, Worker
 from weft.config import Context, ucx_library
 from weft.connect import connect
 from weft.errors import (
@@ -43,6 +43,7 @@ from weft.peer import Peer
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActiveMessage",
     "AddressError",
     "CanceledError",
     "ClosedError",
@@ -53,12 +54,14 @@ __all__ = [
     "InvalidParamError",
     "Listener",
     "LoadError",
+    "Memory",
     "NoMemoryError",
     "NotContiguousError",
     "Peer",
     "PeerClosedError",
     "PeerLostError",
     "ReadOnlyError",
+    "RemoteKey",
     "Request",
     "ThreadError",
     "TimedOutError",

@@ -3,7 +3,7 @@ UCP for weft: context, worker, endpoint, request, connection, receive pool.
 """
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 import contextvars
 from typing import Any, NoReturn
 
@@ -62,7 +62,7 @@ def numpy_in_pool(on: bool) -> bool:
 class Context:
     """A UCP context: the transports and devices that its workers may use."""
 
-    def __init__(self, settings: dict[str, str], defaults: dict[str, str], uses_shm: bool) -> None: ...
+    def __init__(self, settings: dict[str, str], defaults: dict[str, str], features: Iterable[str], uses_shm: bool) -> None: ...
 
     def close(self) -> None:
         """Release the context. Idempotent; its workers must be closed before."""
@@ -71,6 +71,52 @@ class Context:
     def config(self) -> dict[str, tuple[str, str]]:
         """
         Settings that differ from UCX's defaults: name to (value, ``argument`` or ``weft``).
+        """
+
+    def mem_map(self, buffer: Buffer) -> Memory:
+        """
+        Let peers that are given its key read and write `buffer`.
+
+        Parameters
+        ----------
+        buffer : writable contiguous buffer, any shape
+            Locked until the memory is closed. Peers change it at any time.
+
+        Returns
+        -------
+        Memory
+
+        Raises
+        ------
+        UnsupportedError
+            The context was made without the feature ``rma``.
+        ReadOnlyError, NotContiguousError
+            `buffer` cannot be written as it is.
+
+        Source: ``ucp_mem_map``.
+        """
+
+    def mem_alloc(self, nbytes: int) -> Memory:
+        """
+        Allocate memory that peers who are given its key may read and write.
+
+        Parameters
+        ----------
+        nbytes : int
+            At least 1. ``memoryview(memory)`` is the memory itself, writable.
+
+        Returns
+        -------
+        Memory
+
+        Raises
+        ------
+        UnsupportedError
+            The context was made without the feature ``rma``.
+        NoMemoryError
+            There is no room.
+
+        Source: ``ucp_mem_map`` with ``UCP_MEM_MAP_ALLOCATE``.
         """
 
 class Request:
@@ -204,6 +250,22 @@ class Worker:
         :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.
         """
 
+    def flush(self) -> Request:
+        """
+        Return a request that is done once the peers have everything that was sent, put and added before. Source: ``ucp_worker_flush_nbx``.
+        """
+
+    def close(self) -> None:
+        """
+        Close every endpoint and connection, end every request, destroy the worker. Idempotent.
+        """
+
+    @property
+    def closed(self) -> bool: ...
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Progress in this event loop's turns, also while nothing is awaited."""
+
     def tag_recv(self, buffer: Buffer, tag: int, mask: int = 0xffffffffffffffff) -> Request:
         """
         Post a receive for the next message whose tag matches.
@@ -231,6 +293,52 @@ class Worker:
         Source: ``ucp_tag_recv_nbx``.
         """
 
+    def tag_probe(self, tag: int, mask: int = 0xffffffffffffffff, *, remove: bool = False) -> tuple[int, int] | TagMessage | None:
+        """
+        Look for a message that has arrived and that no receive has taken.
+
+        Parameters
+        ----------
+        tag, mask : int, 0 <= value < 2**64
+            A message matches if ``(sent ^ tag) & mask == 0``.
+        remove : bool
+            Take the message, so that no receive posted later gets it.
+
+        Returns
+        -------
+        None, (int, int) or TagMessage
+            None if there is none; ``(nbytes, sender_tag)``; with `remove` a message for :meth:`tag_msg_recv`, which is lost if
+            it is dropped.
+
+        It makes no progress: call :meth:`progress` between looks. Source: ``ucp_tag_probe_nb``.
+        """
+
+    def tag_msg_recv(self, buffer: Buffer, message: TagMessage) -> Request:
+        """
+        Receive what :meth:`tag_probe` took.
+
+        Parameters
+        ----------
+        buffer : writable contiguous buffer, any shape
+            At least ``message.nbytes`` long. Filled in place; locked until the request completes.
+        message : TagMessage
+            Used up by this call, unless it raises.
+
+        Returns
+        -------
+        Request
+            Wait or await it for ``(nbytes, sender_tag)``.
+
+        Raises
+        ------
+        ReadOnlyError, NotContiguousError
+            `buffer` cannot be filled as it is.
+        TruncatedError
+            From the request: the message was longer than `buffer`. It is lost.
+
+        Source: ``ucp_tag_msg_recv_nbx``.
+        """
+
     def am_recv(self, id: int) -> Request:
         """
         Receive the next active message with this id.
@@ -249,19 +357,120 @@ class Worker:
         Cancelling withdraws the receive, never a message. Source: ``ucp_worker_set_am_recv_handler``.
         """
 
-    def close(self) -> None:
+    def set_am_recv_handler(self, id: int, handler: Callable[[ActiveMessage], object] | None) -> None:
         """
-        Close every endpoint and connection, end every request, destroy the worker. Idempotent.
+        Have `handler` called with each active message of this id.
+
+        Parameters
+        ----------
+        id : int, 0 <= id < 63
+        handler : callable of one ActiveMessage, or None
+            Called while the worker progresses: it may post operations and must not wait for them. What it raises goes to
+            ``sys.unraisablehook``. None takes the handler away; UCX then drops what arrives.
+
+        Raises
+        ------
+        InvalidParamError
+            :meth:`am_recv` takes the messages of this id.
+
+        Source: ``ucp_worker_set_am_recv_handler``.
         """
 
-    @property
-    def closed(self) -> bool: ...
+    def tag_recv_many(self, buffers: Sequence[Buffer], tag: int, mask: int = 0xffffffffffffffff) -> Request:
+        """
+        Post a receive into each of `buffers`, in order, with one request for all.
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Progress in this event loop's turns, also while nothing is awaited."""
+        Parameters
+        ----------
+        buffers : sequence of writable contiguous buffers
+            Each takes one message. Locked until the request completes.
+        tag, mask : int, 0 <= value < 2**64
+            A message matches if ``(sent ^ tag) & mask == 0``.
+
+        Returns
+        -------
+        Request
+            Wait or await it for a list of ``(nbytes, sender_tag)``; it fails with the first error of any.
+
+        Raises
+        ------
+        ReadOnlyError, NotContiguousError
+            A buffer cannot be filled as it is. Nothing was posted.
+
+        Cancelling withdraws the receives that have not matched; what came is in its buffer. Source: ``ucp_tag_recv_nbx``.
+        """
+
+    def listen_sockaddr(self, address: str) -> SockaddrListener:
+        """
+        Listen for programs that connect with UCX alone, weft's :meth:`connect_sockaddr` among them.
+
+        Parameters
+        ----------
+        address : str
+            ``"host:port"``, or ``":port"`` for every device. Port 0 picks one. IPv4 only.
+
+        Returns
+        -------
+        SockaddrListener
+
+        Raises
+        ------
+        AddressError
+            The host is unknown, or the port is no number.
+        UnsupportedError
+            That is IPv6: UCX's own listener does not survive it.
+        Error
+            The port is in use, or not this process's to take.
+
+        Nobody is authenticated: who reaches the port is connected. :func:`weft.listen` asks for a proof of user and host.
+        Source: ``ucp_listener_create``.
+        """
+
+    def connect_sockaddr(self, address: str) -> Endpoint:
+        """
+        Make an endpoint to a UCX listener.
+
+        Parameters
+        ----------
+        address : str
+            ``"host:port"``. IPv4 only.
+
+        Returns
+        -------
+        Endpoint
+            Connecting goes on while the worker progresses; what is sent waits for it.
+
+        Raises
+        ------
+        AddressError
+            The host is unknown, or the port is no number.
+        UnsupportedError
+            That is IPv6: UCX's own listener does not survive it.
+        UnreachableError, PeerLostError
+            From the first operation: nobody listens there, or not any more.
+
+        Source: ``ucp_ep_create`` with ``UCP_EP_PARAMS_FLAGS_CLIENT_SERVER``.
+        """
 
 class Endpoint:
     """Sends to one other worker. Made by :meth:`Worker.connect`."""
+
+    def flush(self) -> Request:
+        """
+        Return a request that is done once the peer has everything sent before. Source: ``ucp_ep_flush_nbx``.
+        """
+
+    def close(self, *, force: bool = False) -> Request:
+        """
+        Flush and close; `force` ends what is under way with an error instead, but not where the context has ``amo``. Source: ``ucp_ep_close_nbx``.
+        """
+
+    @property
+    def transports(self) -> list[str]:
+        """The lanes in use, as ``transport/device``. Source: ``ucp_ep_query``."""
+
+    @property
+    def closed(self) -> bool: ...
 
     def tag_send(self, buffer: Buffer, tag: int) -> Request:
         """
@@ -288,7 +497,15 @@ class Endpoint:
         Cancelling ends the waiter; the transfer goes on with the buffer locked. Source: ``ucp_tag_send_nbx``.
         """
 
-    def am_send(self, id: int, header: Buffer, data: Buffer | list[Buffer] | tuple[Buffer, ...] | None = None) -> Request:
+    def tag_send_sync(self, buffer: Buffer, tag: int) -> Request:
+        """
+        Send `buffer` under `tag`, and know that the peer has matched it.
+
+        As :meth:`tag_send`, but the request is done only once a receive of the peer has taken the message.
+        Source: ``ucp_tag_send_sync_nbx``.
+        """
+
+    def am_send(self, id: int, header: Buffer, data: Buffer | list[Buffer] | tuple[Buffer, ...] | None = None, *, reply: bool = False) -> Request:
         """
         Send an active message.
 
@@ -299,6 +516,8 @@ class Endpoint:
             At most :attr:`Worker.max_am_header` bytes; copied at once.
         data : contiguous buffer, or a list of them, optional
             Locked until the request completes. A list arrives as one piece.
+        reply : bool
+            Give the peer's handler an endpoint to answer with (:attr:`ActiveMessage.reply`).
 
         Returns
         -------
@@ -313,22 +532,335 @@ class Endpoint:
         Cancelling ends the waiter; the transfer goes on. Source: ``ucp_am_send_nbx``.
         """
 
-    def flush(self) -> Request:
+    def tag_send_many(self, buffers: Sequence[Buffer], tag: int) -> Request:
         """
-        Return a request that is done once the peer has everything sent before. Source: ``ucp_ep_flush_nbx``.
+        Send each of `buffers` under `tag`, in order, with one request for all.
+
+        Parameters
+        ----------
+        buffers : sequence of contiguous buffers
+            Each is a message. Locked until the request completes, and unchanged by it.
+        tag : int, 0 <= value < 2**64
+
+        Returns
+        -------
+        Request
+            Done when all buffers may be changed again; it fails with the first error of any.
+
+        Raises
+        ------
+        NotContiguousError
+            Nothing was sent.
+
+        Source: ``ucp_tag_send_nbx``, once for each.
         """
 
-    def close(self, *, force: bool = False) -> Request:
+    def stream_send(self, buffer: Buffer) -> Request:
         """
-        Flush and close; `force` ends what is under way with an error instead. Source: ``ucp_ep_close_nbx``.
+        Append the bytes of `buffer` to the stream to the peer.
+
+        Parameters
+        ----------
+        buffer : contiguous buffer, any shape
+            Locked until the request completes, and unchanged by it.
+
+        Returns
+        -------
+        Request
+            Done when `buffer` may be changed again.
+
+        Raises
+        ------
+        UnsupportedError
+            The context was made without the feature ``stream``.
+        NotContiguousError
+            Nothing was sent.
+
+        Source: ``ucp_stream_send_nbx``.
         """
+
+    def stream_recv(self, buffer: Buffer, *, wait_all: bool = False) -> Request:
+        """
+        Receive bytes of the stream from the peer.
+
+        Parameters
+        ----------
+        buffer : writable contiguous buffer, any shape
+            Filled from its beginning. Locked until the request completes.
+        wait_all : bool
+            Complete only once `buffer` is full; else as soon as anything came.
+
+        Returns
+        -------
+        Request
+            Wait or await it for the number of bytes.
+
+        Raises
+        ------
+        UnsupportedError
+            The context was made without the feature ``stream``.
+        ReadOnlyError, NotContiguousError
+            `buffer` cannot be filled as it is.
+
+        Two endpoints are one stream when each was made from the other's worker's address. Cancelling ends the waiter; UCX
+        cannot withdraw the receive, which takes the next bytes, with the buffer locked until then. Source: ``ucp_stream_recv_nbx``.
+        """
+
+    def rkey_unpack(self, key: RemoteKey) -> Rkey:
+        """
+        Make a peer's key usable with this endpoint.
+
+        Parameters
+        ----------
+        key : RemoteKey
+            Of memory of the peer that this endpoint leads to.
+
+        Returns
+        -------
+        Rkey
+            For :meth:`put`, :meth:`get` and :meth:`atomic_op`.
+
+        Raises
+        ------
+        UnreachableError
+            No lane of the endpoint reaches that memory.
+
+        Source: ``ucp_ep_rkey_unpack``.
+        """
+
+    def put(self, buffer: Buffer, rkey: Rkey, offset: int = 0) -> Request:
+        """
+        Write `buffer` into a peer's memory.
+
+        Parameters
+        ----------
+        buffer : contiguous buffer, any shape
+            Locked until the request completes, and unchanged by it.
+        rkey : Rkey
+            From :meth:`rkey_unpack` of this endpoint.
+        offset : int
+            Where in the peer's memory, in bytes from its beginning.
+
+        Returns
+        -------
+        Request
+            Done when `buffer` may be changed again. The peer has the bytes once a :meth:`flush` that began later is done.
+
+        Raises
+        ------
+        InvalidParamError
+            The memory ends before. Nothing was written.
+
+        Cancelling ends the waiter; the transfer goes on. Source: ``ucp_put_nbx``.
+        """
+
+    def get(self, buffer: Buffer, rkey: Rkey, offset: int = 0) -> Request:
+        """
+        Read from a peer's memory into `buffer`.
+
+        Parameters
+        ----------
+        buffer : writable contiguous buffer, any shape
+            Filled in place. Locked until the request completes.
+        rkey : Rkey
+            From :meth:`rkey_unpack` of this endpoint.
+        offset : int
+            Where in the peer's memory, in bytes from its beginning.
+
+        Returns
+        -------
+        Request
+            Done when `buffer` is filled.
+
+        Raises
+        ------
+        InvalidParamError
+            The memory ends before. Nothing was read.
+
+        Cancelling ends the waiter; the transfer goes on. Source: ``ucp_get_nbx``.
+        """
+
+    def atomic_op(self, op: str, value: int, rkey: Rkey, offset: int = 0, *, compare: int | None = None, nbytes: int = 8, fetch: bool = True) -> Request:
+        """
+        Change one integer in a peer's memory as nobody else can in between.
+
+        Parameters
+        ----------
+        op : {"add", "and", "or", "xor", "swap", "cswap"}
+        value : int
+            The operand, signed or unsigned, or what to swap in.
+        rkey : Rkey
+            From :meth:`rkey_unpack` of this endpoint.
+        offset : int
+            Where in the peer's memory, in bytes; a multiple of `nbytes`.
+        compare : int, only for cswap
+            Swap only if this lies there.
+        nbytes : {8, 4}
+            Of the integer, in the machine's byte order.
+        fetch : bool
+            Return what lay there; swap and cswap always do.
+
+        Returns
+        -------
+        Request
+            Wait or await it for the old value, unsigned, or for None. Without `fetch`, done says nothing of the peer: flush.
+
+        Raises
+        ------
+        UnsupportedError
+            The context was made without the feature ``amo``.
+
+        Atomic towards other operations through UCX, and towards the owner's own instructions only on transports that use the
+        CPU's (posix does). Source: ``ucp_atomic_op_nbx``.
+        """
+
+class TagMessage:
+    """A message that a probe took; :meth:`Worker.tag_msg_recv` receives it."""
 
     @property
-    def transports(self) -> list[str]:
-        """The lanes in use, as ``transport/device``. Source: ``ucp_ep_query``."""
+    def nbytes(self) -> int: ...
+
+    @property
+    def tag(self) -> int: ...
+
+class ActiveMessage:
+    """
+    An active message, as its handler gets it.
+
+    ``memoryview(message)`` is the data of an eager message, read-only, where UCX received it: nothing is copied, and
+    it stays valid until the view and the message are dropped. The data of a rendezvous is still at its sender:
+    :meth:`recv` brings it. A message that is dropped without that is refused; its sender sees success.
+    """
+
+    @property
+    def header(self) -> bytes: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def rendezvous(self) -> bool: ...
+
+    @property
+    def reply(self) -> Endpoint | None:
+        """An endpoint to its sender, if it was sent with ``reply=True``."""
+
+    def recv(self, buffer: Buffer | None = None) -> Request:
+        """
+        Receive the data.
+
+        Parameters
+        ----------
+        buffer : writable contiguous buffer, any shape, optional
+            At least :attr:`nbytes` long. Locked until the request completes. None: pooled memory.
+
+        Returns
+        -------
+        Request
+            Wait or await it for the number of bytes, or without `buffer` for a writable memoryview.
+
+        Raises
+        ------
+        TruncatedError
+            `buffer` is too small. The message is still there.
+        InvalidParamError
+            The message was received before, or a memoryview of it is alive.
+
+        Source: ``ucp_am_recv_data_nbx``.
+        """
+
+class RemoteKey:
+    """
+    What a peer needs to reach a :class:`Memory`: give it to one that you trust, pickled or as it is.
+
+    Whoever has it can read and write the memory as long as it is mapped. One that comes from elsewhere must come from
+    somebody you trust, too: UCX parses it unchecked.
+    """
+
+    def __init__(self, address: int, nbytes: int, packed: bytes) -> None: ...
+
+    @property
+    def address(self) -> int:
+        """Where the memory lies in its owner."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def packed(self) -> bytes: ...
+
+    def __reduce__(self) -> tuple[type[RemoteKey], tuple[int, int, bytes]]: ...
+
+class Memory:
+    """
+    Memory that peers may read and write. Made by :meth:`Context.mem_map` and :meth:`Context.mem_alloc`; a buffer itself.
+    """
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def rkey_pack(self) -> RemoteKey:
+        """
+        Return the key that lets a peer reach this memory. Source: ``ucp_rkey_pack``.
+        """
+
+    def close(self) -> None:
+        """
+        Unmap the memory: keys to it are void, and its buffer is unlocked. Idempotent.
+        """
 
     @property
     def closed(self) -> bool: ...
+
+    def __enter__(self) -> Memory: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+class Rkey:
+    """
+    A peer's memory as one endpoint reaches it. Made by :meth:`Endpoint.rkey_unpack`.
+    """
+
+    @property
+    def address(self) -> int:
+        """Where the memory lies in its owner."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+class SockaddrListener:
+    """
+    Takes connections of programs that speak UCX. Made by :meth:`Worker.listen_sockaddr`.
+    """
+
+    @property
+    def address(self) -> str:
+        """Where it listens, ``host:port``. Source: ``ucp_listener_query``."""
+
+    def accept(self) -> Request:
+        """
+        Accept the next connection.
+
+        Returns
+        -------
+        Request
+            Wait or await it for an :class:`Endpoint`.
+
+        Raises
+        ------
+        ClosedError
+            From the request, too: the listener was closed meanwhile.
+
+        Cancelling withdraws the waiter, never a connection. Source: ``ucp_ep_create`` with ``conn_request``.
+        """
+
+    def close(self) -> None:
+        """
+        Reject who was not accepted and who comes later; the port is freed with the worker. Idempotent. Source: ``ucp_listener_reject``.
+        """
 
 class Link:
     """

@@ -8,7 +8,7 @@ Precedence: an explicit argument, then the user's ``UCX_*``, then weft's default
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from weft import _load, _native
 
@@ -41,22 +41,27 @@ class Context(_native.Context):
     settings : mapping of str to str, optional
         UCX settings without their ``UCX_`` prefix, e.g. ``{"TLS": "posix,self"}``. They win over the user's
         ``UCX_*`` variables, which win over weft's own defaults.
+    features : iterable of {"stream", "rma", "amo"}
+        What its workers can do beside tags and active messages: streams, remote memory access, atomic operations.
+        A worker with ``rma`` trusts its peers: where a transport has no remote access of its own, UCX writes where a
+        message says, without a look at the key. One with ``amo`` does not notice a peer's death: UCX has no atomic
+        operation where it handles that.
 
     Raises
     ------
     LoadError
         No usable libucp.
     InvalidParamError
-        UCX knows no such setting, or not such a value.
+        UCX knows no such setting, or not such a value; or there is no such feature.
 
     Source: ``ucp_init``.
     """
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, *, features: Iterable[str] = ()) -> None:
         ucx_library()
         explicit = {k.removeprefix("UCX_"): v for k, v in (settings or {}).items()}
         tls = explicit.get("TLS") or os.environ.get("UCX_TLS") or DEFAULTS["TLS"]
-        super().__init__(explicit, DEFAULTS, _uses_shm(tls))
+        super().__init__(explicit, DEFAULTS, features, _uses_shm(tls))
 
 
 def _uses_shm(tls: str) -> bool:

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Active messages for handlers: lent data, rendezvous into chosen memory, replies."""
+
+import gc
+import sys
+
+import pytest
+
+import weft
+
+
+@pytest.fixture
+def arrived(worker):
+    """Messages of id 3, as they arrive."""
+    messages = []
+    worker.set_am_recv_handler(3, messages.append)
+    return messages
+
+
+def crank(worker, until):
+    for _ in range(100_000):
+        if until():
+            return
+        worker.progress()
+    raise AssertionError("nothing came")
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 100, 8000])
+def test_eager_data_is_lent(worker, endpoint, arrived, nbytes):
+    data = bytes(i % 251 for i in range(nbytes))
+    endpoint.am_send(3, b"head", data).wait(5)
+    crank(worker, lambda: arrived)
+    (message,) = arrived
+    assert (message.header, message.nbytes, message.rendezvous, message.reply) == (b"head", nbytes, False, None)
+    view = memoryview(message)
+    assert view.readonly
+    assert view == data
+
+
+def test_lent_data_is_not_overwritten(worker, endpoint, arrived):
+    for i in range(600):
+        endpoint.am_send(3, b"", bytes([i % 256]) * 1000)
+        worker.progress()
+    crank(worker, lambda: len(arrived) == 600)
+    for i, message in enumerate(arrived):
+        assert bytes(message) == bytes([i % 256]) * 1000
+
+
+def test_rendezvous_into_memory_that_the_handler_chooses(worker, endpoint, arrived):
+    data = bytes(range(256)) * 4096
+    sent = endpoint.am_send(3, b"", data)
+    crank(worker, lambda: arrived)
+    message = arrived.pop()
+    assert message.rendezvous
+    with pytest.raises(BufferError, match="at its sender"):
+        memoryview(message)
+    with pytest.raises(weft.TruncatedError, match="do not fit"):
+        message.recv(bytearray(10))
+    with pytest.raises(weft.ReadOnlyError):
+        message.recv(bytes(len(data)))
+    chosen = bytearray(len(data) + 1)
+    assert message.recv(chosen).wait(5) == len(data)
+    assert chosen[:-1] == data
+    sent.wait(5)
+    with pytest.raises(weft.InvalidParamError, match="received before"):
+        message.recv(chosen)
+
+
+@pytest.mark.parametrize("nbytes", [0, 100, 1 << 20])
+def test_into_pooled_memory(worker, endpoint, arrived, nbytes):
+    data = b"p" * nbytes
+    sent = endpoint.am_send(3, b"", data)
+    crank(worker, lambda: arrived)
+    view = arrived.pop().recv().wait(5)
+    assert not view.readonly
+    assert view == data
+    sent.wait(5)
+
+
+def test_receiving_what_is_being_looked_at(worker, endpoint, arrived):
+    endpoint.am_send(3, b"", b"data").wait(5)
+    crank(worker, lambda: arrived)
+    message = arrived.pop()
+    view = memoryview(message)
+    with pytest.raises(weft.InvalidParamError, match="memoryview"):
+        message.recv(bytearray(4))
+    view.release()
+    buffer = bytearray(4)
+    assert message.recv(buffer).wait(5) == 4
+    assert buffer == b"data"
+    with pytest.raises(BufferError):
+        memoryview(message)
+
+
+def test_a_dropped_rendezvous_is_refused(worker, endpoint, arrived):
+    sent = endpoint.am_send(3, b"", bytes(1 << 20))
+    crank(worker, lambda: arrived)
+    arrived.clear()
+    gc.collect()
+    sent.wait(5)
+
+
+def test_a_handler_answers(worker, endpoint):
+    worker.set_am_recv_handler(3, lambda message: message.reply.am_send(4, message.header, bytes(message)))
+    answer = worker.am_recv(4)
+    endpoint.am_send(3, b"echo", b"hello", reply=True).wait(5)
+    header, data = answer.wait(5)
+    assert (header, bytes(data)) == (b"echo", b"hello")
+
+
+def test_a_reply_endpoint_is_the_senders(worker, endpoint, arrived):
+    endpoint.am_send(3, b"", reply=True).wait(5)
+    crank(worker, lambda: arrived)
+    reply = arrived.pop().reply
+    reply.close().wait(5)
+    assert reply.closed
+    with pytest.raises(weft.ClosedError):
+        reply.am_send(3, b"")
+    endpoint.am_send(3, b"again").wait(5)
+    crank(worker, lambda: arrived)
+
+
+def test_what_a_handler_raises_is_reported(worker, endpoint, monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+
+    def fails(message):
+        raise ValueError("in the handler")
+
+    worker.set_am_recv_handler(3, fails)
+    endpoint.am_send(3, b"").wait(5)
+    crank(worker, lambda: reported)
+    assert "in the handler" in str(reported[0].exc_value)
+    assert reported[0].object is fails
+
+
+def test_a_handler_may_not_wait(worker, endpoint):
+    raised = []
+
+    def waits(message):
+        try:
+            worker.tag_recv(bytearray(1), 1).wait(1)
+        except weft.ThreadError as error:
+            raised.append(error)
+        endpoint.tag_send(b"x", 2)
+
+    worker.set_am_recv_handler(3, waits)
+    received = worker.tag_recv(bytearray(1), 2)
+    endpoint.am_send(3, b"")
+    received.wait(5)
+    assert len(raised) == 1
+
+
+def test_one_taker_for_each_id(worker, endpoint, arrived):
+    with pytest.raises(weft.InvalidParamError, match="a handler takes"):
+        worker.am_recv(3)
+    worker.am_recv(5)
+    with pytest.raises(weft.InvalidParamError, match="am_recv takes"):
+        worker.set_am_recv_handler(5, print)
+    with pytest.raises(weft.InvalidParamError, match="below 63"):
+        worker.set_am_recv_handler(63, print)
+    with pytest.raises(TypeError):
+        worker.set_am_recv_handler(6, 5)
+
+
+def test_another_handler_and_none(worker, endpoint, arrived):
+    others = []
+    worker.set_am_recv_handler(3, others.append)
+    endpoint.am_send(3, b"").wait(5)
+    crank(worker, lambda: others)
+    assert not arrived
+    worker.set_am_recv_handler(3, None)
+    worker.set_am_recv_handler(3, None)
+    received = worker.am_recv(3)
+    endpoint.am_send(3, b"pulled").wait(5)
+    assert received.wait(5)[0] == b"pulled"
+
+
+def test_lent_data_outlives_the_worker(context):
+    worker = weft.Worker(context)
+    arrived = []
+    worker.set_am_recv_handler(3, arrived.append)
+    worker.connect(worker.address).am_send(3, b"", b"lent").wait(5)
+    crank(worker, lambda: arrived)
+    view = memoryview(arrived.pop())
+    worker.close()
+    del worker
+    gc.collect()
+    assert view == b"lent"
+    with pytest.raises(weft.InvalidParamError, match="still in use"):
+        context.close()
+    view.release()
+    del view
+    gc.collect()
+    context.close()
+
+
+def test_what_nobody_took_goes_with_the_worker(context):
+    worker = weft.Worker(context)
+    arrived = []
+    worker.set_am_recv_handler(3, arrived.append)
+    endpoint = worker.connect(worker.address)
+    endpoint.am_send(3, b"", bytes(1 << 20))
+    endpoint.am_send(3, b"", b"x")
+    crank(worker, lambda: len(arrived) == 2)
+    worker.close()
+    arrived.clear()
+    gc.collect()
+    context.close()

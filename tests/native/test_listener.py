@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""UCP's own listener and connector."""
+
+import gc
+
+import pytest
+
+import weft
+
+
+@pytest.fixture
+def sides():
+    """Two workers of which one listens on the loopback."""
+    context = weft.Context({"TLS": "tcp"})
+    server, client = weft.Worker(context), weft.Worker(context)
+    yield server, client, server.listen_sockaddr("127.0.0.1:0")
+    client.close()
+    server.close()
+    context.close()
+
+
+def crank(workers, *requests):
+    for _ in range(200_000):
+        if all(request.done() for request in requests):
+            return
+        for worker in workers:
+            worker.progress()
+    raise AssertionError("nothing happened")
+
+
+def accept(server, client, listener):
+    out = client.connect_sockaddr(listener.address)
+    request = listener.accept()
+    crank((server, client), request)
+    return out, request.result()
+
+
+def test_both_ways(sides):
+    server, client, listener = sides
+    assert listener.address.startswith("127.0.0.1:")
+    out, back = accept(*sides)
+    there, here = server.tag_recv(bytearray(4), 1), client.tag_recv(bytearray(4), 2)
+    out.tag_send(b"ping", 1)
+    back.tag_send(b"pong", 2)
+    crank((server, client), there, here)
+    assert (there.result(), here.result()) == ((4, 1), (4, 2))
+    assert {lane.split("/")[0] for lane in out.transports} == {"tcp"}
+
+
+def test_connections_wait_to_be_accepted(sides):
+    server, client, listener = sides
+    outs = [client.connect_sockaddr(listener.address) for _ in range(3)]
+    sends = [out.tag_send(b"x", i) for i, out in enumerate(outs)]
+    requests = [listener.accept() for _ in range(3)]
+    crank((server, client), *requests)
+    backs = [request.result() for request in requests]
+    received = [server.tag_recv(bytearray(1), i) for i in range(3)]
+    crank((server, client), *received, *sends)
+    assert len(backs) == 3
+
+
+def test_a_cancelled_accept_takes_no_connection(sides):
+    _, _, listener = sides
+    waiting = listener.accept()
+    assert waiting.cancel()
+    assert accept(*sides)
+
+
+def test_an_accept_that_nobody_looked_at_gives_the_connection_back(sides):
+    server, client, listener = sides
+    out = client.connect_sockaddr(listener.address)
+    request = listener.accept()
+    crank((server, client), request)
+    del request
+    gc.collect()
+    again = listener.accept()
+    crank((server, client), again)
+    back = again.result()
+    received = server.tag_recv(bytearray(1), 1)
+    out.tag_send(b"x", 1)
+    crank((server, client), received)
+    assert not back.closed
+
+
+def test_closing_ends_who_waits(sides):
+    server, client, listener = sides
+    waiting = listener.accept()
+    address = listener.address
+    listener.close()
+    listener.close()
+    with pytest.raises(weft.ClosedError, match="the listener was closed"):
+        waiting.wait(1)
+    with pytest.raises(weft.ClosedError):
+        listener.accept()
+    with pytest.raises(weft.ClosedError):
+        assert listener.address
+    sent = client.connect_sockaddr(address).flush()
+    crank((server, client), sent)
+    with pytest.raises(weft.Error):
+        sent.result()
+
+
+def test_who_was_not_accepted_is_rejected(sides):
+    server, client, listener = sides
+    sent = client.connect_sockaddr(listener.address).flush()
+    for _ in range(1000):
+        server.progress()
+        client.progress()
+    listener.close()
+    crank((server, client), sent)
+    with pytest.raises(weft.Error):
+        sent.result()
+
+
+def test_a_listener_that_is_dropped(sides):
+    server, client, listener = sides
+    address = listener.address
+    client.connect_sockaddr(address)
+    for _ in range(1000):
+        server.progress()
+        client.progress()
+    del listener
+    gc.collect()
+    server.progress()
+
+
+def test_nobody_listens(sides):
+    _, client, _ = sides
+    with pytest.raises(weft.Error):
+        client.connect_sockaddr("127.0.0.1:1").flush().wait(5)
+
+
+@pytest.mark.parametrize("address", ["nohost.invalid:1", "127.0.0.1", "127.0.0.1:port"])
+def test_addresses_that_are_none(sides, address):
+    _, client, _ = sides
+    with pytest.raises(weft.AddressError):
+        client.connect_sockaddr(address)
+
+
+def test_a_port_that_is_taken(sides):
+    server, _, listener = sides
+    with pytest.raises(weft.Error, match="is the port taken"):
+        server.listen_sockaddr(listener.address)
+
+
+def test_ipv6_is_refused(sides):
+    server, client, _ = sides
+    for operation in (server.listen_sockaddr, client.connect_sockaddr):
+        with pytest.raises(weft.UnsupportedError, match="IPv4 only"):
+            operation("[::1]:0")
