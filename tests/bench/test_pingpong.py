@@ -32,30 +32,6 @@ def nothing_left():
 
 
 @pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [
-        ("8", 8),
-        ("8B", 8),
-        ("1kB", 1000),
-        ("1KB", 1000),
-        ("1KiB", 1024),
-        ("64 KiB", 65536),
-        ("1MB", 10**6),
-        ("1MiB", 2**20),
-        ("2GiB", 2**31),
-    ],
-)
-def test_size(text, nbytes):
-    assert pingpong.parse_size(text) == nbytes
-
-
-@pytest.mark.parametrize("text", ["", "0", "-8", "1.5MiB", "1Mib", "1 mb", "MiB", "1KiB2", "1e6", "\u0661KiB"])
-def test_size_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a size such as 8, 1KiB or 1MB"):
-        pingpong.parse_size(text)
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--sizes", "8,1X"], "'1X' is not a size"),

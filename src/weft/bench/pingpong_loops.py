@@ -9,34 +9,13 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-import io
-import mmap
 import operator
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from weft import Endpoint, Worker
-
-TAG = 0x77656674
-FILL = 0x5A
-CLOSE_S = 10.0
-SMALL_NBYTES = 8192
-
-
-def trips_of(nbytes: int) -> int:
-    """Return how many round trips one reading of the clock covers.
-
-    Reading it and storing the stamp takes 80 ns in Python, 35 ns in C: a quarter of an 8 B round trip.
-    """
-    return 10 if nbytes <= SMALL_NBYTES else 1
-
-
-class PairError(Exception):
-    """The measurement cannot be made, or a child died or hung; says which and why."""
+from weft.bench.side import FILL, TAG, PairError, Side, joined, opened, trips_of
 
 
 class Cell(NamedTuple):
@@ -48,26 +27,6 @@ class Cell(NamedTuple):
 
 #: In the order of a round.
 CELLS = tuple(Cell(*cell.split()) for cell in ("c block", "weft block", "weft await", "tcp block", "asyncio await"))
-LIBRARIES = tuple(dict.fromkeys(cell.library for cell in CELLS))
-
-
-class Side(NamedTuple):
-    """What one child works with."""
-
-    control: io.BufferedRWPair
-    pings: bool
-    nbytes: int
-    tls: str
-    out: mmap.mmap
-    into: mmap.mmap
-
-    def say(self, text: str) -> None:
-        self.control.write(f"{text}\n".encode())
-        self.control.flush()
-
-    def swap(self, address: str) -> str:
-        self.say(address)
-        return self.control.readline().decode().strip()
 
 
 class Loops(NamedTuple):
@@ -79,23 +38,8 @@ class Loops(NamedTuple):
 
 
 @contextlib.contextmanager
-def _weft(side: Side) -> Iterator[tuple[Endpoint, Worker]]:
-    import weft
-
-    context = weft.Context({"TLS": side.tls})
-    worker = weft.Worker(context)
-    endpoint = worker.connect(bytes.fromhex(side.swap(worker.address.hex())))
-    yield endpoint, worker
-    # Both sides close at the same moment: either may see the other go first.
-    with contextlib.suppress(weft.PeerLostError):
-        endpoint.close().wait(CLOSE_S)
-    worker.close()
-    context.close()
-
-
-@contextlib.contextmanager
 def _weft_block(side: Side) -> Iterator[Loops]:
-    with _weft(side) as (endpoint, worker):
+    with joined(side) as (endpoint, worker):
 
         def ping(stamps: array.array[int]) -> None:
             ep, w, out, into, clock = endpoint, worker, side.out, side.into, time.perf_counter_ns
@@ -117,7 +61,7 @@ def _weft_block(side: Side) -> Iterator[Loops]:
 
 @contextlib.contextmanager
 def _weft_await(side: Side) -> Iterator[Loops]:
-    with asyncio.Runner() as runner, _weft(side) as (endpoint, worker):
+    with asyncio.Runner() as runner, joined(side) as (endpoint, worker):
 
         async def ping(stamps: array.array[int]) -> None:
             ep, w, out, into, clock = endpoint, worker, side.out, side.into, time.perf_counter_ns
@@ -206,31 +150,21 @@ def _streams(side: Side) -> Iterator[Loops]:
 LOOPS = {CELLS[1]: _weft_block, CELLS[2]: _weft_await, CELLS[3]: _tcp, CELLS[4]: _streams}
 
 
-def _buffer(nbytes: int) -> mmap.mmap:
-    """Map pages as the C loop does: private, aligned to a page, faulted in."""
-    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
-
-
 def child(arguments: Sequence[str]) -> None:
     """Run one side of one pair; `arguments` are library, mode, role, nbytes, limit_s, control_fd and tls."""
     library, mode, role, nbytes, limit_s, control_fd, tls = arguments
-    # The parent may be killed while this spins: whatever happens, it ends.
-    signal.alarm(int(limit_s))
-    with socket.socket(fileno=int(control_fd)) as sock, sock.makefile("rwb") as control:
-        side = Side(control, role == "ping", int(nbytes), tls, _buffer(int(nbytes)), _buffer(int(nbytes)))
-        for start in range(0, side.nbytes, 2**20):
-            side.out[start : start + 2**20] = bytes([FILL]) * min(2**20, side.nbytes - start)
-        with LOOPS[Cell(library, mode)](side) as (ping, pong, lanes):
-            ping(array.array("q", [0])) if side.pings else pong(trips_of(side.nbytes))
-            if library != "asyncio" and side.into[-1] != FILL:
-                raise PairError("the message that arrived is not the one that was sent")
-            side.say(",".join(lanes()))
-            for line in iter(control.readline, b""):
-                count = int(line)
-                if not side.pings:
-                    pong((count + 1) * trips_of(side.nbytes))
-                    continue
-                stamps = array.array("q", [0]) * (count + 1)
-                ping(stamps)
-                control.write(array.array("q", map(operator.sub, stamps[1:], stamps)).tobytes())
-                control.flush()
+    loops = LOOPS[Cell(library, mode)]
+    with opened(role, nbytes, limit_s, control_fd, tls) as side, loops(side) as (ping, pong, lanes):
+        ping(array.array("q", [0])) if side.pings else pong(trips_of(side.nbytes))
+        if library != "asyncio" and side.into[-1] != FILL:
+            raise PairError("the message that arrived is not the one that was sent")
+        side.say(",".join(lanes()))
+        for line in iter(side.control.readline, b""):
+            count = int(line)
+            if not side.pings:
+                pong((count + 1) * trips_of(side.nbytes))
+                continue
+            stamps = array.array("q", [0]) * (count + 1)
+            ping(stamps)
+            side.control.write(array.array("q", map(operator.sub, stamps[1:], stamps)).tobytes())
+            side.control.flush()

@@ -7,20 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.bench import stats
+from weft.bench.options import size_text
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-UNITS = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 CAPTION = "spread: of the rounds' medians; (low-high): what the rounds' ratios lay within"
-
-
-def size_text(nbytes: int) -> str:
-    for unit in ("GiB", "GB", "MiB", "MB", "KiB", "kB"):
-        if nbytes % UNITS[unit] == 0:
-            return f"{nbytes // UNITS[unit]} {unit}"
-    return f"{nbytes} B"
 
 
 def _ratio(record: dict[str, Any], other: dict[str, Any]) -> stats.Ratio:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the benchmarks' command lines have in common: sizes, choices, positive numbers."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+UNITS = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+Number = TypeVar("Number", int, float)
+
+
+def size_text(nbytes: int) -> str:
+    """Write a size with the largest unit that divides it."""
+    for unit in ("GiB", "GB", "MiB", "MB", "KiB", "kB"):
+        if nbytes % UNITS[unit] == 0:
+            return f"{nbytes // UNITS[unit]} {unit}"
+    return f"{nbytes} B"
+
+
+def parse_size(text: str) -> int:
+    """Read a size such as ``8``, ``1KiB`` or ``1MB``; raise what argparse shows for anything else."""
+    match = re.fullmatch(r"([0-9]+) ?([A-Za-z]*)", text.strip())
+    if match is None or match[2] not in UNITS or int(match[1]) == 0:
+        units = ", ".join(filter(None, UNITS))
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8, 1KiB or 1MB (whole {units})")
+    return int(match[1]) * UNITS[match[2]]
+
+
+def sizes(text: str) -> list[int]:
+    """Read sizes with commas between them, each a size or ``MIN:MAX[:FACTOR]`` (by powers of two without it)."""
+    return sorted({nbytes for part in text.split(",") for nbytes in _series(part)})
+
+
+def _series(text: str) -> Iterator[int]:
+    first, *rest = text.split(":")
+    nbytes = parse_size(first)
+    if not rest:
+        yield nbytes
+        return
+    factor = rest[1] if len(rest) == 2 else "2" if len(rest) == 1 else ""
+    if not (factor.isascii() and factor.isdecimal()) or int(factor) < 2 or (largest := parse_size(rest[0])) < nbytes:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range such as 1:1MiB, or 1:1MiB:4 for 1, 4, 16 and so on")
+    while nbytes <= largest:
+        yield nbytes
+        nbytes *= int(factor)
+
+
+def some_of(allowed: Sequence[str], text: str) -> list[str]:
+    """Read names with commas between them, all of `allowed`."""
+    chosen = [part.strip() for part in text.split(",")]
+    for name in chosen:
+        if name not in allowed:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(allowed)}")
+    return chosen
+
+
+def positive(kind: Callable[[str], Number], text: str) -> Number:
+    """Read a finite number above 0."""
+    with contextlib.suppress(ValueError):
+        if 0 < (value := kind(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")

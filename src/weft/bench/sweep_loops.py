@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The loops of ``weft bench sweep`` and the child that runs them.
+
+They are those of the OSU micro-benchmarks, by their names there:
+
+- *latency* (``osu_latency``): a message back and forth, one at a time.
+- *bandwidth* (``osu_bw``; its message rate is that of ``osu_mbw_mr`` with one pair): a window of messages is sent
+  before any is waited for; one byte comes back for the whole window.
+- *bibandwidth* (``osu_bibw``): both send a window and receive one at the same time.
+
+A child hears ``MEASURE NBYTES WINDOW COUNT`` and runs the loop until COUNT stamps are taken, and one before them
+that waits for the other child to wake. The clock is read once for each window, and in *latency* as in the
+ping-pong. Both children hear the same, so that neither needs to be told when the other is done.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import itertools
+import operator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from weft.bench.side import FILL, TAG, PairError, Side, joined, opened, trips_of
+
+if TYPE_CHECKING:
+    from weft import Endpoint, Worker
+
+#: The tag of the byte that answers a window.
+ACK = TAG + 1
+MEASURES = ("latency", "bandwidth", "bibandwidth")
+#: Where messages are received: into the same memory each time (as OSU's benchmarks do), into memory that the C
+#: library or the kernel has just given, into weft's pool, or into a GPU's memory, the same each time.
+MEMORIES = ("reused", "fresh", "pooled", "cuda")
+
+clock = time.perf_counter_ns
+
+
+class Line(NamedTuple):
+    """A connection to measure, what is sent over it, and where `count` messages are received, one after another."""
+
+    endpoint: Endpoint
+    worker: Worker
+    out: Any
+    places: Callable[[int], Iterable[Any]]
+    ack: bytearray
+
+
+def _ping_block(line: Line, measure: str, window: int, stamps: array.array[int]) -> Any:
+    ep, w, out, places, ack = line
+    into: Any = None
+    for i in range(len(stamps)):
+        if measure == "latency":
+            for into in places(window):
+                ep.tag_send(out, TAG).wait()
+                w.tag_recv(into, TAG).wait()
+        elif measure == "bandwidth":
+            for request in [ep.tag_send(out, TAG) for _ in range(window)]:
+                request.wait()
+            w.tag_recv(ack, ACK).wait()
+        else:
+            into = _both_block(line, window)
+        stamps[i] = clock()
+    return into
+
+
+def _pong_block(line: Line, measure: str, window: int, count: int) -> Any:
+    ep, w, out, places, ack = line
+    into: Any = None
+    for _ in range(count):
+        if measure == "latency":
+            for into in places(window):
+                w.tag_recv(into, TAG).wait()
+                ep.tag_send(out, TAG).wait()
+        elif measure == "bandwidth":
+            taken = list(places(window))
+            for request in [w.tag_recv(into, TAG) for into in taken]:
+                request.wait()
+            ep.tag_send(ack, ACK).wait()
+            into = taken[-1]
+        else:
+            into = _both_block(line, window)
+    return into
+
+
+def _both_block(line: Line, window: int) -> Any:
+    ep, w, out, places, _ = line
+    taken = list(places(window))
+    requests = [w.tag_recv(into, TAG) for into in taken]
+    requests += [ep.tag_send(out, TAG) for _ in range(window)]
+    for request in requests:
+        request.wait()
+    return taken[-1]
+
+
+async def _ping_await(line: Line, measure: str, window: int, stamps: array.array[int]) -> Any:
+    ep, w, out, places, ack = line
+    into: Any = None
+    for i in range(len(stamps)):
+        if measure == "latency":
+            for into in places(window):
+                await ep.tag_send(out, TAG)
+                await w.tag_recv(into, TAG)
+        elif measure == "bandwidth":
+            for request in [ep.tag_send(out, TAG) for _ in range(window)]:
+                await request
+            await w.tag_recv(ack, ACK)
+        else:
+            into = await _both_await(line, window)
+        stamps[i] = clock()
+    return into
+
+
+async def _pong_await(line: Line, measure: str, window: int, count: int) -> Any:
+    ep, w, out, places, ack = line
+    into: Any = None
+    for _ in range(count):
+        if measure == "latency":
+            for into in places(window):
+                await w.tag_recv(into, TAG)
+                await ep.tag_send(out, TAG)
+        elif measure == "bandwidth":
+            taken = list(places(window))
+            for request in [w.tag_recv(into, TAG) for into in taken]:
+                await request
+            await ep.tag_send(ack, ACK)
+            into = taken[-1]
+        else:
+            into = await _both_await(line, window)
+    return into
+
+
+async def _both_await(line: Line, window: int) -> Any:
+    ep, w, out, places, _ = line
+    taken = list(places(window))
+    requests = [w.tag_recv(into, TAG) for into in taken]
+    requests += [ep.tag_send(out, TAG) for _ in range(window)]
+    for request in requests:
+        await request
+    return taken[-1]
+
+
+def _line(side: Side, memory: str, nbytes: int, endpoint: Endpoint, worker: Worker) -> Line:
+    """Lay out what is sent and where it is received."""
+    out: Any = memoryview(side.out)[:nbytes]
+    places: Callable[[int], Iterable[Any]]
+    if memory == "reused":
+        into = memoryview(side.into)[:nbytes]
+
+        def places(count: int) -> Iterable[Any]:
+            return itertools.repeat(into, count)
+
+    elif memory == "fresh":
+        from numpy import empty
+
+        def places(count: int) -> Iterable[Any]:
+            return (empty(nbytes, "u1") for _ in range(count))
+
+    elif memory == "pooled":
+        from weft._native import pool_allocate
+
+        def places(count: int) -> Iterable[Any]:
+            return (pool_allocate(nbytes) for _ in range(count))
+
+    else:
+        import cupy
+
+        out = cupy.full(nbytes, FILL, "u1")
+        there = cupy.empty(nbytes, "u1")
+        cupy.cuda.get_current_stream().synchronize()
+
+        def places(count: int) -> Iterable[Any]:
+            return itertools.repeat(there, count)
+
+    return Line(endpoint, worker, out, places, bytearray(1))
+
+
+def _commands(side: Side) -> Iterator[tuple[str, int, int, int]]:
+    for heard in iter(side.control.readline, b""):
+        measure, nbytes, window, count = heard.decode().split()
+        yield measure, int(nbytes), int(window), int(count)
+
+
+def child(arguments: Sequence[str]) -> None:
+    """Run one side of one pair; `arguments` are wait, memory, role, nbytes, limit_s, control_fd and tls."""
+    wait, memory, role, nbytes, limit_s, control_fd, tls = arguments
+    with contextlib.ExitStack() as stack:
+        side = stack.enter_context(opened(role, nbytes, limit_s, control_fd, tls))
+        runner = stack.enter_context(asyncio.Runner())
+        endpoint, worker = stack.enter_context(joined(side))
+        _serve(side, memory, endpoint, worker, runner if wait == "await" else None)
+
+
+def _serve(side: Side, memory: str, endpoint: Endpoint, worker: Worker, runner: asyncio.Runner | None) -> None:
+    def run(line: Line, measure: str, window: int, count: int) -> bytes:
+        stamps = array.array("q", [0]) * (count + 1)
+        if side.pings and runner:
+            into = runner.run(_ping_await(line, measure, window, stamps))
+        elif side.pings:
+            into = _ping_block(line, measure, window, stamps)
+        elif runner:
+            into = runner.run(_pong_await(line, measure, window, count + 1))
+        else:
+            into = _pong_block(line, measure, window, count + 1)
+        if into is not None and int(into[-1]) != FILL:
+            raise PairError("the message that arrived is not the one that was sent")
+        return array.array("q", map(operator.sub, stamps[1:], stamps)).tobytes()
+
+    run(_line(side, memory, 1, endpoint, worker), "latency", 1, 0)
+    side.say(",".join(endpoint.transports))
+    laid: tuple[int, Line] | None = None
+    for measure, nbytes, window, count in _commands(side):
+        if laid is None or laid[0] != nbytes:
+            laid = nbytes, _line(side, memory, nbytes, endpoint, worker)
+        durations = run(laid[1], measure, trips_of(nbytes) if measure == "latency" else window, count)
+        if side.pings:
+            side.control.write(durations)
+            side.control.flush()
