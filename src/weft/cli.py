@@ -12,7 +12,7 @@ import weft
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    from weft.bench import demo, pingpong
+    from weft.bench import demo, pingpong, plot, sweep
 
     parser = argparse.ArgumentParser(prog="weft", description=weft.__doc__ and weft.__doc__.splitlines()[0])
     parser.add_argument("--version", action="version", version=f"weft {weft.__version__}")
@@ -31,6 +31,12 @@ def main(argv: list[str] | None = None) -> int:
     pingpong_parser = benches.add_parser("pingpong", help="latency and bandwidth next to the C loop and sockets")
     pingpong.add_arguments(pingpong_parser)
     pingpong_parser.set_defaults(run=pingpong.run)
+    sweep_parser = benches.add_parser("sweep", help="latency, bandwidth and message rate over sizes and transports")
+    sweep.add_arguments(sweep_parser)
+    sweep_parser.set_defaults(run=sweep.run)
+    plot_parser = benches.add_parser("plot", help="draw what sweep measured, from its JSON record")
+    plot.add_arguments(plot_parser)
+    plot_parser.set_defaults(run=plot.run)
 
     args = parser.parse_args(argv)
     try:

@@ -48,7 +48,7 @@ def test_ranges_of_sizes(text, expected):
 
 @pytest.mark.parametrize("text", ["8:1", "1:", ":8", "1:8:1", "1:8:", "1:8:x", "1:8:2:2", "1:8:\u0662"])
 def test_range_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a (range|size) such as"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is not a (range|size) such as"):
         options.sizes(text)
 
 

@@ -5,7 +5,6 @@ import argparse
 import json
 import os
 
-import psutil
 import pytest
 
 import weft
@@ -15,20 +14,13 @@ SUMMARY = {"median", "q1", "q3", "p99", "min", "max", "round_medians", "spread"}
 BRIEF = ["--rounds", "2", "--iterations", "5", "--seconds-per-cell", "0.001"]
 
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
 def bench(*arguments):
     parser = argparse.ArgumentParser()
     pingpong.add_arguments(parser)
     return pingpong.run(parser.parse_args([*BRIEF, *arguments]))
-
-
-@pytest.fixture(autouse=True)
-def nothing_left():
-    """Whatever happens, no child survives and this process may run where it could before."""
-    cores = os.sched_getaffinity(0)
-    before = psutil.Process().children()
-    yield
-    assert psutil.Process().children() == before
-    assert os.sched_getaffinity(0) == cores
 
 
 @pytest.mark.parametrize(

@@ -1,39 +1,24 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One self-contained HTML page for ``weft demo``, drawn from the JSON record and nothing else.
 
-Charts are inline SVG from matplotlib, whose text stays text in the reader's own font; styles are inline.
-Nothing is fetched, so the page can be mailed or kept with the record. What is printed in a terminal is in
-``report``.
+What is printed in a terminal is in ``report``, what all pages share in ``page``.
 """
 
 from __future__ import annotations
 
 import html
-import io
-import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from weft.bench import report
+from weft.bench.page import INK, document, flat, rc, svg, table
 
 # A grey and Okabe and Ito's vermilion: colour-blind readers tell them apart, and so does a grey printer.
 _COLOURS = ("#8a94a3", "#d55e00")
-_INK = "#1f2630"
-_FONT = "system-ui, sans-serif"
-_STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;color:#1f2630;background:#fff;max-width:60rem;margin:2rem
-auto;padding:0 1rem} h1{font-size:1.7rem;margin-bottom:.2rem} h2{font-size:1.15rem;margin:2.2rem 0 .5rem}
-p.note{color:#586273;font-size:.9rem;margin:.3rem 0} p.wrong{color:#fff;background:#b3261e;padding:.5rem
-.8rem} ul.verdict{padding-left:1.2rem} svg{max-width:100%;height:auto}
-table{border-collapse:collapse;font-size:.92rem;width:100%} .wide{overflow-x:auto}
-th{text-align:left;font-weight:600;border-bottom:2px solid #c9d0da} td{border-bottom:1px solid #e6eaf0}
-th,td{padding:.3rem .8rem .3rem 0;vertical-align:top} .n{text-align:right;font-variant-numeric:tabular-nums}
-td.k{color:#586273;white-space:nowrap;width:14rem} code{font-size:.9em}
-"""
 
 
 def page(record: Mapping[str, Any]) -> str:
@@ -71,13 +56,9 @@ def page(record: Mapping[str, Any]) -> str:
         "<h2>Idle cluster</h2>",
         _idle(record),
         "<h2>Environment</h2>",
-        _table([], [[key, value] for key, value in _flat(record["environment"])]),
+        table([], [[key, value] for key, value in flat(record["environment"])]),
     ]
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
-    )
+    return document(title, parts)
 
 
 def _colour(record: Mapping[str, Any], protocol: str) -> str:
@@ -100,14 +81,14 @@ def _entry(record: Mapping[str, Any], name: str, protocol: str) -> Mapping[str, 
 def _wall_chart(record: Mapping[str, Any]) -> str:
     """Draw a panel per workload, each with its own scale: the workloads are not to be compared."""
     names, protocols = _names(record), record["protocols"]
-    with mpl.rc_context(_rc()):
+    with mpl.rc_context(rc()):
         figure = Figure(figsize=(3 * len(names), 3.1), layout="constrained")
         for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
             for x, protocol in enumerate(protocols):
                 wall = _entry(record, name, protocol)["wall_s"]
                 median = statistics.median(wall)
                 axes.bar(x, median, width=0.62, color=_colour(record, protocol), alpha=0.85)
-                axes.plot(_apart(x, len(wall)), wall, "o", markersize=5, color=_INK, markeredgecolor="white")
+                axes.plot(_apart(x, len(wall)), wall, "o", markersize=5, color=INK, markeredgecolor="white")
                 axes.annotate(
                     f"{median:.3g} s",
                     (x, max(wall)),
@@ -122,7 +103,7 @@ def _wall_chart(record: Mapping[str, Any]) -> str:
             axes.set_title(name, loc="left")
             axes.set_ylabel("seconds" if name == names[0] else "")
             axes.grid(axis="y")
-        return _svg(figure, "wall")
+        return svg(figure, "wall")
 
 
 def _apart(x: float, count: int) -> list[float]:
@@ -137,7 +118,7 @@ def _p2p_chart(record: Mapping[str, Any]) -> str:
         for name in _names(record)
         for protocol in record["protocols"]
     ]
-    with mpl.rc_context(_rc()):
+    with mpl.rc_context(rc()):
         figure = Figure(figsize=(9, 0.8 + 0.42 * len(rows)), layout="constrained")
         axes = figure.subplots()
         for y, (_, protocol, p2p) in enumerate(rows):
@@ -146,7 +127,7 @@ def _p2p_chart(record: Mapping[str, Any]) -> str:
                 continue
             low, middle, high = (p2p[q] / 2**20 for q in ("q25", "q50", "q75"))
             axes.barh(y, high - low, left=low, height=0.5, color=_colour(record, protocol), alpha=0.85)
-            axes.plot([middle, middle], [y - 0.34, y + 0.34], color=_INK, linewidth=2.5)
+            axes.plot([middle, middle], [y - 0.34, y + 0.34], color=INK, linewidth=2.5)
             axes.annotate(
                 f"{middle:,.0f}",
                 (max(high, middle), y),
@@ -161,52 +142,10 @@ def _p2p_chart(record: Mapping[str, Any]) -> str:
         axes.set_xlim(0, 1.12 * max(rates, default=1.0))
         axes.set_xlabel("MiB/s")
         axes.grid(axis="x")
-        return _svg(figure, "p2p")
-
-
-def _rc() -> dict[str, Any]:
-    return {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "weft",
-        "font.size": 11,
-        "axes.titlesize": 11,
-        "axes.titleweight": "bold",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": "#9aa4b2",
-        "axes.labelcolor": _INK,
-        "text.color": _INK,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
-        "grid.color": "#e6eaf0",
-        "axes.axisbelow": True,
-    }
-
-
-def _svg(figure: Figure, name: str) -> str:
-    """Write `figure` as an ``<svg>`` element that can stand beside others in one document."""
-    out = io.StringIO()
-    figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    # Identifiers are global in a page: two charts would otherwise share clip paths and markers. The name of
-    # the font is matplotlib's own, which readers lack.
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    return re.sub(r"'DejaVu Sans'[^;\"]*", _FONT, text)
+        return svg(figure, "p2p")
 
 
 # --- tables -------------------------------------------------------------------------------------------------
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    def cell(tag: str, i: int, text: str) -> str:
-        kind = ' class="n"' if i in numbers else ' class="k"' if i == 0 and not head else ""
-        return f"<{tag}{kind}>{html.escape(text)}</{tag}>"
-
-    lines = [f"<tr>{''.join(cell('th', i, text) for i, text in enumerate(head))}</tr>"] if head else []
-    lines += [f"<tr>{''.join(cell('td', i, text) for i, text in enumerate(row))}</tr>" for row in rows]
-    return f'<div class="wide"><table>{"".join(lines)}</table></div>'
 
 
 def _comparison(record: Mapping[str, Any]) -> str:
@@ -224,7 +163,7 @@ def _comparison(record: Mapping[str, Any]) -> str:
         if both is not None:
             row += [_ratio(record["ratios"][name], key) for key in ("wall", "p2p")]
         rows.append(row)
-    return _table(head, rows, range(1, len(head)))
+    return table(head, rows, range(1, len(head)))
 
 
 def _ratio(ratio: Mapping[str, Any], key: str) -> str:
@@ -244,7 +183,7 @@ def _pairs(record: Mapping[str, Any]) -> str:
             pair = f"({p['w1']},{p['w2']})"
             rows.append([f"{e['name']}, {e['protocol']}://", pair, *rates, report.format_nbytes(p["nbytes"]), lanes])
     note = f'<p class="note">Worker w1 received from worker w2. {_lent(record)}</p>'
-    return note + _table(head, rows, range(2, 6))
+    return note + table(head, rows, range(2, 6))
 
 
 def _lent(record: Mapping[str, Any]) -> str:
@@ -271,14 +210,4 @@ def _idle(record: Mapping[str, Any]) -> str:
     parts = list(dict.fromkeys(part for used in by_process.values() for part in used))
     rows = [[part, *(f"{by_process[p].get(part, 0):.1f}" for p in record["protocols"])] for part in parts]
     rows.append(["together", *(f"{record['idle_cpu_percent'][p]:.1f}" for p in record["protocols"])])
-    return _table(head, rows, range(1, len(head)))
-
-
-def _flat(value: object, name: str = "") -> list[tuple[str, str]]:
-    if isinstance(value, Mapping) and value:
-        return [row for key, inner in value.items() for row in _flat(inner, f"{name}.{key}" if name else str(key))]
-    if isinstance(value, Mapping):
-        return [(name, "none")]
-    if isinstance(value, list | tuple):
-        return [(name, ", ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in value) or "none")]
-    return [(name, "-" if value is None else str(value))]
+    return table(head, rows, range(1, len(head)))

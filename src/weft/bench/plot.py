@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft bench plot``, and the options of ``weft bench sweep`` that draw; the drawing is in ``curves``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from weft.bench.side import PairError
+
+INSTALL = 'pip install "weft[bench]"'
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def add_drawing_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what :func:`draw` reads."""
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the charts there: .png, .svg or .pdf")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write charts and tables there, as one page")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what :func:`run` reads."""
+    parser.add_argument("record", type=Path, help="what `weft bench sweep --json` wrote")
+    add_drawing_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw a record; return 1 if it cannot be drawn."""
+    notes = Console(stderr=True)
+    try:
+        refuse(args)
+        if not (args.plot or args.html):
+            raise PairError("nothing to draw: give --plot FILE or --html FILE")
+        draw(sweep_record(args.record), args)
+    except PairError as error:
+        notes.print(f"weft bench plot: {error}", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    return 0
+
+
+def sweep_record(path: Path) -> dict[str, Any]:
+    """Read the record of a sweep; raise `PairError` for anything else."""
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise PairError(f"{path} is not a record: {error}") from error
+    if not isinstance(record, dict) or record.get("command") != "weft bench sweep" or not record.get("records"):
+        raise PairError(f"{path} is not what `weft bench sweep --json` wrote, or nothing was measured")
+    return record
+
+
+def refuse(args: argparse.Namespace) -> None:
+    """Raise for charts that could not be drawn in the end."""
+    for path in filter(None, (args.plot, args.html)):
+        if not path.parent.is_dir():
+            raise PairError(f"{path.parent} is not a folder to write {path.name} to")
+        if importlib.util.find_spec("matplotlib") is None:
+            raise PairError(f"{path.name} needs matplotlib: {INSTALL}")
+    if args.plot and args.plot.suffix not in PICTURES:
+        raise PairError(f"{args.plot.name} is none of {', '.join(PICTURES)}")
+
+
+def draw(record: Mapping[str, Any], args: argparse.Namespace) -> None:
+    """Write the picture and the page that were asked for, from the record alone."""
+    if not (args.plot or args.html):
+        return
+    from weft.bench import curves
+
+    if args.plot:
+        curves.save(record, args.plot)
+    if args.html:
+        args.html.write_text(curves.page(record), encoding="utf-8")

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Charts from a known record: files are made, and every line of the record is in every panel."""
+
+import argparse
+import json
+import xml.etree.ElementTree
+
+import pytest
+
+from weft.bench import plot
+
+
+def drawn(*arguments):
+    parser = argparse.ArgumentParser()
+    plot.add_arguments(parser)
+    return plot.run(parser.parse_args([*map(str, arguments)]))
+
+
+@pytest.fixture
+def path(swept, tmp_path):
+    path = tmp_path / "sweep.json"
+    path.write_text(json.dumps(swept))
+    return path
+
+
+def test_every_line_is_in_every_panel(swept):
+    curves = pytest.importorskip("weft.bench.curves")
+    figure = curves.chart(swept)
+    assert len(figure.axes) == 4
+    for axes in figure.axes:
+        assert [line.get_label() for line in axes.lines] == ["posix, block", "posix, await", "tcp, block", "tcp, await"]
+        assert [list(line.get_xdata()) for line in axes.lines] == [[8, 4096]] * 4
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert list(figure.axes[0].lines[0].get_ydata()) == pytest.approx([1.25, 1.25])
+    assert len(curves.chart(swept, ["rate"]).axes) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_picture(ending, path, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / f"sweep.{ending}"
+    assert drawn(path, "--plot", picture) == 0
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_page_is_whole_and_escaped(path, tmp_path):
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "sweep.html"
+    assert drawn(path, "--html", page) == 0
+    text = page.read_text()
+    assert text.count("<svg") == 4
+    assert "a &lt;CPU&gt; &amp; more" in text
+    assert "UCX takes &lt;posix&gt; instead" in text
+    assert "http://" not in text.replace("http://www.w3.org/", "")
+    for start in [i for i in range(len(text)) if text.startswith("<svg", i)]:
+        xml.etree.ElementTree.fromstring(text[start : text.index("</svg>", start) + 6])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[", "is not a record"),
+        ("{}", "is not what `weft bench sweep --json` wrote"),
+        ('{"command": "weft bench sweep", "records": []}', "or nothing was measured"),
+    ],
+)
+def test_other_files_are_refused(content, message, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "x.json").write_text(content)
+    assert drawn(tmp_path / "x.json", "--html", tmp_path / "x.html") == 1
+    assert message in capsys.readouterr().err
+
+
+def test_nothing_to_draw_is_said(path, capsys):
+    assert drawn(path) == 1
+    assert "give --plot FILE or --html FILE" in capsys.readouterr().err
+
+
+def test_missing_matplotlib_is_named(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
+    assert drawn(path, "--plot", tmp_path / "x.png") == 1
+    assert 'needs matplotlib: pip install "weft[bench]"' in capsys.readouterr().err

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the sweep prints of a known record."""
+
+import io
+
+from rich.console import Console
+
+from weft.bench import sweep_table
+
+
+def printed(record, *, width=80, osu=False):
+    out = io.StringIO()
+    sweep_table.show(record, Console(file=out, width=width), osu=osu)
+    return out.getvalue().splitlines()
+
+
+def rows(lines, size):
+    return [line.split()[2:] for line in lines if line.split()[:2] == size.split()]
+
+
+def test_a_table_for_each_figure(swept):
+    lines = printed(swept)
+    titles = [line for line in lines if line.endswith("is better")]
+    assert titles == [
+        "One-way latency in us, reused memory; less is better",
+        "Bandwidth in MB/s, reused memory; more is better",
+        "Bi-directional bandwidth in MB/s, reused memory; more is better",
+        "Message rate in 1,000 messages/s, reused memory; more is better",
+    ]
+    # medians of 1 and 1.5 us are 1.25 us for posix, ten times that for tcp; the rounds differ by 40 %
+    assert rows(lines, "8 B")[0] == ["~1.25", "~1.25", "~12.5", "~12.5"]
+    assert rows(lines, "4 KiB")[2] == ["~6,554", "~6,554", "~655", "~655"]
+    assert rows(lines, "8 B")[3] == ["~800", "~800", "~80.0", "~80.0"]
+
+
+def test_wide_tables_are_split(swept):
+    lines = printed(swept | {"measures": ["latency"]}, width=40)
+    assert rows(lines, "8 B") == [["~1.25", "~1.25"], ["~12.5", "~12.5"]]
+    assert all(len(line) <= 40 for line in lines if "─" in line)
+
+
+def test_missing_is_told_once_for_each_reason(swept):
+    assert "missing: cma (block reused, await reused): UCX takes <posix> instead" in printed(swept)
+
+
+def test_a_busy_machine_is_told(swept):
+    assert not any("busy" in line for line in printed(swept))
+    swept["environment"]["load_average"][0] = 9.0
+    assert any(line.startswith("the machine was busy before (load 9.0 on 2 cores)") for line in printed(swept))
+
+
+def test_columns_as_osu_has_them(swept):
+    lines = printed(swept | {"measures": ["latency", "rate"]}, osu=True)
+    assert lines[:5] == [
+        "# weft one-way latency, posix, block, reused memory (the loop of osu_latency)",
+        "# Size          Latency (us)",
+        "8                       1.25",
+        "4096                    1.25",
+        "",
+    ]
+    assert lines[21:23] == ["# Size            Messages/s", "8                  800000.00"]
