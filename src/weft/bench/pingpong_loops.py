@@ -39,7 +39,7 @@ class Loops(NamedTuple):
 
 @contextlib.contextmanager
 def _weft_block(side: Side) -> Iterator[Loops]:
-    with joined(side) as (endpoint, worker):
+    with joined(side.swap, {"TLS": side.tls}) as (endpoint, worker):
 
         def ping(stamps: array.array[int]) -> None:
             ep, w, out, into, clock = endpoint, worker, side.out, side.into, time.perf_counter_ns
@@ -61,7 +61,7 @@ def _weft_block(side: Side) -> Iterator[Loops]:
 
 @contextlib.contextmanager
 def _weft_await(side: Side) -> Iterator[Loops]:
-    with asyncio.Runner() as runner, joined(side) as (endpoint, worker):
+    with asyncio.Runner() as runner, joined(side.swap, {"TLS": side.tls}) as (endpoint, worker):
 
         async def ping(stamps: array.array[int]) -> None:
             ep, w, out, into, clock = endpoint, worker, side.out, side.into, time.perf_counter_ns

@@ -12,7 +12,7 @@ import io
 import mmap
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -83,13 +83,16 @@ def opened(role: str, nbytes: str, limit_s: str, control_fd: str, tls: str) -> I
 
 
 @contextlib.contextmanager
-def joined(side: Side) -> Iterator[tuple[Endpoint, Worker]]:
-    """Connect weft to the other child; close at the same moment as it does."""
+def joined(swap: Callable[[str], str], settings: Mapping[str, str]) -> Iterator[tuple[Endpoint, Worker]]:
+    """Connect weft to the other process, under these UCX settings; close at the same moment as it does.
+
+    `swap` gives the other process a text and returns its own.
+    """
     import weft
 
-    context = weft.Context({"TLS": side.tls})
+    context = weft.Context(settings)
     worker = weft.Worker(context)
-    endpoint = worker.connect(bytes.fromhex(side.swap(worker.address.hex())))
+    endpoint = worker.connect(bytes.fromhex(swap(worker.address.hex())))
     yield endpoint, worker
     # Both sides close at the same moment: either may see the other go first.
     with contextlib.suppress(weft.PeerLostError):

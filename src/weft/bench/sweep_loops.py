@@ -190,7 +190,7 @@ def child(arguments: Sequence[str]) -> None:
     with contextlib.ExitStack() as stack:
         side = stack.enter_context(opened(role, nbytes, limit_s, control_fd, tls))
         runner = stack.enter_context(asyncio.Runner())
-        endpoint, worker = stack.enter_context(joined(side))
+        endpoint, worker = stack.enter_context(joined(side.swap, {"TLS": side.tls}))
         _serve(side, memory, endpoint, worker, runner if wait == "await" else None)
 
 

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft bench compare``: two records of the same benchmark, row by row.
+
+A row's figure is a time, so that a ratio above 1 is slower, in every benchmark. The two records come from different
+runs, at different times or on different machines: no round of one has a neighbour in the other. So a ratio lies
+between the best of B over the worst of A and the reverse, and is told apart from 1 only where every round of one was
+on the same side of every round of the other. One round tells nothing of that: then there is the ratio alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from weft.bench.options import positive, size_text
+from weft.bench.side import PairError
+from weft.bench.stats import Ratio
+
+#: What two runs should share before their ratio means anything.
+SURROUNDINGS = ("cpu_model", "cores_usable", "cores_pinned", "kernel", "python", "weft", "ucx", "ucx_variables")
+#: What a row is told by, of each kind of record.
+NAMES = {
+    "demo": ("workload", "protocol"),
+    "bench sweep": ("measure", "over", "wait", "memory", "size"),
+    "bench pingpong": ("library", "mode", "over", "size"),
+}
+
+
+class Row(NamedTuple):
+    """One row of a comparison: what was measured, and B's times over A's."""
+
+    key: tuple[str, ...]
+    a_s: float
+    b_s: float
+    ratio: Ratio
+    rounds: int
+
+    def slower(self, above: float) -> bool:
+        """Tell whether B takes more than `above` times as long, and no round of B was as fast as one of A."""
+        return self.ratio.value > above and self.ratio.low > 1
+
+    def verdict(self) -> str:
+        """Say who is faster, where the rounds can tell."""
+        if self.rounds == 1:
+            return ""
+        return "slower" if self.ratio.low > 1 else "faster" if self.ratio.high < 1 else ""
+
+    def within(self) -> str:
+        """Write what the ratio lies within."""
+        return f"{_number(self.ratio.low)}-{_number(self.ratio.high)}" if self.rounds > 1 else "one round"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what :func:`run` reads."""
+    parser.add_argument("a", type=Path, metavar="A.json", help="the record to compare with")
+    parser.add_argument("b", type=Path, metavar="B.json", help="the record to compare")
+    above = "return 1 if a row of B takes more than this many times as long, and every round of it longer than A's"
+    parser.add_argument("--fail-above", type=functools.partial(positive, float), metavar="RATIO", help=above)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare two records; return 1 if that cannot be done, or if a row is slower than asked for."""
+    console, notes = Console(), Console(stderr=True)
+    try:
+        (kind, a), (other, b) = read(args.a), read(args.b)
+        if kind != other:
+            raise PairError(f"{args.a.name} is of weft {kind}, {args.b.name} of weft {other}: nothing to compare")
+        rows, alone = compare(times(kind, a), times(kind, b))
+        if not rows:
+            raise PairError(f"{args.a.name} and {args.b.name} have no row in common")
+    except PairError as error:
+        notes.print(f"weft bench compare: {error}", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    console.print(_table(kind, rows, args.a.name, args.b.name))
+    for line in _remarks(a, b, rows, alone, args.a.name, args.b.name):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    slower = [row for row in rows if args.fail_above is not None and row.slower(args.fail_above)]
+    for row in slower:
+        text = (
+            f"slower than {args.fail_above:g} times: {' '.join(row.key)}: {_number(row.ratio.value)} ({row.within()})"
+        )
+        notes.print(text, markup=False, highlight=False, soft_wrap=True)
+    return 1 if slower else 0
+
+
+def read(path: Path) -> tuple[str, dict[str, Any]]:
+    """Read a record and tell whose it is: ``"demo"``, ``"bench sweep"`` or ``"bench pingpong"``."""
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise PairError(f"{path} is not a record: {error}") from error
+    if isinstance(record, dict) and "workloads" in record:
+        return "demo", record
+    records = record.get("records", []) if isinstance(record, dict) else []
+    first: dict[str, Any] = records[0] if records and isinstance(records[0], dict) else {}
+    if "measure" in first:
+        return "bench sweep", record
+    if "latency_s" in first:
+        return "bench pingpong", record
+    raise PairError(f"{path} is no record of weft demo, bench sweep or bench pingpong, or an empty one")
+
+
+def times(kind: str, record: Mapping[str, Any]) -> dict[tuple[str, ...], list[float]]:
+    """List a record's times in seconds, one for each round, by what was measured."""
+    if kind == "demo":
+        return {(e["name"], f"{e['protocol']}://"): e["wall_s"] for e in record["workloads"]}
+    names = ("library", "mode", "transport") if kind == "bench pingpong" else ("measure", "transport", "wait", "memory")
+    summary = "latency_s" if kind == "bench pingpong" else "seconds"
+    return {
+        (*(r[name] for name in names), size_text(r["nbytes"])): r[summary]["round_medians"] for r in record["records"]
+    }
+
+
+def compare(
+    a: Mapping[tuple[str, ...], Sequence[float]], b: Mapping[tuple[str, ...], Sequence[float]]
+) -> tuple[list[Row], list[tuple[str, ...]]]:
+    """Divide B's times by A's where both have a row; return those rows, and the keys that only one has."""
+    rows = []
+    for key in a:
+        if key in b:
+            middle_a, middle_b = statistics.median(a[key]), statistics.median(b[key])
+            ratio = Ratio(middle_b / middle_a, min(b[key]) / max(a[key]), max(b[key]) / min(a[key]))
+            rows.append(Row(key, middle_a, middle_b, ratio, min(len(a[key]), len(b[key]))))
+    return rows, [key for key in (*a, *b) if (key in a) != (key in b)]
+
+
+def _table(kind: str, rows: Sequence[Row], a: str, b: str) -> Table:
+    # what all rows share is said once
+    shown = [i for i in range(len(NAMES[kind])) if len(rows) == 1 or len({row.key[i] for row in rows}) > 1]
+    shared = [rows[0].key[i] for i in range(len(NAMES[kind])) if i not in shown]
+    title = f"weft {kind}{''.join(f', {value}' for value in shared)}: A is {a}, B is {b}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for i in shown:
+        table.add_column(NAMES[kind][i], overflow="fold", justify="right" if NAMES[kind][i] == "size" else "left")
+    for heading in ("A", "B", "B/A", "within"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("B is", no_wrap=True)
+    for row in rows:
+        figures = _time(row.a_s), _time(row.b_s), _number(row.ratio.value), row.within(), row.verdict()
+        table.add_row(*(row.key[i] for i in shown), *figures)
+    return table
+
+
+def _remarks(
+    a: Mapping[str, Any], b: Mapping[str, Any], rows: Sequence[Row], alone: Sequence[tuple[str, ...]], *names: str
+) -> Iterator[str]:
+    yield "Times; B/A above 1: B is slower. Within: the best round of one over the worst of the other."
+    whole = statistics.geometric_mean([row.ratio.value for row in rows])
+    yield f"All {len(rows)} rows together (geometric mean): {_number(whole)}"
+    if alone:
+        shown = ", ".join(" ".join(key) for key in alone[:4])
+        yield f"In one record only: {len(alone)} rows ({shown}{', ...' if len(alone) > 4 else ''})"
+    for name in SURROUNDINGS:
+        mine, theirs = a["environment"].get(name), b["environment"].get(name)
+        if mine != theirs:
+            yield f"Not alike: {name}: {mine} in {names[0]}, {theirs} in {names[1]}"
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}" if seconds * scale < 1000 else f"{seconds * scale:,.0f} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _number(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
