@@ -12,7 +12,7 @@ import weft
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    from weft.bench import compare, demo, pingpong, plot, sweep
+    from weft.bench import compare, demo, pingpong, plot, send_recv, sweep
 
     parser = argparse.ArgumentParser(prog="weft", description=weft.__doc__ and weft.__doc__.splitlines()[0])
     parser.add_argument("--version", action="version", version=f"weft {weft.__version__}")
@@ -34,6 +34,11 @@ def main(argv: list[str] | None = None) -> int:
     sweep_parser = benches.add_parser("sweep", help="latency, bandwidth and message rate over sizes and transports")
     sweep.add_arguments(sweep_parser)
     sweep_parser.set_defaults(run=sweep.run)
+    send_recv_parser = benches.add_parser(
+        "send-recv", help="the round trip of ucx-py's and UCXX's send_recv, their options"
+    )
+    send_recv.add_arguments(send_recv_parser)
+    send_recv_parser.set_defaults(run=send_recv.run)
     compare_parser = benches.add_parser("compare", help="two records of the same benchmark, row by row")
     compare.add_arguments(compare_parser)
     compare_parser.set_defaults(run=compare.run)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The round trip of ucx-py and UCXX: their options, their lines, every backend once, and what cannot be run."""
+
+import argparse
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import weft
+from weft.bench import send_recv, send_recv_sides
+
+pytest.importorskip("numpy")
+pytestmark = pytest.mark.usefixtures("nothing_left")
+BRIEF = ["--n-iter", "3", "--n-warmup-iter", "1"]
+
+
+def parsed(*arguments):
+    parser = argparse.ArgumentParser()
+    send_recv.add_arguments(parser)
+    return parser.parse_args([*BRIEF, *arguments])
+
+
+def bench(*arguments):
+    return send_recv.run(parsed(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("8", 8), ("10 Mb", 10**7), ("10MB", 10**7), ("128MiB", 2**27), ("1GB", 10**9), ("1e6", 10**6), ("1_000", 1000)],
+)
+def test_size(text, nbytes):
+    assert send_recv.parse_bytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "0", "MB", "-1", "1XB", "1..2", "nan"])
+def test_size_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
+        send_recv.parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--server-dev 0 --client-dev 1 -o rmm --reuse-alloc -n 128MiB",
+        "--server-dev 2 --client-dev 1 --object_type rmm --reuse-alloc --n-bytes 1GB",
+        "-d 0 -e 5 -o cupy --reuse-alloc -n 1GB --server-only --port 13337 --n-iter 100",
+        "--client-only --server-address 10.0.0.2 --port 13337 --n-iter 100 -l ucp-core --delay-progress",
+        "-l ucxx-core -x 4 --progress-mode blocking --asyncio-wait -b 0 -c 1 -v --max-outstanding 16",
+        "--enable-am --no-detailed-report --cuda-profile --rmm-init-pool-size 1000 --rmm-managed-memory",
+        "--report-gil-contention --no-error-handling --rndv-thresh 8192 -l tornado -s 127.0.0.1 -p 5000",
+    ],
+)
+def test_command_lines_of_ucx_py_and_ucxx(line):
+    assert parsed(*line.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "api", "lanes"),
+    [
+        ([], "TAG", "posix/memory"),
+        (["-l", "ucp-core", "--reuse-alloc", "-x", "3"], "TAG", "posix/memory"),
+        (["-l", "ucxx-core", "--enable-am"], "AM", "posix/memory"),
+        (["--enable-am", "-x", "2", "--rndv-thresh", "1024"], "AM", "posix/memory"),
+        (["-l", "asyncio"], None, "tcp"),
+        (["-l", "socket", "--reuse-alloc"], None, "tcp"),
+    ],
+)
+def test_report(arguments, api, lanes, capsys):
+    assert bench("-n", "100kB", *arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    fields = dict(line.split("| ", 1) for line in lines if "| " in line)
+    fields = {key.strip(): value for key, value in fields.items()}
+    assert fields["Bytes"] == "97.66 KiB"
+    assert fields["Reuse allocation"] == str("--reuse-alloc" in arguments)
+    assert fields.get("Transfer API") == api
+    assert fields["Lanes"] == lanes
+    assert fields["Device(s)"] == "CPU-only"
+    for figure in ("Bandwidth (average)", "Bandwidth (median)"):
+        assert fields[figure].endswith("B/s")
+    for figure in ("Latency (average)", "Latency (median)"):
+        assert int(fields[figure].removesuffix(" ns")) > 0
+    assert [key for key in fields if key.isdecimal()] == ["0", "1", "2"]
+
+
+@pytest.mark.slow
+def test_without_detail_and_with_notes(capsys):
+    arguments = ("--no-detailed-report", "--delay-progress", "--no-error-handling", "--progress-mode", "thread")
+    assert bench("-n", "8", *arguments) == 0
+    captured = capsys.readouterr()
+    assert "Latency (median)" in captured.out
+    assert "Bandwidth, Latency" not in captured.out
+    assert [line.split()[1] for line in captured.err.splitlines()] == [
+        "--delay-progress",
+        "--progress-mode",
+        "--no-error-handling",
+    ]
+
+
+@pytest.mark.slow
+def test_server_and_client_apart(capsys):
+    options = vars(parsed("-n", "8", "--server-only", "-s", "127.0.0.1"))
+    command = [sys.executable, "-c", send_recv.CHILD, json.dumps(options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        port = server.stdout.readline().strip().rsplit(":", 1)[1]
+        assert bench("-n", "8", "--client-only", "-s", "127.0.0.1", "-p", port) == 0
+        assert server.wait(20) == 0
+    assert "Roundtrip benchmark" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("heard", "error", "message"),
+    [
+        (b'{"over": "weft", "api": "am", "nbytes": 8}\n', weft.HandshakeError, "api is tag here and am there"),
+        (b"SSH-2.0\n", weft.HandshakeError, "is no weft bench send-recv: b'SSH-2.0"),
+        (b"", weft.PeerLostError, "closed before it said anything"),
+    ],
+)
+def test_sides_that_do_not_agree(heard, error, message):
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ours.makefile("rwb", buffering=0) as control:
+        theirs.sendall(heard)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(error, match=message):
+            send_recv_sides.agree(control, send_recv_sides.Plan("weft", "tag", 8, 1, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--client-only", "-p", "1"], "InvalidParamError: --client-only needs --server-address and --port"),
+        (["--n-iter", "0"], "InvalidParamError: --n-iter"),
+        (["-l", "socket", "-x", "2"], "InvalidParamError: --n-buffers above 1 needs a backend of weft's"),
+        (["-b", "4096"], "InvalidParamError: --server-cpu-affinity 4096: this process may use the cores"),
+        (["--client-only", "-s", "127.0.0.1", "-p", "1"], "ConnectionRefusedError"),
+    ],
+)
+def test_refused(arguments, message, capsys):
+    assert bench(*arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["cupy", "rmm", "torch"])
+def test_gpu_objects_without_a_gpu_are_a_named_error(kind, capsys):
+    if importlib.util.find_spec("torch" if kind == "torch" else "cupy"):
+        pytest.skip("the package is here, and may have a GPU")
+    assert bench("-o", kind, "--server-dev", "0", "--client-dev", "1") == 1
+    message = f"UnsupportedError: send-recv of {kind} objects: needs the package {kind} and CUDA device 1"
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_ends_the_client(monkeypatch, capsys):
+    code = "import os, time; print('Server runs at 127.0.0.1:1', flush=True); time.sleep(0.3); os._exit(3)"
+    monkeypatch.setattr(send_recv, "CHILD", code)
+    hold = threading.Event()
+    monkeypatch.setattr(send_recv, "_client", lambda args: hold.wait(20))
+    assert bench("-n", "8") == 1
+    assert "the server ended with status 3" in capsys.readouterr().err
+
+
+def test_a_client_without_an_answer_gives_up(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        assert bench("--client-only", "-s", "127.0.0.1", "-p", port, "--timeout", "0.05") == 1
+    assert "TimedOutError: send-recv: not done within 0.05 s" in capsys.readouterr().err
