@@ -26,25 +26,18 @@ def main(argv: list[str] | None = None) -> int:
     demo.add_arguments(demo_parser)
     demo_parser.set_defaults(run=demo.run)
 
-    bench = commands.add_parser("bench", help="measure")
+    bench = commands.add_parser("bench", help="measure, compare, draw")
     benches = bench.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
-    pingpong_parser = benches.add_parser("pingpong", help="latency and bandwidth next to the C loop and sockets")
-    pingpong.add_arguments(pingpong_parser)
-    pingpong_parser.set_defaults(run=pingpong.run)
-    sweep_parser = benches.add_parser("sweep", help="latency, bandwidth and message rate over sizes and transports")
-    sweep.add_arguments(sweep_parser)
-    sweep_parser.set_defaults(run=sweep.run)
-    send_recv_parser = benches.add_parser(
-        "send-recv", help="the round trip of ucx-py's and UCXX's send_recv, their options"
-    )
-    send_recv.add_arguments(send_recv_parser)
-    send_recv_parser.set_defaults(run=send_recv.run)
-    compare_parser = benches.add_parser("compare", help="two records of the same benchmark, row by row")
-    compare.add_arguments(compare_parser)
-    compare_parser.set_defaults(run=compare.run)
-    plot_parser = benches.add_parser("plot", help="draw what sweep measured, from its JSON record")
-    plot.add_arguments(plot_parser)
-    plot_parser.set_defaults(run=plot.run)
+    for name, module, text in (
+        ("pingpong", pingpong, "latency and bandwidth next to the C loop and sockets"),
+        ("sweep", sweep, "latency, bandwidth and message rate over sizes and transports"),
+        ("send-recv", send_recv, "the round trip of ucx-py's and UCXX's send_recv, with their options"),
+        ("compare", compare, "two records of the same benchmark, row by row"),
+        ("plot", plot, "draw what sweep measured, from its JSON record"),
+    ):
+        benchmark = benches.add_parser(name, help=text)
+        module.add_arguments(benchmark)
+        benchmark.set_defaults(run=module.run)
 
     args = parser.parse_args(argv)
     try:
