@@ -12,7 +12,7 @@ import weft
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    from weft.bench import compare, demo, pingpong, plot, send_recv, sweep
+    from weft.bench import compare, demo, peers, pingpong, plot, send_recv, sweep
 
     parser = argparse.ArgumentParser(prog="weft", description=weft.__doc__ and weft.__doc__.splitlines()[0])
     parser.add_argument("--version", action="version", version=f"weft {weft.__version__}")
@@ -32,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         ("pingpong", pingpong, "latency and bandwidth next to the C loop and sockets"),
         ("sweep", sweep, "latency, bandwidth and message rate over sizes and transports"),
         ("send-recv", send_recv, "the round trip of ucx-py's and UCXX's send_recv, with their options"),
+        ("peers", peers, "the ping-pong beside mpi4py, pyzmq, UCXX, ucx-py and others"),
         ("compare", compare, "two records of the same benchmark, row by row"),
         ("plot", plot, "draw what sweep measured, from its JSON record"),
     ):

@@ -164,7 +164,7 @@ def test_missing_c_loop_is_named(monkeypatch, tmp_path, capsys):
 
 
 def record(library, mode, latencies):
-    return pingpong._record(pingpong.Cell(library, mode), "posix", 8, [[latency] for latency in latencies])
+    return pingpong.entry(pingpong.Cell(library, mode), "posix", 8, [[latency] for latency in latencies])
 
 
 def test_losses_are_said_where_every_round_lost():

@@ -44,7 +44,7 @@ CHILD = "import sys; from weft.bench.pingpong_loops import child; child(sys.argv
 LIBRARIES = tuple(dict.fromkeys(cell.library for cell in CELLS))
 
 
-def _command(cell: Cell, tls: str) -> tuple[list[str], list[str]]:
+def command_of(cell: Cell, tls: str) -> tuple[list[str], list[str]]:
     """Return what starts a child of this cell, and its settings."""
     if cell.library != "c":
         return [sys.executable, "-c", CHILD, *cell], [tls]
@@ -64,11 +64,12 @@ def _c_loop() -> Path:
     raise PairError("weft-pingpong is not installed beside weft.bench; --libraries weft,... leaves it out")
 
 
-def _measure(cell: Cell, nbytes: int, args: argparse.Namespace, cores: Sequence[int]) -> tuple[str, list[float]]:
-    """Measure one cell once; return its transport and its one-way latencies in seconds."""
+def measure(
+    command: Sequence[str], settings: Sequence[str], nbytes: int, args: argparse.Namespace, cores: Sequence[int]
+) -> tuple[str, list[float]]:
+    """Measure once what `command` starts; return its transport and its one-way latencies in seconds."""
     # Ample: streams take 0.5 s for a round trip of 128 MiB, spinners that share one core 8 ms for any.
     limit_s = LIMIT_S + 20 * args.seconds_per_cell + nbytes / 10e6
-    command, settings = _command(cell, args.tls)
     with pair(command, settings, nbytes=nbytes, limit_s=limit_s, cores=cores) as both:
         transport = both.connect()
         stamps = sampled(both.exchange, seconds=args.seconds_per_cell, iterations=args.iterations)
@@ -76,7 +77,7 @@ def _measure(cell: Cell, nbytes: int, args: argparse.Namespace, cores: Sequence[
     return transport, [stamp / 2 / trips_of(nbytes) for stamp in stamps]
 
 
-def _record(cell: Cell, transport: str, nbytes: int, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
+def entry(cell: Cell, transport: str, nbytes: int, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
     """Make the JSON record of one cell at one size from the latencies of its rounds."""
     latency = stats.summarise([sample for samples in rounds for sample in samples])
     medians = [stats.quantile(samples, 0.5) for samples in rounds]
@@ -107,12 +108,12 @@ def _all(args: argparse.Namespace, cells: Sequence[Cell], cores: Sequence[int]) 
                     label = f"{size_text(nbytes)} {cell.library} {cell.mode}"
                     progress.update(task, description=label, refresh=True)
                     try:
-                        taken[cell].append(_measure(cell, nbytes, args, cores))
+                        taken[cell].append(measure(*command_of(cell, args.tls), nbytes, args, cores))
                     except PairError as error:
                         raise PairError(f"{label}: {error}") from error
                     progress.advance(task)
             for cell, results in taken.items():
-                yield _record(cell, results[0][0], nbytes, [samples for _, samples in results])
+                yield entry(cell, results[0][0], nbytes, [samples for _, samples in results])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import operator
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from weft.bench.side import FILL, TAG, PairError, Side, joined, opened, trips_of
@@ -123,40 +123,45 @@ def _tcp(side: Side) -> Iterator[Loops]:
 
 
 @contextlib.contextmanager
-def _streams(side: Side) -> Iterator[Loops]:
-    with asyncio.Runner() as runner, memoryview(side.out) as out:
+def streams(side: Side, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> Iterator[Loops]:
+    """Run asyncio's streams, in a loop of `loop_factory`."""
+    with asyncio.Runner(loop_factory=loop_factory) as runner, memoryview(side.out) as out:
         reader, writer = runner.run(asyncio.open_connection(sock=_tcp_socket(side)))
 
         async def ping(stamps: array.array[int]) -> None:
-            trips = range(trips_of(side.nbytes))
+            trips, got = range(trips_of(side.nbytes)), b""
             for i in range(len(stamps)):
                 for _ in trips:
                     writer.write(out)
                     await writer.drain()
-                    await reader.readexactly(side.nbytes)
+                    got = await reader.readexactly(side.nbytes)
                 stamps[i] = time.perf_counter_ns()
+            side.into[-1] = got[-1]
 
         async def pong(count: int) -> None:
+            got = b""
             for _ in range(count):
-                await reader.readexactly(side.nbytes)
+                got = await reader.readexactly(side.nbytes)
                 writer.write(out)
                 await writer.drain()
+            side.into[-1] = got[-1]
 
         run = runner.run
         yield Loops(lambda stamps: run(ping(stamps)), lambda n: run(pong(n)), lambda: ["tcp"])
         writer.transport.abort()
 
 
-LOOPS = {CELLS[1]: _weft_block, CELLS[2]: _weft_await, CELLS[3]: _tcp, CELLS[4]: _streams}
+Opener = Callable[[Side], contextlib.AbstractContextManager[Loops]]
+LOOPS: dict[Cell, Opener] = {CELLS[1]: _weft_block, CELLS[2]: _weft_await, CELLS[3]: _tcp, CELLS[4]: streams}
 
 
-def child(arguments: Sequence[str]) -> None:
+def child(arguments: Sequence[str], openers: Mapping[Cell, Opener] = LOOPS) -> None:
     """Run one side of one pair; `arguments` are library, mode, role, nbytes, limit_s, control_fd and tls."""
     library, mode, role, nbytes, limit_s, control_fd, tls = arguments
-    loops = LOOPS[Cell(library, mode)]
+    loops = openers[Cell(library, mode)]
     with opened(role, nbytes, limit_s, control_fd, tls) as side, loops(side) as (ping, pong, lanes):
         ping(array.array("q", [0])) if side.pings else pong(trips_of(side.nbytes))
-        if library != "asyncio" and side.into[-1] != FILL:
+        if side.into[-1] != FILL:
             raise PairError("the message that arrived is not the one that was sent")
         side.say(",".join(lanes()))
         for line in iter(side.control.readline, b""):

@@ -65,7 +65,7 @@ class Side(NamedTuple):
         return self.control.readline().decode().strip()
 
 
-def _pages(nbytes: int) -> mmap.mmap:
+def pages(nbytes: int) -> mmap.mmap:
     """Map pages as the C loop does: private, aligned to a page, faulted in."""
     return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
 
@@ -76,7 +76,7 @@ def opened(role: str, nbytes: str, limit_s: str, control_fd: str, tls: str) -> I
     # The parent may be killed while this spins: whatever happens, it ends.
     signal.alarm(int(limit_s))
     with socket.socket(fileno=int(control_fd)) as sock, sock.makefile("rwb") as control:
-        side = Side(control, role == "ping", int(nbytes), tls, _pages(int(nbytes)), _pages(int(nbytes)))
+        side = Side(control, role == "ping", int(nbytes), tls, pages(int(nbytes)), pages(int(nbytes)))
         for start in range(0, side.nbytes, 2**20):
             side.out[start : start + 2**20] = bytes([FILL]) * min(2**20, side.nbytes - start)
         yield side
