@@ -20,6 +20,7 @@ FLOORS = [
     {"drive"},
     {"connect", "listen"},
     {"__init__"},
+    {"topo"},
     {"dask"},
     {"bench"},
     {"cli"},

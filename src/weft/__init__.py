@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Move data between Python processes over the best wire they share.
 
-A map of the house; imports go one way, ``native <- core <- dask, bench <- cli``:
+A map of the house; imports go one way, ``native <- core <- topo <- dask, bench <- cli``:
 
 - ``_native``: UCP itself (context, worker, endpoint, request, memory, listener, connection, receive pool).
 - ``_load``: which libucp. ``config``: which settings. ``errors``: every exception.
 - ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``drive`` (over a socket) and
   ``links`` (the workers of a loop or thread).
 - ``memory``: arrays that can be lent.
+- ``topo``: what the machine consists of, and where to put workers.
 - ``dask``: the ``ucx://`` comm. ``bench``: measurements and the demo. ``cli``: the command.
 
 Importing this package loads no UCX, starts nothing and sets no environment variable; the first ``Context`` does
@@ -32,6 +33,7 @@ from weft.errors import (
     ReadOnlyError,
     ThreadError,
     TimedOutError,
+    TopologyError,
     TruncatedError,
     UnreachableError,
     UnsupportedError,
@@ -65,6 +67,7 @@ __all__ = [
     "Request",
     "ThreadError",
     "TimedOutError",
+    "TopologyError",
     "TruncatedError",
     "UnreachableError",
     "UnsupportedError",

@@ -13,6 +13,7 @@ import weft
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     from weft.bench import compare, demo, peers, pingpong, plot, send_recv, sweep
+    from weft.topo import command as topo
 
     parser = argparse.ArgumentParser(prog="weft", description=weft.__doc__ and weft.__doc__.splitlines()[0])
     parser.add_argument("--version", action="version", version=f"weft {weft.__version__}")
@@ -21,6 +22,10 @@ def main(argv: list[str] | None = None) -> int:
     info = commands.add_parser("info", help="which UCX is in use, and weft's settings for it")
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
+
+    topo_parser = commands.add_parser("topo", help="what this machine consists of, and where to put workers")
+    topo.add_arguments(topo_parser)
+    topo_parser.set_defaults(run=topo.run)
 
     demo_parser = commands.add_parser("demo", help="the same Dask jobs over tcp:// and ucx://, side by side")
     demo.add_arguments(demo_parser)

@@ -77,6 +77,10 @@ class HandshakeError(Error, ConnectionError):
     """The other side of a new connection does not speak weft, or not this version of it."""
 
 
+class TopologyError(Error, ValueError):
+    """The text that describes a machine is malformed or cut off; the message names its line."""
+
+
 class LoadError(Error, ImportError):
     """No usable libucp: missing, too old, or a second or mixed set in this process."""
 

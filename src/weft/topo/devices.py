@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""NICs, RDMA devices, NVIDIA GPUs, and the PCIe paths between them, from sysfs."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from weft.topo import sysfs
+from weft.topo.links import Link, LinkClass
+from weft.topo.model import Gpu, Nic, Port
+
+_PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+_NVIDIA = "0x10de"
+_ARPHRD_INFINIBAND = 32
+_DISPLAY = ("0x0300", "0x0302")  # VGA controller, 3D controller
+
+
+def read_nics(root: Path) -> tuple[Nic, ...]:
+    """Read RDMA devices and the network devices that stand for hardware, RDMA first."""
+    rdma = [_rdma(path) for path in sorted((root / "sys/class/infiniband").glob("*"))]
+    netdevs = [path for path in sorted((root / "sys/class/net").glob("*")) if (path / "device").exists()]
+    return (*rdma, *map(_netdev, netdevs))
+
+
+def read_gpus(root: Path) -> tuple[Gpu, ...]:
+    """Read NVIDIA's GPUs on the PCI bus, in the order of nvidia-smi: by address."""
+    found = [
+        path
+        for path in sorted((root / "sys/bus/pci/devices").glob("*"))
+        if sysfs.text(path / "vendor") == _NVIDIA and (sysfs.text(path / "class") or "").startswith(_DISPLAY)
+    ]
+    return tuple(gpu_at(path, i) for i, path in enumerate(found))
+
+
+def gpu_at(path: Path, index: int) -> Gpu:
+    """Read what sysfs says of the GPU at `path`, which may be missing."""
+    node, cpus = sysfs.number(path / "numa_node"), sysfs.numbers(path / "local_cpulist")
+    return Gpu(f"GPU{index}", index, cpus=cpus, node=node, pci=pci_path(path))
+
+
+def pci_path(path: Path) -> tuple[str, ...]:
+    """Return the way to the device: host bridge, bridges, the device itself; empty if it is not on PCI."""
+    parts = Path(os.path.realpath(path)).parts
+    root = next((part for part in parts if _ROOT.fullmatch(part)), None)
+    return (root, *filter(_PCI.fullmatch, parts)) if root else ()
+
+
+def pci_link(a: Gpu | Nic, b: Gpu | Nic) -> Link:
+    """Tell what lies between two devices, in nvidia-smi's words, by their places on PCI."""
+    if a.node is not None and b.node is not None and a.node != b.node:
+        return Link(LinkClass.SYS)
+    if not a.pci or not b.pci:
+        return Link(LinkClass.SAME_HOST)
+    if a.pci[0] != b.pci[0]:
+        return Link(LinkClass.NODE)
+    common = next(
+        (i for i, (x, y) in enumerate(zip(a.pci, b.pci, strict=False)) if x != y), min(len(a.pci), len(b.pci))
+    )
+    if common == 1:
+        return Link(LinkClass.PHB)
+    # bridges below the common one: the ports of one switch are one on each side
+    below = max(len(a.pci), len(b.pci)) - common - 1
+    return Link(LinkClass.PIX if below <= 1 else LinkClass.PXB)
+
+
+def _rdma(path: Path) -> Nic:
+    device, ports, layers = path / "device", [], set()
+    for number, port in sorted((int(p.name), p) for p in (path / "ports").glob("[0-9]*")):
+        state = sysfs.text(port / "state") or "unknown"  # "4: ACTIVE"
+        rate = re.match(r"([0-9.]+) Gb/sec", sysfs.text(port / "rate") or "")
+        layers.add(sysfs.text(port / "link_layer"))
+        name = state.rpartition(" ")[2].lower()
+        ports.append(Port(number, name == "active", name, float(rate[1]) * 1e9 if rate else None))
+    kind = "roce" if layers == {"Ethernet"} else "infiniband"
+    netdevs = tuple(sorted(p.name for p in (device / "net").glob("*")))
+    return Nic(path.name, kind, sysfs.number(device / "numa_node"), tuple(ports), netdevs, pci_path(device))
+
+
+def _netdev(path: Path) -> Nic:
+    state = sysfs.text(path / "operstate") or "unknown"
+    speed = sysfs.number(path / "speed")  # Mb/s
+    port = Port(None, state in ("up", "unknown"), state, speed * 1e6 if speed else None)
+    device = path / "device"
+    kind = "ipoib" if sysfs.number(path / "type") == _ARPHRD_INFINIBAND else "ethernet"
+    return Nic(path.name, kind, _node(device), (port,), (path.name,), pci_path(device))
+
+
+def _node(device: Path) -> int | None:
+    """Read the NUMA node of a device or, where it sits on a bus of its own (virtio), of the PCI device above."""
+    real = Path(os.path.realpath(device))
+    return next((node for p in (real, real.parent) if (node := sysfs.number(p / "numa_node")) is not None), None)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A topology and a plan for people: tables and a tree, by rich."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from weft.topo import cpulist, links
+from weft.topo.links import Link, LinkClass
+from weft.topo.model import Cpu, Gpu, Nic, Topology
+from weft.topo.plan import Plan
+
+_STYLES = {
+    LinkClass.SELF: "dim",
+    LinkClass.NVLINK: "bold green",
+    LinkClass.PIX: "green",
+    LinkClass.PXB: "cyan",
+    LinkClass.PHB: "cyan",
+    LinkClass.NODE: "yellow",
+    LinkClass.SYS: "red",
+}
+
+
+def topology(machine: Topology) -> RenderableType:
+    """Draw the machine as a tree, then how its devices are linked, and what is assumed of such links."""
+    parts: list[RenderableType] = [_tree(machine)]
+    devices: list[Gpu | Nic] = [*machine.gpus, *machine.nics]
+    if len(devices) > 1:
+        parts += ["", _matrix(machine, [device.name for device in devices])]
+    if machine.allowed and machine.allowed.why:
+        parts += ["", "withheld from this process:", *(f"  {why}" for why in machine.allowed.why)]
+    if machine.links:
+        parts += ["", _priors({link for _, _, link in machine.links})]
+    return Group(*parts, "", Text("read: " + "; ".join(machine.source), style="dim"))
+
+
+def plan(made: Plan) -> RenderableType:
+    """Show the layout, then each reason with the workers that it holds for, and what is left out."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="workers", title_justify="left")
+    for heading in ("worker", "place", "CPUs", "node", "threads", "memory", "GPU", "NIC"):
+        table.add_column(heading, no_wrap=True)
+    for worker in made.workers:
+        table.add_row(
+            worker.name,
+            worker.place,
+            cpulist.join(worker.cpus) or "any",
+            cpulist.join(worker.nodes) or "-",
+            str(worker.threads),
+            _gib(worker.memory_nbytes) if worker.memory_nbytes else "-",
+            worker.gpu or "-",
+            worker.nic or "-",
+        )
+    parts: list[RenderableType] = [table]
+    if any(worker.env for worker in made.workers):
+        parts += ["environment:"]
+        parts += [f"  {w.name}: {' '.join(f'{k}={v}' for k, v in w.env.items())}" for w in made.workers if w.env]
+    parts += ["why:", *_reasons(made)]
+    if made.notes:
+        parts += ["left out:", *(f"  {note}" for note in made.notes)]
+    return Group(*(Text(part) if isinstance(part, str) else part for part in parts))
+
+
+def _reasons(made: Plan) -> Iterator[str]:
+    for choice in made.workers[0].reasons if made.workers else ():
+        by_reason: dict[str, list[int]] = {}
+        for worker in made.workers:
+            if choice in worker.reasons:
+                by_reason.setdefault(worker.reasons[choice], []).append(int(worker.name))
+        for reason, names in by_reason.items():
+            who = "" if len(names) == len(made.workers) else f" of {cpulist.join(names)}"
+            yield f"  {choice}{who}: {reason}"
+
+
+def _tree(machine: Topology) -> Tree:
+    tree = Tree(Text(_headline(machine), style="bold"))
+    devices: list[Gpu | Nic] = [*machine.gpus, *machine.nics]
+    if not machine.nodes:
+        _by_cpus(machine, tree)
+        return tree
+    alone = len(machine.nodes) == 1
+    for socket in sorted({cpu.socket for cpu in machine.cpus}):
+        branch = tree.add(f"socket {socket}")
+        for node in machine.nodes:
+            cpus = [cpu for cpu in machine.cpus if cpu.node == node.id and cpu.socket == socket]
+            if not cpus:
+                continue
+            twig = branch.add(f"NUMA node {node.id}  {_gib(node.memory_nbytes)}")
+            _add(
+                twig,
+                (
+                    *_caches(cpus),
+                    *(_device(machine, d) for d in devices if d.node == node.id or (alone and d.node is None)),
+                ),
+            )
+    for node in machine.nodes:
+        if not node.cpus:
+            _add(tree, [Text(f"NUMA node {node.id}  {_gib(node.memory_nbytes)}, without CPUs")])
+    if not alone:
+        _add(tree, (_device(machine, device) for device in devices if device.node is None))
+    return tree
+
+
+def _by_cpus(machine: Topology, tree: Tree) -> None:
+    """Draw what nvidia-smi alone tells: GPUs by the CPUs beside them, NICs where their nearest GPU is."""
+    groups: dict[tuple[int, ...], list[Gpu | Nic]] = {}
+    for gpu in machine.gpus:
+        groups.setdefault(gpu.cpus, []).append(gpu)
+    for nic in machine.nics:
+        near = {gpu: link for gpu in machine.gpus if (link := machine.link(gpu.name, nic.name)) is not None}
+        groups[min(near, key=lambda gpu: near[gpu]).cpus].append(nic)
+    for cpus, members in groups.items():
+        title = f"CPUs {cpulist.join(cpus)}" if cpus else "CPUs not told"
+        _add(tree.add(title), (_device(machine, device) for device in members))
+
+
+def _add(branch: Tree, leaves: Iterable[Text]) -> None:
+    for leaf in leaves:
+        branch.add(leaf)
+
+
+def _headline(machine: Topology) -> str:
+    counts = []
+    if machine.cpus:
+        may = f"{len(machine.allowed.cpus)} of " if machine.allowed else ""
+        counts.append(f"{may}{len(machine.cpus)} CPUs")
+        counts.append(_count(len({cpu.core for cpu in machine.cpus}), "core"))
+    if machine.memory_nbytes:
+        counts.append(_gib(machine.memory_nbytes))
+    return ", ".join([*counts, _count(len(machine.gpus), "GPU"), _count(len(machine.nics), "NIC")])
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n or 'no'} {what}{'' if n == 1 else 's'}"
+
+
+def _caches(cpus: Sequence[Cpu]) -> Iterator[Text]:
+    groups: dict[int | None, list[Cpu]] = {}
+    for cpu in cpus:
+        groups.setdefault(cpu.l3, []).append(cpu)
+    for l3, members in groups.items():
+        cores = _count(len({cpu.core for cpu in members}), "core")
+        name = "L3" if l3 is not None else "L3 not told"
+        yield Text(f"{name}  CPUs {cpulist.join(cpu.id for cpu in members)} ({cores})")
+
+
+def _device(machine: Topology, device: Gpu | Nic) -> Text:
+    if isinstance(device, Nic):
+        return Text(device.name, style="bold").append(f"  {_state(device)}", style="not bold")
+    line = Text(device.name, style="bold")
+    if device.model:
+        line.append(f"  {device.model}, {_gib(device.memory_nbytes)}", style="not bold")
+    if device.mig:
+        line.append(f", {_count(len(device.mig), 'MIG instance')}", style="not bold")
+    near: dict[Link, list[str]] = {}
+    for a, b, link in machine.links:
+        if device.name in (a, b):
+            near.setdefault(link, []).append(b if a == device.name else a)
+    nics = {nic.name for nic in machine.nics}
+    closest = min((link for link, names in near.items() if nics & {*names}), default=None)
+    for link in sorted(near):
+        names = [n for n in near[link] if (n in nics and link == closest) or link.kind is LinkClass.NVLINK]
+        if names:
+            line.append("  ").append(f"{link} ", _STYLES.get(link.kind, "")).append(" ".join(names), style="not bold")
+    return line
+
+
+def _state(nic: Nic) -> str:
+    if not nic.ports:
+        return "state not told"
+    states = [nic.kind]
+    for port in nic.ports:
+        name = f"port {port.number} " if port.number is not None else ""
+        rate = f" {port.rate_bps / 1e9:g} Gb/s" if port.rate_bps else ""
+        states.append(f"{name}{port.state}{rate}")
+    return ", ".join(states)
+
+
+def _matrix(machine: Topology, names: list[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), title="links", title_justify="left")
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="center", no_wrap=True)
+    for name in names:
+        row = [Link(LinkClass.SELF) if other == name else machine.link(name, other) for other in names]
+        table.add_row(Text(name, style="bold"), *(_cell(link) for link in row))
+    return table
+
+
+def _cell(link: Link | None) -> Text:
+    return Text(str(link or ""), style=_STYLES.get(link.kind, "") if link else "")
+
+
+def _priors(kinds: set[Link]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="assumed until measured", title_justify="left")
+    for heading in ("link", "GB/s", "from"):
+        table.add_column(heading)
+    for link in sorted(kinds):
+        if known := links.prior(link):
+            table.add_row(_cell(link), f"{known.bandwidth_Bps / 1e9:g}", known.source)
+    return table
+
+
+def _gib(nbytes: int | None) -> str:
+    return "memory not told" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"

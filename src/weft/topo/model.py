@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a machine consists of, as far as it matters for placing work. Data only; None is "not known"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.topo.links import Link
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """A logical CPU. `core` and `l3` are named by their lowest CPU, so that they are unique in the machine."""
+
+    id: int
+    core: int
+    socket: int
+    node: int
+    l3: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """Memory and the CPUs beside it; either may be missing (a GPU's memory, memory on CXL)."""
+
+    id: int
+    cpus: tuple[int, ...]
+    memory_nbytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU. `name` is nvidia-smi's ``GPU0``; `cpus` and `node` are those beside it; `mig` are UUIDs of instances."""
+
+    name: str
+    index: int
+    cpus: tuple[int, ...] = ()
+    node: int | None = None
+    model: str | None = None
+    uuid: str | None = None
+    memory_nbytes: int | None = None
+    mig: tuple[str, ...] = ()
+    pci: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port of a NIC; `number` is None for a network device, which has one. `rate_bps` is bits/second."""
+
+    number: int | None
+    up: bool
+    state: str
+    rate_bps: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network device, or an RDMA device with the network devices on the same card in `netdevs`.
+
+    `kind` is ``infiniband`` or ``roce`` for RDMA devices, else ``ethernet`` or ``ipoib``; ``unknown``, without
+    `ports`, where it is known from nvidia-smi alone. `pci` is the way from the host bridge down.
+    """
+
+    name: str
+    kind: str
+    node: int | None = None
+    ports: tuple[Port, ...] = ()
+    netdevs: tuple[str, ...] = ()
+    pci: tuple[str, ...] = ()
+
+    @property
+    def rdma(self) -> bool:
+        return self.kind in ("infiniband", "roce")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What of the machine this process may use.
+
+    `cpu_quota` counts CPUs of time (1.5: one and a half), `memory_nbytes` is the cgroup's limit; None is no
+    limit. `why` names, for each thing that is withheld, what withholds it.
+    """
+
+    cpus: tuple[int, ...]
+    nodes: tuple[int, ...]
+    cpu_quota: float | None = None
+    memory_nbytes: int | None = None
+    why: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A machine: what it has, how its devices are linked, and how much of it this process may use.
+
+    `links` holds each pair of devices once. `allowed` is None, and `cpus` and `nodes` are empty, where only
+    nvidia-smi's text is known. `source` says what was read, and what could not be.
+    """
+
+    source: tuple[str, ...]
+    cpus: tuple[Cpu, ...] = ()
+    nodes: tuple[NumaNode, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    links: tuple[tuple[str, str, Link], ...] = ()
+    allowed: Allowed | None = None
+    memory_nbytes: int | None = None
+
+    def link(self, a: str, b: str) -> Link | None:
+        """Return what lies between two devices by name, or None where that is not known."""
+        return next((link for one, other, link in self.links if {one, other} == {a, b}), None)

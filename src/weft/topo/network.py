@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which NIC a worker should use: the nearest RDMA device that has a port up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.topo.links import Link, LinkClass
+from weft.topo.model import Nic, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A worker's NIC, None where there is none to name; `tcp` are the network devices that are up."""
+
+    nic: Nic | None
+    link: Link | None
+    tcp: tuple[str, ...]
+    why: str
+
+    @property
+    def name(self) -> str | None:
+        return self.nic.name if self.nic else None
+
+    def net_devices(self, interface: str | None) -> tuple[tuple[str, ...], str]:
+        """Return what ``UCX_NET_DEVICES`` should name, and why; nothing where UCX should be left alone.
+
+        Beside the RDMA port stand network devices for tcp: with the port alone, a UCX without verbs (the wheel's)
+        would reach no other host at all.
+        """
+        ports = [port for port in self.nic.ports if port.up] if self.nic else []
+        if self.nic is None or not ports:
+            return (), self.why
+        fastest = max(ports, key=lambda port: port.rate_bps or 0)
+        tcp = (interface,) if interface else self.tcp
+        why = f"{self.why}; {', '.join(tcp)} for tcp" if tcp else self.why
+        return (f"{self.nic.name}:{fastest.number}", *tcp), why
+
+
+def choose(topology: Topology, ends: Sequence[tuple[str | None, int | None]]) -> list[Choice]:
+    """Choose a NIC for each of `ends`: the name of a GPU or None, and a NUMA node or None.
+
+    Of several that are equally near, the one that fewest have is taken, so that they share the rails.
+    """
+    rdma = [nic for nic in topology.nics if nic.rdma]
+    up = [nic for nic in rdma if any(port.up for port in nic.ports)]
+    unknown = [nic for nic in topology.nics if nic.kind == "unknown"]
+    tcp = tuple(nic.name for nic in topology.nics if not nic.rdma and any(port.up for port in nic.ports))
+    taken: Counter[str] = Counter()
+    choices = []
+    for gpu, node in ends:
+        candidates = up or unknown
+        if not candidates:
+            choices.append(Choice(None, None, tcp, _none(rdma, tcp)))
+            continue
+        ranked = [(_link(topology, gpu, node, nic), taken[nic.name], i) for i, nic in enumerate(candidates)]
+        link, _, i = min(ranked)
+        nic = candidates[i]
+        taken[nic.name] += 1
+        near = f"{nic.name} is nearest ({link})"
+        state = "it is up" if up else "whether it is up is not known, so UCX_NET_DEVICES is not set"
+        choices.append(Choice(nic, link, tcp, f"{near}; {state}"))
+    return choices
+
+
+def _link(topology: Topology, gpu: str | None, node: int | None, nic: Nic) -> Link:
+    known = topology.link(gpu, nic.name) if gpu else None
+    if known is not None:
+        return known
+    if node is None or nic.node is None:
+        return Link(LinkClass.SAME_HOST)
+    return Link(LinkClass.SAME_NUMA if node == nic.node else LinkClass.CROSS_SOCKET)
+
+
+def _none(rdma: list[Nic], tcp: tuple[str, ...]) -> str:
+    down = f"no RDMA port is up ({', '.join(nic.name for nic in rdma)})" if rdma else "no RDMA device"
+    rest = f"{', '.join(tcp)} up" if tcp else "no network device is up"
+    return f"{down}; {rest}: tcp takes the device of the worker's address, so none is named"

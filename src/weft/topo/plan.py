@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Where to put workers: a pure function of a topology and a request, each choice with its reason.
+
+Nothing is read, set or started here. A worker's CPUs lie together: first the places (a GPU's surroundings, a NUMA
+node, an L3 group, some cores) are cut out of what may be used, then the rest follows from the place.
+
+Two choices that others make differently:
+
+- GPUs beside the same CPUs share them, as with dask-cuda: such a worker computes on its GPU, and threads that
+  feed different GPUs seldom work at once. All other workers have their CPUs alone.
+- Memory is *preferred* on the node, not bound to it: a full node then costs speed and not the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from weft.errors import InvalidParamError
+from weft.topo import cpulist, network
+from weft.topo.model import Cpu, Gpu, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for.
+
+    Attributes
+    ----------
+    per : str
+        ``gpu`` (an instance where MIG is on), ``numa``, ``l3``, or the number of cores of each worker.
+    workers : int, optional
+        The most workers; all that fit otherwise.
+    threads : int, optional
+        Threads of each worker.
+    memory_nbytes : int, optional
+        Memory limit of each worker.
+    gpus : tuple of str, optional
+        The GPUs that may be used, as in ``CUDA_VISIBLE_DEVICES``: numbers or UUIDs, of MIG instances too.
+    interface : str, optional
+        The network device that carries the workers' addresses.
+    """
+
+    per: str
+    workers: int | None = None
+    threads: int | None = None
+    memory_nbytes: int | None = None
+    gpus: tuple[str, ...] | None = None
+    interface: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """One worker. `cpus` empty: not restricted. `nodes` empty: the kernel's memory policy stays as it is.
+
+    `transports` are what UCX has to choose from in that place, `env` what the worker's environment needs, and
+    `reasons` has an entry for each choice.
+    """
+
+    name: str
+    place: str
+    cpus: tuple[int, ...]
+    nodes: tuple[int, ...]
+    threads: int
+    memory_nbytes: int | None
+    gpu: str | None
+    nic: str | None
+    transports: tuple[str, ...]
+    env: Mapping[str, str]
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The workers, and what was left out of the machine and why."""
+
+    workers: tuple[WorkerPlan, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    name: str
+    cpus: tuple[int, ...]
+    node: int | None
+    why: str
+    gpu: Gpu | None = None
+    device: str | None = None  # what CUDA is to see first
+
+
+def plan(topology: Topology, request: Request) -> Plan:
+    """Lay workers out over `topology` as `request` asks.
+
+    Raises
+    ------
+    InvalidParamError
+        The machine has no such places, or none that this process may use.
+    """
+    notes = list(topology.allowed.why) if topology.allowed else []
+    if request.per == "gpu":
+        places = _gpu_places(topology, request, notes)
+    elif not topology.cpus:
+        raise InvalidParamError(f"plan per {request.per}: nvidia-smi's text tells CPUs by GPU only: plan per gpu")
+    elif request.per in ("numa", "l3"):
+        places = _whole_places(topology, request.per, notes)
+    else:
+        places = _core_places(topology, _cores_of(request.per), notes)
+    if not places:
+        what = "; ".join(notes) or "none there"
+        raise InvalidParamError(f"plan per {request.per}: no place for a worker: {what}")
+    if request.workers is not None and request.workers < len(places):
+        notes.append(
+            f"{len(places) - request.workers} of {len(places)} places are left free: so many workers were asked for"
+        )
+        places = places[: request.workers]
+    elif request.workers is not None and request.workers > len(places):
+        raise InvalidParamError(f"plan: {request.workers} workers, but {len(places)} places per {request.per}")
+    nics = network.choose(topology, [(place.gpu.name if place.gpu else None, place.node) for place in places])
+    workers = [_worker(topology, request, places, i, nics[i]) for i in range(len(places))]
+    return Plan(tuple(workers), tuple(notes))
+
+
+def _cores_of(per: str) -> int:
+    if not per.isdigit() or int(per) == 0:
+        raise InvalidParamError(f"plan per {per!r}: gpu, numa, l3 or a number of cores")
+    return int(per)
+
+
+def _usable(topology: Topology) -> list[Cpu]:
+    may = set(topology.allowed.cpus) if topology.allowed else {cpu.id for cpu in topology.cpus}
+    return [cpu for cpu in topology.cpus if cpu.id in may]
+
+
+def _gpu_places(topology: Topology, request: Request, notes: list[str]) -> list[_Place]:
+    if not topology.gpus:
+        raise InvalidParamError("plan per gpu: no GPU found; plan per numa, l3 or a number of cores")
+    may = {cpu.id for cpu in _usable(topology)}
+    places = []
+    for gpu, device in _devices(topology.gpus, request.gpus):
+        near = gpu.cpus or tuple(cpu.id for cpu in topology.cpus if cpu.node == gpu.node)
+        cpus = tuple(cpu for cpu in near if cpu in may) if topology.cpus else near
+        why = "beside its GPU" + _sharing(gpu, topology.gpus)
+        if near and not cpus:
+            cpus, why = (
+                tuple(sorted(may)),
+                f"none of those beside {gpu.name} ({cpulist.join(near)}) may be used: all that may",
+            )
+        elif not near:
+            cpus, why = tuple(sorted(may)), f"which CPUs are beside {gpu.name} is not known: all that may be used"
+        elif len(cpus) < len(near):
+            why += f"; {cpulist.join(set(near) - set(cpus))} may not be used"
+        places.append(_Place(gpu.name, cpus, gpu.node, why, gpu, device))
+    return places
+
+
+def _sharing(gpu: Gpu, gpus: tuple[Gpu, ...]) -> str:
+    names = [other.name for other in gpus if other.cpus == gpu.cpus]
+    return f"; {', '.join(names)} share them" if len(names) > 1 or len(gpu.mig) > 1 else ""
+
+
+def _devices(gpus: tuple[Gpu, ...], wanted: tuple[str, ...] | None) -> Iterator[tuple[Gpu, str]]:
+    """Go through the GPUs, or their MIG instances, with the name by which CUDA takes each."""
+    all_of = [(gpu, device) for gpu in gpus for device in (gpu.mig or (str(gpu.index),))]
+    if wanted is None:
+        yield from all_of
+        return
+    for name in wanted:
+        found = [(g, device) for g, device in all_of if name == device or (name in (g.uuid, str(g.index)))]
+        if not found:
+            raise InvalidParamError(f"plan per gpu: CUDA_VISIBLE_DEVICES names {name!r}, which is not here")
+        yield from ((g, device if g.mig else name) for g, device in found)
+
+
+def _whole_places(topology: Topology, per: str, notes: list[str]) -> list[_Place]:
+    """Take NUMA nodes or L3 groups as they are."""
+    groups: dict[int, list[Cpu]] = {}
+    places: list[_Place] = []
+    for cpu in topology.cpus:
+        key = cpu.node if per == "numa" else cpu.l3
+        if key is None:
+            raise InvalidParamError(
+                "plan per l3: the kernel tells of no L3 cache here; plan per numa or a number of cores"
+            )
+        groups.setdefault(key, []).append(cpu)
+    may = {cpu.id for cpu in _usable(topology)}
+    for i, (key, cpus) in enumerate(sorted(groups.items())):
+        name = f"numa{key}" if per == "numa" else f"l3-{i}"
+        ids = tuple(cpu.id for cpu in cpus)
+        left = tuple(cpu for cpu in ids if cpu in may)
+        if not left:
+            notes.append(f"{name} gets no worker: none of its CPUs {cpulist.join(ids)} may be used")
+            continue
+        what = f"NUMA node {key}" if per == "numa" else f"the CPUs that share an L3 with CPU {key}"
+        why = what if left == ids else f"{what}, but for {cpulist.join(set(ids) - set(left))}, which may not be used"
+        places.append(_Place(name, left, cpus[0].node, why))
+    return places
+
+
+def _core_places(topology: Topology, cores: int, notes: list[str]) -> list[_Place]:
+    """Cut `cores` whole cores at a time out of each NUMA node, along its L3 groups."""
+    nodes: dict[int, dict[int, list[Cpu]]] = {}
+    for cpu in sorted(_usable(topology), key=lambda c: (c.node, c.l3 or 0, c.core, c.id)):
+        nodes.setdefault(cpu.node, {}).setdefault(cpu.core, []).append(cpu)
+    places = []
+    for node, by_core in nodes.items():
+        bunches = list(by_core.values())
+        for first in range(0, len(bunches) - cores + 1, cores):
+            taken = [cpu for bunch in bunches[first : first + cores] for cpu in bunch]
+            together = len({cpu.l3 for cpu in taken}) == 1 and taken[0].l3 is not None
+            why = f"{cores} {'core' if cores == 1 else 'cores'} of NUMA node {node}" + ", of one L3" * together
+            places.append(_Place(f"cores{len(places)}", tuple(sorted(cpu.id for cpu in taken)), node, why))
+        if rest := bunches[len(bunches) - len(bunches) % cores :]:
+            idle = cpulist.join(cpu.id for bunch in rest for cpu in bunch)
+            notes.append(f"CPUs {idle} of NUMA node {node} stay free: fewer than {cores} cores are left there")
+    return places
+
+
+def _worker(topology: Topology, request: Request, places: list[_Place], i: int, nic: network.Choice) -> WorkerPlan:
+    place = places[i]
+    reasons = {"cpus": place.why}
+    nodes, reasons["nodes"] = _nodes(topology, place)
+    threads, reasons["threads"] = _threads(topology, request, place, len(places))
+    memory, reasons["memory"] = _memory(topology, request, place, places)
+    env: dict[str, str] = {}
+    if place.gpu:
+        devices, reasons["gpu"] = _visible(places, i)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    ports, reasons["nic"] = nic.net_devices(request.interface)
+    if ports:
+        env["UCX_NET_DEVICES"] = ",".join(ports)
+    transports, reasons["transports"] = _transports(place, rdma=bool(ports))
+    name, device = nic.name, place.device
+    return WorkerPlan(str(i), place.name, place.cpus, nodes, threads, memory, device, name, transports, env, reasons)
+
+
+def _nodes(topology: Topology, place: _Place) -> tuple[tuple[int, ...], str]:
+    with_memory = [node.id for node in topology.nodes if node.memory_nbytes]
+    if place.node is None:
+        return (), "the NUMA node is not known"
+    if topology.nodes and len(with_memory) <= 1:
+        return (), "one NUMA node has all the memory: nothing to choose"
+    if topology.allowed and place.node not in topology.allowed.nodes:
+        return (), f"node {place.node} may not be used"
+    if topology.nodes and place.node not in with_memory:
+        return (), f"node {place.node} has no memory of its own"
+    return (place.node,), "the node of its CPUs; preferred, not bound: a full node costs speed, not the process"
+
+
+def _threads(topology: Topology, request: Request, place: _Place, workers: int) -> tuple[int, str]:
+    if request.threads is not None:
+        return request.threads, "asked for"
+    if place.gpu:
+        return 1, "one: its work runs on the GPU"
+    cores = len({cpu.core for cpu in topology.cpus if cpu.id in place.cpus})
+    quota = topology.allowed.cpu_quota if topology.allowed else None
+    if quota is not None and quota / workers < cores:
+        return max(1, int(quota / workers)), f"the quota of {quota:g} CPUs over {workers} workers, rounded down"
+    return cores, "one for each core: two threads of a core share what computes"
+
+
+def _memory(topology: Topology, request: Request, place: _Place, places: list[_Place]) -> tuple[int | None, str]:
+    if request.memory_nbytes is not None:
+        return request.memory_nbytes, "asked for"
+    have = {node.id: node.memory_nbytes for node in topology.nodes}.get(place.node if place.node is not None else -1)
+    shares = []
+    if have:
+        beside = sum(other.node == place.node for other in places)
+        shares.append((have // beside, f"1/{beside} of NUMA node {place.node}"))
+    elif topology.memory_nbytes:
+        shares.append((topology.memory_nbytes // len(places), f"1/{len(places)} of the machine's"))
+    if topology.allowed and topology.allowed.memory_nbytes:
+        shares.append((topology.allowed.memory_nbytes // len(places), f"1/{len(places)} of the cgroup's limit"))
+    return min(shares) if shares else (None, "how much memory there is is not known")
+
+
+def _visible(places: list[_Place], i: int) -> tuple[list[str], str]:
+    """Rotate the whole GPUs, so that each worker's own is its device 0."""
+    if _instance(places[i]):
+        return [places[i].device or ""], "its instance alone: CUDA takes one MIG instance for each process"
+    turned = [p.device or "" for p in places[i:] + places[:i] if not _instance(p)]
+    return turned, "its own first, the others after it, so that peers' memory can be reached"
+
+
+def _instance(place: _Place) -> bool:
+    return place.gpu is not None and bool(place.gpu.mig)
+
+
+def _transports(place: _Place, *, rdma: bool) -> tuple[tuple[str, ...], str]:
+    names, why = ["posix"], ["posix on this host"]
+    if place.gpu:
+        names.append("cuda_copy")
+        why.append("cuda_copy to and from the GPU")
+        if _instance(place):
+            why.append("no cuda_ipc: MIG instances cannot share memory by it")
+        else:
+            names.append("cuda_ipc")
+            why.append("cuda_ipc between GPUs")
+    if rdma:
+        names.append("rc")
+        why.append("rc over the NIC, where UCX was built with verbs")
+    return (*names, "tcp"), "; ".join([*why, "tcp to other hosts"])
