@@ -75,7 +75,7 @@ def _cpusets(root: Path, what: str) -> list[tuple[str, tuple[int, ...]]]:
 def _quotas(root: Path) -> Iterator[tuple[float, str]]:
     for folder in groups(root, "cpu"):
         words = (sysfs.text(folder / "cpu.max") or "").split()
-        if len(words) == 2 and words[0].isdigit():
+        if len(words) == 2 and words[0].isdecimal():
             yield int(words[0]) / int(words[1]), _named(root, folder / "cpu.max")
         quota, period = sysfs.number(folder / "cpu.cfs_quota_us"), sysfs.number(folder / "cpu.cfs_period_us")
         if quota and period:

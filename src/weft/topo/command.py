@@ -104,7 +104,7 @@ def _show(what: RenderableType | dict[str, Any]) -> None:
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
+    if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
     return int(text)
 

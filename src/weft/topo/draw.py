@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -34,7 +35,7 @@ def topology(machine: Topology) -> RenderableType:
     if len(devices) > 1:
         parts += ["", _matrix(machine, [device.name for device in devices])]
     if machine.allowed and machine.allowed.why:
-        parts += ["", "withheld from this process:", *(f"  {why}" for why in machine.allowed.why)]
+        parts += ["", "withheld from this process:", *map(_indented, machine.allowed.why)]
     if machine.links:
         parts += ["", _priors({link for _, _, link in machine.links})]
     return Group(*parts, "", Text("read: " + "; ".join(machine.source), style="dim"))
@@ -60,10 +61,14 @@ def plan(made: Plan) -> RenderableType:
     if any(worker.env for worker in made.workers):
         parts += ["environment:"]
         parts += [f"  {w.name}: {' '.join(f'{k}={v}' for k, v in w.env.items())}" for w in made.workers if w.env]
-    parts += ["why:", *_reasons(made)]
+    parts += ["why:", *map(_indented, _reasons(made))]
     if made.notes:
-        parts += ["left out:", *(f"  {note}" for note in made.notes)]
+        parts += ["left out:", *map(_indented, made.notes)]
     return Group(*(Text(part) if isinstance(part, str) else part for part in parts))
+
+
+def _indented(line: str) -> Padding:
+    return Padding(Text(line), (0, 0, 0, 2))
 
 
 def _reasons(made: Plan) -> Iterator[str]:
@@ -74,7 +79,7 @@ def _reasons(made: Plan) -> Iterator[str]:
                 by_reason.setdefault(worker.reasons[choice], []).append(int(worker.name))
         for reason, names in by_reason.items():
             who = "" if len(names) == len(made.workers) else f" of {cpulist.join(names)}"
-            yield f"  {choice}{who}: {reason}"
+            yield f"{choice}{who}: {reason}"
 
 
 def _tree(machine: Topology) -> Tree:

@@ -111,7 +111,7 @@ class _Table:
         self.at = 0
 
     def error(self, at: int, what: str) -> TopologyError:
-        return TopologyError(f"{self.name}, line {min(at, len(self.lines) - 1) + 1}: {what}")
+        return TopologyError(f"{self.name}, line {max(1, min(at + 1, len(self.lines)))}: {what}")
 
     def matrix(self) -> Matrix:
         names, titles = self.header()
@@ -156,7 +156,7 @@ class _Table:
     def row(self, names: list[str], i: int, titles: list[str]) -> tuple[tuple[Link, ...], list[str | None]]:
         words = self.lines[self.at].split() if self.at < len(self.lines) else []
         if not words or words[0] != names[i]:
-            got = f"{words[0]!r}" if words else "nothing"
+            got = repr(words[0]) if words else "nothing"
             raise self.error(self.at, f"the row of {names[i]} should be here, not {got}: the table is cut off")
         cells = words[1 : len(names) + 1]
         if len(cells) < len(names):

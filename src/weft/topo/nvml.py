@@ -75,7 +75,8 @@ def _nvlinks(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> dict[tuple
     """Count the NVLinks of each pair: direct ones, and through switches, which join each to all."""
     direct: dict[tuple[str, str], int] = {}
     switched: dict[str, int] = {}
-    by_address = {gpu.pci[-1]: gpu.name for gpu in gpus if gpu.pci}
+    addresses = [_address(nvml.nvmlDeviceGetPciInfo(handle).busId) for handle in handles]
+    by_address = {address: gpu.name for address, gpu in zip(addresses, gpus, strict=True)}
     for gpu, handle in zip(gpus, handles, strict=True):
         for i in range(nvml.NVML_NVLINK_MAX_LINKS):
             if not _asked(nvml, nvml.nvmlDeviceGetNvLinkState, handle, i):

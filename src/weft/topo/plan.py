@@ -121,7 +121,7 @@ def plan(topology: Topology, request: Request) -> Plan:
 
 
 def _cores_of(per: str) -> int:
-    if not per.isdigit() or int(per) == 0:
+    if not per.isdecimal() or int(per) == 0:
         raise InvalidParamError(f"plan per {per!r}: gpu, numa, l3 or a number of cores")
     return int(per)
 
@@ -201,7 +201,7 @@ def _core_places(topology: Topology, cores: int, notes: list[str]) -> list[_Plac
     nodes: dict[int, dict[int, list[Cpu]]] = {}
     for cpu in sorted(_usable(topology), key=lambda c: (c.node, c.l3 or 0, c.core, c.id)):
         nodes.setdefault(cpu.node, {}).setdefault(cpu.core, []).append(cpu)
-    places = []
+    places: list[_Place] = []
     for node, by_core in nodes.items():
         bunches = list(by_core.values())
         for first in range(0, len(bunches) - cores + 1, cores):

@@ -41,7 +41,7 @@ def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
     found = [
         (int(path.name[len(prefix) :]), path)
         for path in folder.glob(f"{prefix}[0-9]*")
-        if path.name[len(prefix) :].isdigit()
+        if path.name[len(prefix) :].isdecimal()
     ]
     return sorted(found)
 

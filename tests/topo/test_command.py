@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: BSD-3-Clause
+import io
+import json
+
+import pytest
+from tests.topo import matrices, trees
+
+from weft import cli
+from weft.topo import draw, machine
+from weft.topo.plan import Request, plan
+
+
+@pytest.fixture(params=matrices.ALL)
+def file(request, tmp_path):
+    path = tmp_path / "matrix.txt"
+    path.write_text(matrices.ALL[request.param])
+    return path
+
+
+def test_this_machine(capsys):
+    assert cli.main(["topo"]) == 0
+    assert "NUMA node 0" in capsys.readouterr().out
+    assert cli.main(["topo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"][0]["id"] == 0
+
+
+def test_this_machine_planned(capsys):
+    assert cli.main(["topo", "--plan", "--per", "1", "--json"]) == 0
+    workers = json.loads(capsys.readouterr().out)["workers"]
+    assert [worker["threads"] for worker in workers] == [1] * len(machine.read().allowed.cpus)
+
+
+def test_a_matrix_is_drawn_whole_on_a_narrow_terminal(file, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert cli.main(["topo", "--nvidia-smi", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out
+    assert "GPU0" in out
+
+
+def test_a_matrix_as_json(file, capsys):
+    assert cli.main(["topo", "--nvidia-smi", str(file), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    devices = len(made["gpus"]) + len(made["nics"])
+    assert len(made["links"]) == devices * (devices - 1) // 2
+    assert all(link["prior_Bps"] > 0 and link["prior_source"] for link in made["links"])
+
+
+def test_a_matrix_planned(file, capsys):
+    assert cli.main(["topo", "--nvidia-smi", str(file), "--plan"]) == 0
+    assert "cpus" in capsys.readouterr().out
+
+
+def test_stdin(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(matrices.ND40))
+    assert cli.main(["topo", "--nvidia-smi", "-"]) == 0
+    assert "8 GPUs, no NICs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--nvidia-smi", "/dev/null"], "/dev/null, line 1: no table"),
+        (["--nvidia-smi", "/no/such"], "No such file"),
+        (["--plan", "--per", "gpu"], "plan per gpu: no GPU found"),
+    ],
+)
+def test_errors_are_one_line(arguments, why, capsys, monkeypatch):
+    monkeypatch.setattr(machine, "read", lambda **_: machine.Topology(("nothing",)))
+    assert cli.main(["topo", *arguments]) == 1
+    out = capsys.readouterr()
+    assert why in out.err
+    assert out.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--threads", "0"], ["--workers", "x"], ["--memory-limit", "-1"]])
+def test_wrong_numbers_are_refused(arguments):
+    with pytest.raises(SystemExit):
+        cli.main(["topo", "--plan", *arguments])
+
+
+def lines_of(renderable):
+    from rich.console import Console
+
+    console = Console(width=100, file=io.StringIO())
+    console.print(renderable)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_the_drawing_of_two_sockets(tmp_path):
+    trees.two_sockets(tmp_path, allowed="0-7")
+    trees.gpu(tmp_path, "pci0000:00/0000:01:00.0", node=0, cpus="0-3")
+    trees.rdma(tmp_path, "mlx5_0", "pci0000:80/0000:81:00.0", node=1)
+    drawn = lines_of(draw.topology(machine.read(tmp_path)))
+    assert drawn[: drawn.index("")] == [
+        "8 of 16 CPUs, 8 cores, 64.0 GiB, 1 GPU, 1 NIC",
+        "├── socket 0",
+        "│   └── NUMA node 0  32.0 GiB",
+        "│       ├── L3  CPUs 0-1,8-9 (2 cores)",
+        "│       ├── L3  CPUs 2-3,10-11 (2 cores)",
+        "│       └── GPU0  SYS mlx5_0",
+        "└── socket 1",
+        "    └── NUMA node 1  32.0 GiB",
+        "        ├── L3  CPUs 4-5,12-13 (2 cores)",
+        "        ├── L3  CPUs 6-7,14-15 (2 cores)",
+        "        └── mlx5_0  infiniband, port 1 active 200 Gb/s",
+    ]
+    assert "  CPUs: 0-7 of 0-15, by affinity" in drawn
+
+
+def test_reasons_are_said_once_for_all_workers_they_hold_for(tmp_path):
+    drawn = lines_of(draw.plan(plan(machine.read(trees.two_sockets(tmp_path)), Request("l3"))))
+    assert "  memory of 0-1: 1/2 of NUMA node 0" in drawn
+    assert "  memory of 2-3: 1/2 of NUMA node 1" in drawn
+    assert "  transports: posix on this host; tcp to other hosts" in drawn

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-3-Clause
+import pytest
+from tests.topo import trees
+
+from weft.topo import devices, machine
+from weft.topo.model import Nic, Port
+
+
+def test_infiniband_roce_and_ethernet(tmp_path):
+    active = ("4: ACTIVE", "100 Gb/sec (4X EDR)")
+    down = ("1: DOWN", "10 Gb/sec (4X SDR)")
+    trees.rdma(tmp_path, "mlx5_0", "pci0000:00/0000:01:00.0", node=0, ports=[active, down], netdev="ib0")
+    trees.rdma(tmp_path, "mlx5_1", "pci0000:00/0000:02:00.0", node=1, layer="Ethernet")
+    trees.netdev(tmp_path, "ib0", "pci0000:00/0000:01:00.0", kind=32)
+    trees.netdev(tmp_path, "eth0", "pci0000:00/0000:03:00.0/virtio2", speed=-1)
+    trees.netdev(tmp_path, "eth1", "pci0000:00/0000:04:00.0", state="down")
+    trees.write(tmp_path, {"sys/class/net/lo/operstate": "unknown"})
+    ib, roce, eth0, eth1, ipoib = devices.read_nics(tmp_path)
+    path = ("pci0000:00", "0000:01:00.0")
+    ports = (Port(1, True, "active", 100e9), Port(2, False, "down", 10e9))
+    assert ib == Nic("mlx5_0", "infiniband", 0, ports, ("ib0",), path)
+    assert (roce.kind, roce.node, roce.rdma) == ("roce", 1, True)
+    assert (eth0.kind, eth0.ports) == ("ethernet", (Port(None, True, "up", None),))
+    assert eth1.ports == (Port(None, False, "down", 25e9),)
+    assert (ipoib.name, ipoib.kind, ipoib.rdma) == ("ib0", "ipoib", False)
+
+
+def test_a_port_without_files_is_not_up(tmp_path):
+    (tmp_path / "sys/class/infiniband/mlx5_0/ports/1").mkdir(parents=True)
+    assert devices.read_nics(tmp_path)[0].ports == (Port(1, False, "unknown", None),)
+
+
+def test_gpus_on_the_bus_by_address(tmp_path):
+    trees.gpu(tmp_path, "pci0000:80/0000:81:00.0", node=1, cpus="4-7")
+    trees.gpu(tmp_path, "pci0000:00/0000:01:00.0", node=0, cpus="0-3")
+    trees.pci(tmp_path, "pci0000:00/0000:02:00.0", vendor="0x10de", **{"class": "0x040300"})  # its sound
+    trees.pci(tmp_path, "pci0000:00/0000:03:00.0", vendor="0x1a03", **{"class": "0x030000"})  # the console's
+    first, second = devices.read_gpus(tmp_path)
+    assert (first.name, first.node, first.cpus) == ("GPU0", 0, (0, 1, 2, 3))
+    assert (second.name, second.node, second.pci) == ("GPU1", 1, ("pci0000:80", "0000:81:00.0"))
+
+
+SWITCH = "pci0000:00/0000:00:01.0/0000:01:00.0"
+
+
+@pytest.mark.parametrize(
+    ("path", "node", "link"),
+    [
+        ("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.1", 0, "PIX"),  # the same card
+        (f"{SWITCH}/0000:02:01.0/0000:04:00.0", 0, "PIX"),  # the same switch
+        (f"{SWITCH}/0000:02:02.0/0000:05:00.0/0000:06:00.0/0000:07:00.0", 0, "PXB"),  # a switch behind it
+        ("pci0000:00/0000:00:02.0/0000:08:00.0", 0, "PHB"),  # another port of the host bridge
+        ("pci0000:40/0000:40:01.0/0000:41:00.0", 0, "NODE"),  # another host bridge
+        ("pci0000:80/0000:80:01.0/0000:81:00.0", 1, "SYS"),
+        ("platform/nic", -1, "same host"),  # not on PCI
+    ],
+)
+def test_links_by_place_on_pci(tmp_path, path, node, link):
+    trees.gpu(tmp_path, f"{SWITCH}/0000:02:00.0/0000:03:00.0", node=0)
+    trees.rdma(tmp_path, "mlx5_0", path, node=node)
+    made = machine.read(tmp_path)
+    assert str(made.link("GPU0", "mlx5_0")) == link
