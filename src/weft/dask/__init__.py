@@ -4,10 +4,24 @@
 Nothing needs to import it: installing weft is enough (see ``weft/_claim.py``).
 """
 
+from typing import TYPE_CHECKING, Any
+
 from distributed.comm.registry import backends
 
 from weft.dask.comm import UCX, UCXBackend, UCXConnector, UCXListener, lanes
 
+if TYPE_CHECKING:
+    from weft.dask.cluster import TopologyCluster
+
 backends["ucx"] = UCXBackend()
 
-__all__ = ["UCX", "UCXBackend", "UCXConnector", "UCXListener", "lanes"]
+__all__ = ["UCX", "TopologyCluster", "UCXBackend", "UCXConnector", "UCXListener", "lanes"]
+
+
+def __getattr__(name: str) -> Any:
+    # distributed may load this package while it is itself half imported; a cluster needs all of it
+    if name == "TopologyCluster":
+        from weft.dask.cluster import TopologyCluster
+
+        return TopologyCluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

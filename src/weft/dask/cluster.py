@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A Dask cluster on this machine, with one worker in each place that the machine's topology has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from dask.utils import parse_bytes
+from distributed import Nanny, Scheduler, SpecCluster
+
+from weft.errors import InvalidParamError
+from weft.topo import cpulist, machine, nvml
+from weft.topo.model import Topology
+from weft.topo.plan import Plan, Request, WorkerPlan, plan
+
+# not imported: importing the preload is what binds a process
+_PRELOAD = "weft.dask.place"
+
+
+class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no types
+    """Start a scheduler here, and a worker in each place of a plan; each worker is bound before it starts UCX.
+
+    ``weft topo --plan`` shows the same plan without starting anything. Options that dask-cuda's LocalCUDACluster
+    has too mean the same.
+
+    Parameters
+    ----------
+    per : str, optional
+        ``gpu``, ``numa``, ``l3``, or the number of cores of each worker; ``gpu`` where there are GPUs, else
+        ``numa``.
+    n_workers : int, optional
+        At most so many workers; one in each place otherwise.
+    threads_per_worker : int, optional
+        Threads of each worker; the plan's otherwise: 1 beside a GPU, else one for each core.
+    memory_limit : int or str, optional
+        Of each worker, in bytes or such as ``"4 GiB"``; 0 is no limit. The plan's share otherwise.
+    CUDA_VISIBLE_DEVICES : str or sequence of (int or str), optional
+        GPUs to use, by number or UUID, of MIG instances too; the variable of this process otherwise.
+    protocol : str
+        Dask's protocol.
+    host, interface : str, optional
+        The address of scheduler and workers, or the network device that has it; 127.0.0.1 if neither is given.
+    dashboard_address : str, optional
+        Of the scheduler; None is no dashboard.
+    local_directory : str, optional
+        Where workers put what they spill.
+    topology : Topology, optional
+        In place of this machine's.
+    asynchronous, silence_logs, name, security
+        As for ``distributed.SpecCluster``.
+
+    Attributes
+    ----------
+    layout : Plan
+        Where each worker is, and why.
+
+    Raises
+    ------
+    InvalidParamError
+        The machine has no such places, or none that this process may use.
+    """
+
+    layout: Plan
+
+    def __init__(
+        self,
+        per: str | None = None,
+        *,
+        n_workers: int | None = None,
+        threads_per_worker: int | None = None,
+        memory_limit: int | str | None = None,
+        CUDA_VISIBLE_DEVICES: str | Sequence[int | str] | None = None,  # noqa: N803 - as in LocalCUDACluster
+        protocol: str = "ucx",
+        host: str | None = None,
+        interface: str | None = None,
+        dashboard_address: str | None = ":8787",
+        local_directory: str | None = None,
+        topology: Topology | None = None,
+        asynchronous: bool = False,
+        silence_logs: bool | int = False,
+        name: str | None = None,
+        security: Any | None = None,
+    ) -> None:
+        topology = topology or machine.read(driver=nvml.load())
+        wanted = Request(
+            per=per or ("gpu" if topology.gpus else "numa"),
+            workers=n_workers,
+            threads=threads_per_worker,
+            memory_nbytes=None if memory_limit is None else parse_bytes(memory_limit),
+            gpus=_devices(CUDA_VISIBLE_DEVICES),
+            interface=interface,
+        )
+        self.layout = plan(topology, wanted)
+        address = {
+            "host": host if host or interface else "127.0.0.1",
+            "interface": interface,
+            "protocol": protocol,
+            "security": security,
+        }
+        options = {**address, "silence_logs": silence_logs, "local_directory": local_directory}
+        self._places = {i: _spec(worker, options) for i, worker in enumerate(self.layout.workers)}
+        dashboard = {"dashboard": dashboard_address is not None, "dashboard_address": dashboard_address or ":0"}
+        super().__init__(
+            workers=dict(self._places),
+            scheduler={"cls": Scheduler, "options": {**address, **dashboard, "port": 0}},
+            asynchronous=asynchronous,
+            silence_logs=silence_logs,
+            name=name,
+            security=security,
+        )
+
+    def new_worker_spec(self) -> dict[int, dict[str, Any]]:
+        """Return the first place of the plan that is free; ``scale`` calls this."""
+        for i, spec in self._places.items():
+            if i not in self.worker_spec:
+                return {i: spec}
+        raise InvalidParamError(f"scale: the plan has {len(self._places)} places for workers, and all are taken")
+
+
+def _devices(given: str | Sequence[int | str] | None) -> tuple[str, ...] | None:
+    if given is None:
+        given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if isinstance(given, str):
+        given = [device for device in given.split(",") if device]
+    return None if given is None else tuple(map(str, given))
+
+
+def _spec(worker: WorkerPlan, options: dict[str, Any]) -> dict[str, Any]:
+    """Make the entry of one worker for SpecCluster. What the user has set of UCX's variables stays."""
+    env = {name: value for name, value in worker.env.items() if not (name.startswith("UCX_") and name in os.environ)}
+    env |= {"WEFT_CPUS": cpulist.join(worker.cpus), "WEFT_MEMORY_NODES": cpulist.join(worker.nodes)}
+    placed = {"env": env, "preload": [_PRELOAD], "nthreads": worker.threads}
+    memory = "auto" if worker.memory_nbytes is None else worker.memory_nbytes
+    return {"cls": Nanny, "options": {**options, **placed, "memory_limit": memory, "dashboard": False}}
