@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +50,7 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
     topology : Topology, optional
         In place of this machine's.
     asynchronous, silence_logs, name, security
-        As for ``distributed.SpecCluster``.
+        As for ``distributed.LocalCluster``.
 
     Attributes
     ----------
@@ -79,7 +80,7 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         local_directory: str | None = None,
         topology: Topology | None = None,
         asynchronous: bool = False,
-        silence_logs: bool | int = False,
+        silence_logs: bool | int = logging.WARNING,
         name: str | None = None,
         security: Any | None = None,
     ) -> None:
@@ -100,10 +101,11 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
             "security": security,
         }
         options = {**address, "silence_logs": silence_logs, "local_directory": local_directory}
-        self._places = {i: _spec(worker, options) for i, worker in enumerate(self.layout.workers)}
+        self._places = [_spec(worker, options) for worker in self.layout.workers]
+        self._place_of = {i: i for i in range(len(self._places))}  # by worker's name
         dashboard = {"dashboard": dashboard_address is not None, "dashboard_address": dashboard_address or ":0"}
         super().__init__(
-            workers=dict(self._places),
+            workers=dict(enumerate(self._places)),
             scheduler={"cls": Scheduler, "options": {**address, **dashboard, "port": 0}},
             asynchronous=asynchronous,
             silence_logs=silence_logs,
@@ -112,10 +114,16 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         )
 
     def new_worker_spec(self) -> dict[int, dict[str, Any]]:
-        """Return the first place of the plan that is free; ``scale`` calls this."""
-        for i, spec in self._places.items():
-            if i not in self.worker_spec:
-                return {i: spec}
+        """Return the first place of the plan that is free, under a name that no worker has had.
+
+        ``scale`` calls this. A name that came back while its former worker is still closing would be taken for it.
+        """
+        taken = {self._place_of[name] for name in self.worker_spec}
+        for place, spec in enumerate(self._places):
+            if place not in taken:
+                name = len(self._place_of)
+                self._place_of[name] = place
+                return {name: spec}
         raise InvalidParamError(f"scale: the plan has {len(self._places)} places for workers, and all are taken")
 
 
