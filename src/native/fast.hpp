@@ -35,6 +35,9 @@ struct Fast {
             } catch (nb::python_error &e) {
                 e.restore();
                 return nullptr;
+            } catch (const std::exception &e) {  // this is C: nothing may pass
+                PyErr_SetString(PyExc_RuntimeError, e.what());
+                return nullptr;
             }
         }
         constexpr size_t most = 16;
