@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.native.dlpack import DLPackArray
 
 import weft
 
@@ -48,6 +49,34 @@ def test_messages_both_ways():
             assert await a.recv() == b"and back"
             await a.send(b"")
             assert (await b.recv()).nbytes == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("nbytes", [0, 8, 1 << 20])
+@pytest.mark.parametrize("how", ["send", "lend"])
+def test_an_array_without_the_buffer_protocol(how, nbytes):
+    async def main():
+        async with pair() as (a, b):
+            array = DLPackArray(bytearray(b"x" * nbytes))
+            sent = getattr(a, how)(array)
+            assert bytes(await b.recv()) == array.memory
+            await sent
+            assert array.deleted == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["send", "lend"])
+def test_an_array_whose_export_closes_the_connection_is_not_sent(how):
+    async def main():
+        async with pair() as (a, _):
+            array = DLPackArray(bytearray(8))
+            kind = {"__dlpack__": lambda self, **_: a.abort() or DLPackArray.__dlpack__(self, max_version=(1, 0))}
+            array.__class__ = type("Closing", (DLPackArray,), kind)
+            with pytest.raises(weft.ClosedError):
+                getattr(a, how)(array)
+            assert array.deleted == 1
 
     run(main())
 

@@ -156,18 +156,21 @@ nb::object am_send(EndpointSelf self, unsigned id, nb::handle header, nb::handle
         r->parts->buffers.reserve(nb::len(data));
         for (nb::handle item : data) {
             Buffer &part = r->parts->buffers.emplace_back();
-            part.acquire(item, false, "am_send");
+            part.acquire(item, false, "am_send", e->worker->memory_types);
             if (part.nbytes()) r->parts->iov.push_back({part.data(), part.nbytes()});
             r->nbytes += part.nbytes();
         }
+        param.memory_type = r->parts->memory_type("am_send");
         param.datatype = UCP_DATATYPE_IOV;
         address = r->parts->iov.data();
         count = r->parts->iov.size();
     } else if (!data.is_none()) {
-        r->buffer.acquire(data, false, "am_send");
+        r->buffer.acquire(data, false, "am_send", e->worker->memory_types);
+        param.memory_type = r->buffer.memory_type;
         address = r->buffer.data();
         count = r->nbytes = r->buffer.nbytes();
     }
+    usable(self, "am_send");  // again: Python code may have run
     posted(r, ucp.am_send_nbx(e->handle, id, head.data(), head.nbytes(), address, count, &param));
     return request;
 }
@@ -182,7 +185,8 @@ void data_received(void *ucx_request, ucs_status_t status, size_t nbytes, void *
 
 nb::object message_recv(nb::pointer_and_handle<ActiveMessage> self, nb::object buffer) {
     ActiveMessage *m = self.p;
-    Worker *w = usable(WorkerSelf{nb::inst_ptr<Worker>(m->worker_object), m->worker_object}, "recv");
+    const WorkerSelf of_worker{nb::inst_ptr<Worker>(m->worker_object), m->worker_object};
+    Worker *w = usable(of_worker, "recv");
     if (!m->descriptor && m->nbytes) raise("InvalidParamError", "recv: the message was received before", "recv");
     if (m->exports) raise("InvalidParamError", "recv: a memoryview of the message is alive; release it first", "recv");
     Request *r;
@@ -194,7 +198,10 @@ nb::object message_recv(nb::pointer_and_handle<ActiveMessage> self, nb::object b
             raise("NoMemoryError", "recv: no memory for " + std::to_string(m->nbytes) + " B", "recv");
         buffer = Pool::view(std::move(block));
     }
-    r->buffer.acquire(buffer, true, "recv");
+    ucp_request_param_t param;
+    begin(param, r);
+    take(of_worker, r, param, buffer, true, "recv");
+    if (m->nbytes && !m->descriptor) raise("InvalidParamError", "recv: the message was received before", "recv");
     if (r->buffer.nbytes() < m->nbytes)
         raise("TruncatedError",
               "recv: " + std::to_string(m->nbytes) + " B do not fit into " + std::to_string(r->buffer.nbytes()),
@@ -203,16 +210,12 @@ nb::object message_recv(nb::pointer_and_handle<ActiveMessage> self, nb::object b
         r->value = buffer.release().ptr();
     else
         r->kind = Request::Kind::word;
-    r->word = m->nbytes;
+    r->word = r->nbytes = m->nbytes;
     if (!m->nbytes) {
         r->complete_now(UCS_OK);
         return request;
     }
-    ucp_request_param_t param;
-    begin(param, r);
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
     param.cb.recv_am = data_received;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
     void *descriptor = std::exchange(m->descriptor, nullptr);
     m->engine.reset();
     posted(r, ucp.am_recv_data_nbx(w->own->handle, descriptor, r->buffer.data(), m->nbytes, &param));
@@ -249,8 +252,8 @@ Parameters
 id : int, 0 <= id < 63
 header : bytes-like
     At most :attr:`Worker.max_am_header` bytes; copied at once.
-data : contiguous buffer, or a list of them, optional
-    Locked until the request completes. A list arrives as one piece.
+data : contiguous buffer, DLPack tensor or CUDA array, or a list of them, optional
+    Locked until the request completes. A list arrives as one piece; all of it must lie in one kind of memory.
 reply : bool
     Give the peer's handler an endpoint to answer with (:attr:`ActiveMessage.reply`).
 
@@ -263,6 +266,8 @@ Raises
 ------
 InvalidParamError
     The header is too long. Nothing was sent.
+NotContiguousError, UnsupportedError
+    As :meth:`tag_send`.
 
 Cancelling ends the waiter; the transfer goes on. Source: ``ucp_am_send_nbx``.)";
 

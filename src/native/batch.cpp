@@ -33,7 +33,8 @@ void item_received(void *ucx_request, ucs_status_t status, const ucp_tag_recv_in
 }
 
 /// Export every buffer before anything is posted.
-Batch *take(Request *r, nb::handle buffers, bool writable, const char *op) {
+template <typename Self>
+Batch *take_all(const Self &self, Request *r, nb::handle buffers, bool writable, const char *op) {
     r->kind = writable ? Request::Kind::batch : Request::Kind::plain;
     r->batch = std::make_unique<Batch>();
     Batch *batch = r->batch.get();
@@ -44,7 +45,9 @@ Batch *take(Request *r, nb::handle buffers, bool writable, const char *op) {
     batch->buffers.reserve(count);
     batch->items.resize(count, {r});
     for (size_t i = 0; i < count; ++i) {
-        batch->buffers.emplace_back().acquire(PySequence_Fast_GET_ITEM(sequence.ptr(), Py_ssize_t(i)), writable, op);
+        nb::handle each = PySequence_Fast_GET_ITEM(sequence.ptr(), Py_ssize_t(i));
+        if (batch->buffers.emplace_back().acquire(each, writable, op, r->worker->memory_types)) [[unlikely]]
+            usable(self, op);
         r->nbytes += batch->buffers[i].nbytes();
     }
     return batch;
@@ -72,14 +75,14 @@ nb::object tag_send_many(EndpointSelf self, nb::handle buffers, uint64_t tag) {
     Endpoint *e = usable(self, "tag_send_many");
     Request *r;
     nb::object request = make_request(e->worker, self.h.ptr(), "tag_send_many", 0, &r);
-    Batch *batch = take(r, buffers, false, "tag_send_many");
+    Batch *batch = take_all(self, r, buffers, false, "tag_send_many");
     ucp_request_param_t param;
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
     param.cb.send = item_sent;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
     for (size_t i = 0; i < batch->items.size(); ++i) {
         Buffer &buffer = batch->buffers[i];
         param.user_data = &batch->items[i];
+        param.memory_type = buffer.memory_type;
         item_posted(batch, &batch->items[i], ucp.tag_send_nbx(e->handle, buffer.data(), buffer.nbytes(), tag, &param));
     }
     all_posted(r);
@@ -90,15 +93,15 @@ nb::object tag_recv_many(WorkerSelf self, nb::handle buffers, uint64_t tag, uint
     Worker *w = usable(self, "tag_recv_many");
     Request *r;
     nb::object request = make_request(w, self.h.ptr(), "tag_recv_many", 0, &r);
-    Batch *batch = take(r, buffers, true, "tag_recv_many");
+    Batch *batch = take_all(self, r, buffers, true, "tag_recv_many");
     ucp_request_param_t param;
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_RECV_INFO |
                          UCP_OP_ATTR_FIELD_MEMORY_TYPE;
     param.cb.recv = item_received;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
     for (size_t i = 0; i < batch->items.size(); ++i) {
         Buffer &buffer = batch->buffers[i];
         param.user_data = &batch->items[i];
+        param.memory_type = buffer.memory_type;
         param.recv_info.tag_info = &batch->items[i].info;
         item_posted(batch, &batch->items[i],
                     ucp.tag_recv_nbx(w->own->handle, buffer.data(), buffer.nbytes(), tag, mask, &param));

@@ -79,12 +79,9 @@ bool Channel::may_send(const Request *r) const noexcept {
 nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest, bool lend) {
     Request *r;
     nb::object request = make_request(worker, owner, "send", 0, &r);
-    r->channel = this;
-    r->engine = link->engine.get();
-    if (closed || closing) raise("ClosedError", "send to " + name + ": the connection was closed by this side", "send");
-    r->buffer.acquire(first, false, "send");
-    r->nbytes = r->buffer.nbytes();
     size_t large = rest.is_none() ? 0 : nb::len(rest);
+    r->buffer.acquire(first, false, "send", large ? Buffer::host_only : worker->memory_types);
+    r->nbytes = r->buffer.nbytes();
     if (large > max_segments)
         raise("InvalidParamError", "send: more than " + std::to_string(max_segments) + " large segments", "send");
     if (large) {
@@ -96,23 +93,27 @@ nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest, boo
             r->nbytes += part.nbytes();
             r->parts->buffers.push_back(std::move(part));
         }
-        if (lend) find_lendable(r);
     }
+    // Only now: Python code may have run for a buffer.
+    r->channel = this;
+    r->engine = link->engine.get();
+    if (closed || closing) raise("ClosedError", "send to " + name + ": the connection was closed by this side", "send");
+    if (large && lend) find_lendable(r);
     return queue_or_post(std::move(request), r);
 }
 
 nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
     Request *r;
     nb::object request = make_request(worker, owner, "lend", 0, &r);
-    r->channel = this;
-    r->engine = link->engine.get();
-    if (closed || closing) raise("ClosedError", "lend to " + name + ": the connection was closed by this side", "lend");
     Buffer part;
-    part.acquire(buffer, false, "lend");
+    part.acquire(buffer, false, "lend", worker->memory_types);
     r->nbytes = part.nbytes();
     r->parts = std::make_unique<Parts>();
     r->parts->bare = true;
     r->parts->buffers.push_back(std::move(part));
+    r->channel = this;
+    r->engine = link->engine.get();
+    if (closed || closing) raise("ClosedError", "lend to " + name + ": the connection was closed by this side", "lend");
     find_lendable(r);
     return queue_or_post(std::move(request), r);
 }
@@ -207,7 +208,8 @@ void Channel::post(Request *r) noexcept {
     if (r->nbytes >= rendezvous_nbytes) param.flags |= UCP_AM_SEND_FLAG_RNDV;
     param.cb.send = sent;
     param.user_data = r;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
+    // Device memory comes alone: as the first buffer, or lent.
+    param.memory_type = parts && parts->bare ? parts->buffers[0].memory_type : r->buffer.memory_type;
     param.datatype = ucp_dt_make_contig(1);
     if (large) param.datatype = UCP_DATATYPE_IOV;
     const void *buffer = large ? static_cast<void *>(parts->iov.data()) : r->buffer.data();

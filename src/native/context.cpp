@@ -78,6 +78,10 @@ Context::Context(nb::dict settings, nb::dict defaults, nb::handle names, bool us
     params.mt_workers_shared = (features & UCP_FEATURE_RMA) != 0;
     params.name = "weft";
     check(ucp.init_version(api_major, api_minor, &params, ucp_config, &handle), "Context");
+    ucp_context_attr_t attr{};
+    attr.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+    check(ucp.context_query(handle, &attr), "Context");
+    memory_types = attr.memory_types;
 }
 
 void Context::check_feature(uint64_t bits, const char *name, const char *op) const {
@@ -115,6 +119,18 @@ void define_context(nb::module_ &m) {
                 c.close();
             },
             "Release the context. Idempotent; its workers must be closed before.")
+        .def_prop_ro(
+            "memory_types",
+            [](Context &c) {
+                nb::list names;
+                for (int i = 0; i < UCS_MEMORY_TYPE_LAST; ++i)
+                    if (c.memory_types >> i & 1) names.append(memory_type_name(i));
+                return names;
+            },
+            nb::sig("def memory_types(self) -> list[str]"),
+            "What its transports can send from and receive into: ``host``; ``cuda`` and others where there is a GPU, "
+            "its "
+            "driver, and UCX's modules for it. Source: ``ucp_context_query``.")
         .def_ro("config", &Context::config, nb::for_getter(nb::sig("def config(self) -> dict[str, tuple[str, str]]")),
                 "Settings that differ from UCX's defaults: name to (value, ``argument`` or ``weft``).");
 }

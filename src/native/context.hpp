@@ -7,9 +7,10 @@
 /// Owns a ucp_context_h.
 struct Context {
     ucp_context_h handle = nullptr;
-    uint64_t features;   // ucp_feature bits
-    bool uses_shm;       // posix is among the transports
-    size_t workers = 0;  // open ones: they must be closed first
+    uint64_t features;          // ucp_feature bits
+    uint64_t memory_types = 0;  // bit map of ucs_memory_type_t: what the transports in use can reach
+    bool uses_shm;              // posix is among the transports
+    size_t workers = 0;         // open ones: they must be closed first
     size_t memories = 0;
     size_t engines = 0;  // of open workers, and of closed ones whose data is still looked at
     nb::dict config;     // name -> (value, who set it): only what differs from UCX's own defaults

@@ -52,7 +52,9 @@ nb::object map(nb::handle context_handle, ucp_mem_map_params_t &params, nb::hand
         UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
     params.memory_type = UCS_MEMORY_TYPE_HOST;
     if (buffer.is_valid()) {
-        memory->buffer.acquire(buffer, true, op);
+        memory->buffer.acquire(buffer, true, op, context->memory_types);
+        if (!context->handle) raise("ClosedError", std::string(op) + ": the context is closed", op);
+        params.memory_type = memory->buffer.memory_type;
         params.address = memory->buffer.data();
         params.length = memory->buffer.nbytes();
     }

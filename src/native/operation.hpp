@@ -35,6 +35,16 @@ inline void begin(ucp_request_param_t &param, Request *r) {
     param.user_data = r;
 }
 
+/// Export `buffer` for the operation. Python code may have run for it and closed things: `self` is then checked again.
+template <typename Self>
+void take(const Self &self, Request *r, ucp_request_param_t &param, nb::handle buffer, bool writable, const char *op) {
+    if (r->buffer.acquire(buffer, writable, op, r->worker->memory_types)) [[unlikely]]
+        usable(self, op);
+    r->nbytes = r->buffer.nbytes();
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param.memory_type = r->buffer.memory_type;
+}
+
 /// UCX took the operation, ended it at once, or refused it.
 inline void posted(Request *r, void *ucx) {
     if (UCS_PTR_IS_PTR(ucx)) {

@@ -99,6 +99,20 @@ std::string Request::what() const {
     return channel ? text + " (" + channel->name + ")" : text;
 }
 
+ucs_memory_type_t Parts::memory_type(const char *op) const {
+    const Buffer *first = nullptr;
+    for (const Buffer &buffer : buffers) {
+        if (!buffer.nbytes()) continue;
+        if (!first) first = &buffer;
+        if (buffer.memory_type != first->memory_type)
+            raise("UnsupportedError",
+                  std::string(op) + ": the buffers lie in " + memory_type_name(first->memory_type) + " and in " +
+                      memory_type_name(buffer.memory_type) + " memory; send those of each kind by themselves",
+                  op);
+    }
+    return first ? first->memory_type : UCS_MEMORY_TYPE_HOST;
+}
+
 // ---- the operation ----------------------------------------------------------------------------------------
 
 void Request::complete_now(ucs_status_t s) noexcept {

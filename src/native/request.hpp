@@ -30,6 +30,9 @@ struct Parts {
     std::string header;
     size_t lent_nbytes = 0;
     bool bare = false;  // the buffers are the message, without the first segment
+
+    /// The one memory type of all of them; UCX gathers from no more than one.
+    ucs_memory_type_t memory_type(const char *op) const;
 };
 
 /// Many operations that end as one. Owns their buffers.

@@ -24,12 +24,9 @@ nb::object begin_transfer(EndpointSelf self, nb::handle buffer, nb::handle key, 
     const char *op = get ? "get" : "put";
     Endpoint *e = usable(self, op);
     nb::object request = make_request(e->worker, key.ptr(), op, 0, r);
-    (*r)->buffer.acquire(buffer, get, op);
-    (*r)->nbytes = (*r)->buffer.nbytes();
-    *address = remote_address(e, *nb::inst_ptr<Rkey>(key), offset, (*r)->nbytes, op);
     begin(param, *r);
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
+    take(self, *r, param, buffer, get, op);
+    *address = remote_address(e, *nb::inst_ptr<Rkey>(key), offset, (*r)->nbytes, op);
     return request;
 }
 

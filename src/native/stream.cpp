@@ -19,12 +19,9 @@ nb::object stream_send(EndpointSelf self, nb::handle buffer) {
     check_feature(e, "stream_send");
     Request *r;
     nb::object request = make_request(e->worker, self.h.ptr(), "stream_send", 0, &r);
-    r->buffer.acquire(buffer, false, "stream_send");
-    r->nbytes = r->buffer.nbytes();
     ucp_request_param_t param;
     begin(param, r);
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
+    take(self, r, param, buffer, false, "stream_send");
     posted(r, ucp.stream_send_nbx(e->handle, r->buffer.data(), r->nbytes, &param));
     return request;
 }
@@ -35,12 +32,10 @@ nb::object stream_recv(EndpointSelf self, nb::handle buffer, bool wait_all) {
     Request *r;
     nb::object request = make_request(e->worker, self.h.ptr(), "stream_recv", 0, &r);
     r->kind = Request::Kind::word;
-    r->buffer.acquire(buffer, true, "stream_recv");
-    r->nbytes = r->buffer.nbytes();
     ucp_request_param_t param;
     begin(param, r);
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_FLAGS;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
+    take(self, r, param, buffer, true, "stream_recv");
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     param.cb.recv_stream = stream_received;
     param.flags = wait_all ? UCP_STREAM_RECV_FLAG_WAITALL : 0;
     size_t nbytes = 0;

@@ -31,20 +31,13 @@ struct TagMessage {
     }
 };
 
-void take(ucp_request_param_t &param, Request *r, nb::handle buffer, const char *op) {
-    r->buffer.acquire(buffer, false, op);
-    r->nbytes = r->buffer.nbytes();
-    begin(param, r);
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
-}
-
 nb::object tag_send(EndpointSelf self, nb::handle buffer, uint64_t tag) {
     Endpoint *e = usable(self, "tag_send");
     Request *r;
     nb::object request = make_request(e->worker, self.h.ptr(), "tag_send", 0, &r);
     ucp_request_param_t param;
-    take(param, r, buffer, "tag_send");
+    begin(param, r);
+    take(self, r, param, buffer, false, "tag_send");
     posted(r, ucp.tag_send_nbx(e->handle, r->buffer.data(), r->nbytes, tag, &param));
     return request;
 }
@@ -54,7 +47,8 @@ nb::object tag_send_sync(EndpointSelf self, nb::handle buffer, uint64_t tag) {
     Request *r;
     nb::object request = make_request(e->worker, self.h.ptr(), "tag_send_sync", 0, &r);
     ucp_request_param_t param;
-    take(param, r, buffer, "tag_send_sync");
+    begin(param, r);
+    take(self, r, param, buffer, false, "tag_send_sync");
     posted(r, ucp.tag_send_sync_nbx(e->handle, r->buffer.data(), r->nbytes, tag, &param));
     return request;
 }
@@ -67,16 +61,13 @@ void tag_received(void *request, ucs_status_t status, const ucp_tag_recv_info_t 
     r->end(status);
 }
 
-void take_for_recv(ucp_request_param_t &param, Request *r, nb::handle buffer, const char *op) {
+void take_for_recv(const WorkerSelf &self, Request *r, ucp_request_param_t &param, nb::handle buffer, const char *op) {
     r->kind = Request::Kind::tag_recv;
-    r->buffer.acquire(buffer, true, op);
-    r->nbytes = r->buffer.nbytes();
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_RECV_INFO |
-                         UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    begin(param, r);
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
     param.cb.recv = tag_received;
-    param.user_data = r;
     param.recv_info.tag_info = &r->info;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
+    take(self, r, param, buffer, true, op);
 }
 
 nb::object tag_recv(WorkerSelf self, nb::handle buffer, uint64_t tag, uint64_t mask) {
@@ -84,7 +75,7 @@ nb::object tag_recv(WorkerSelf self, nb::handle buffer, uint64_t tag, uint64_t m
     Request *r;
     nb::object request = make_request(w, self.h.ptr(), "tag_recv", 0, &r);
     ucp_request_param_t param;
-    take_for_recv(param, r, buffer, "tag_recv");
+    take_for_recv(self, r, param, buffer, "tag_recv");
     posted(r, ucp.tag_recv_nbx(w->own->handle, r->buffer.data(), r->nbytes, tag, mask, &param));
     return request;
 }
@@ -106,7 +97,7 @@ nb::object tag_msg_recv(WorkerSelf self, nb::handle buffer, TagMessage &message)
     Request *r;
     nb::object request = make_request(w, self.h.ptr(), "tag_msg_recv", 0, &r);
     ucp_request_param_t param;
-    take_for_recv(param, r, buffer, "tag_msg_recv");
+    take_for_recv(self, r, param, buffer, "tag_msg_recv");
     r->info = message.info;
     ucp_tag_message_h handle = std::exchange(message.handle, nullptr);
     posted(r, ucp.tag_msg_recv_nbx(w->own->handle, r->buffer.data(), r->nbytes, handle, &param));
@@ -117,8 +108,11 @@ constexpr const char *tag_send_doc = R"(Send `buffer` under `tag`.
 
 Parameters
 ----------
-buffer : contiguous buffer, any shape
-    Locked until the request completes, and unchanged by it.
+buffer : contiguous buffer, DLPack tensor or CUDA array, any shape, C or Fortran order
+    Locked until the request completes, and unchanged by it. The buffer protocol goes first, then DLPack, then
+    ``__cuda_array_interface__``. Device memory is sent from where it lies, once the array's producer is done with it:
+    its stream is waited for (DLPack: the producer orders CUDA's default stream after itself, and that one is waited
+    for; CUDA array interface: ``stream``, or nothing where it is None or missing).
 tag : int, 0 <= value < 2**64
 
 Returns
@@ -130,6 +124,8 @@ Raises
 ------
 NotContiguousError
     Nothing was sent.
+UnsupportedError
+    `buffer` lies in memory that UCX cannot reach here, see :attr:`Context.memory_types`. Nothing was sent.
 PeerLostError
     From the request.
 
@@ -144,8 +140,9 @@ constexpr const char *tag_recv_doc = R"(Post a receive for the next message whos
 
 Parameters
 ----------
-buffer : writable contiguous buffer, any shape
-    Filled in place. Locked until the request completes; ``buffer.nbytes`` bytes is the most that can arrive.
+buffer : writable contiguous buffer, DLPack tensor or CUDA array, any shape
+    Filled in place. Locked until the request completes; ``buffer.nbytes`` bytes is the most that can arrive. How it
+    is taken: see :meth:`Endpoint.tag_send`. A tensor of DLPack before 1.0 cannot say that it is read-only.
 tag, mask : int, 0 <= value < 2**64
     A message matches if ``(sent ^ tag) & mask == 0``.
 
@@ -156,7 +153,7 @@ Request
 
 Raises
 ------
-ReadOnlyError, NotContiguousError
+ReadOnlyError, NotContiguousError, UnsupportedError
     `buffer` cannot be filled as it is. Nothing was posted.
 TruncatedError
     From the request: the message was longer than `buffer`.

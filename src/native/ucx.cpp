@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <vector>
 
@@ -91,6 +92,13 @@ void bind_library(const std::string &path) {
     redirect_log(library);
     is_bound = true;
     watch_forks();
+}
+
+const char *memory_type_name(int type) noexcept {
+    static constexpr const char *names[] = {"host", "cuda",    "cuda-managed", "rocm",       "rocm-managed",
+                                            "rdma", "ze-host", "ze-device",    "ze-managed", "gaudi"};
+    static_assert(std::size(names) == UCS_MEMORY_TYPE_LAST);
+    return names[type];
 }
 
 nb::object make_error(const char *name, const std::string &text, const char *op) {

@@ -40,6 +40,9 @@ bool bound() noexcept;
 /// Call `load` and put back what SIGHUP did before: libucs takes it over in a constructor, without a word.
 nb::object keep_sighup(nb::callable load);
 
+/// UCX's name for a ucs_memory_type_t.
+const char *memory_type_name(int type) noexcept;
+
 /// Raise the class of weft.errors that `status` means.
 [[noreturn]] void raise_status(ucs_status_t status, const char *op, const std::string &what = "");
 /// Raise weft.errors.<name>(text).

@@ -15,6 +15,7 @@ Worker::Worker(nb::object context_object, bool links_only)
     if (!nb::isinstance<Context>(context)) throw nb::type_error("Worker: a Context is needed");
     auto *c = nb::inst_ptr<Context>(context);
     if (!c->handle) raise("ClosedError", "Worker: the context is closed", "Worker");
+    memory_types = c->memory_types;
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (epoll_fd < 0) raise("NoMemoryError", std::string("Worker: epoll: ") + strerror(errno), "Worker");
     if (!links_only) {

@@ -43,6 +43,7 @@ struct Worker {
     PyObject *self = nullptr;  // borrowed: the Python object around this
     std::string address;
     size_t max_am_header = 0;
+    uint64_t memory_types = Buffer::host_only;  // bit map of what UCX can reach, the context's
     bool open = false;
 
     ucp_tag_recv_info_t last_info{};

@@ -68,6 +68,12 @@ class Context:
         """Release the context. Idempotent; its workers must be closed before."""
 
     @property
+    def memory_types(self) -> list[str]:
+        """
+        What its transports can send from and receive into: ``host``; ``cuda`` and others where there is a GPU, its driver, and UCX's modules for it. Source: ``ucp_context_query``.
+        """
+
+    @property
     def config(self) -> dict[str, tuple[str, str]]:
         """
         Settings that differ from UCX's defaults: name to (value, ``argument`` or ``weft``).
@@ -272,8 +278,9 @@ class Worker:
 
         Parameters
         ----------
-        buffer : writable contiguous buffer, any shape
-            Filled in place. Locked until the request completes; ``buffer.nbytes`` bytes is the most that can arrive.
+        buffer : writable contiguous buffer, DLPack tensor or CUDA array, any shape
+            Filled in place. Locked until the request completes; ``buffer.nbytes`` bytes is the most that can arrive. How it
+            is taken: see :meth:`Endpoint.tag_send`. A tensor of DLPack before 1.0 cannot say that it is read-only.
         tag, mask : int, 0 <= value < 2**64
             A message matches if ``(sent ^ tag) & mask == 0``.
 
@@ -284,7 +291,7 @@ class Worker:
 
         Raises
         ------
-        ReadOnlyError, NotContiguousError
+        ReadOnlyError, NotContiguousError, UnsupportedError
             `buffer` cannot be filled as it is. Nothing was posted.
         TruncatedError
             From the request: the message was longer than `buffer`.
@@ -478,8 +485,11 @@ class Endpoint:
 
         Parameters
         ----------
-        buffer : contiguous buffer, any shape
-            Locked until the request completes, and unchanged by it.
+        buffer : contiguous buffer, DLPack tensor or CUDA array, any shape, C or Fortran order
+            Locked until the request completes, and unchanged by it. The buffer protocol goes first, then DLPack, then
+            ``__cuda_array_interface__``. Device memory is sent from where it lies, once the array's producer is done with it:
+            its stream is waited for (DLPack: the producer orders CUDA's default stream after itself, and that one is waited
+            for; CUDA array interface: ``stream``, or nothing where it is None or missing).
         tag : int, 0 <= value < 2**64
 
         Returns
@@ -491,6 +501,8 @@ class Endpoint:
         ------
         NotContiguousError
             Nothing was sent.
+        UnsupportedError
+            `buffer` lies in memory that UCX cannot reach here, see :attr:`Context.memory_types`. Nothing was sent.
         PeerLostError
             From the request.
 
@@ -514,8 +526,8 @@ class Endpoint:
         id : int, 0 <= id < 63
         header : bytes-like
             At most :attr:`Worker.max_am_header` bytes; copied at once.
-        data : contiguous buffer, or a list of them, optional
-            Locked until the request completes. A list arrives as one piece.
+        data : contiguous buffer, DLPack tensor or CUDA array, or a list of them, optional
+            Locked until the request completes. A list arrives as one piece; all of it must lie in one kind of memory.
         reply : bool
             Give the peer's handler an endpoint to answer with (:attr:`ActiveMessage.reply`).
 
@@ -528,6 +540,8 @@ class Endpoint:
         ------
         InvalidParamError
             The header is too long. Nothing was sent.
+        NotContiguousError, UnsupportedError
+            As :meth:`tag_send`.
 
         Cancelling ends the waiter; the transfer goes on. Source: ``ucp_am_send_nbx``.
         """

@@ -51,8 +51,9 @@ class Peer:
 
         Parameters
         ----------
-        buffer : contiguous buffer, any shape
-            Locked until the request completes; then it may be changed.
+        buffer : contiguous buffer, DLPack tensor or CUDA array, any shape
+            Locked until the request completes; then it may be changed. Device memory is sent from where it lies, once
+            its producer's stream is done; the peer receives it in host memory. See :meth:`Endpoint.tag_send`.
 
         Returns
         -------
@@ -64,6 +65,8 @@ class Peer:
         ------
         NotContiguousError
             Nothing was sent.
+        UnsupportedError
+            `buffer` lies in device memory that UCX cannot reach here. Nothing was sent.
         ClosedError
             This side has closed the connection.
         PeerLostError
@@ -81,7 +84,7 @@ class Peer:
 
         Parameters
         ----------
-        buffer : contiguous buffer, any shape
+        buffer : contiguous buffer, DLPack tensor or CUDA array, any shape
             Must not be changed from here on, not even after the request is complete: the peer may see the change, or
             not, page by page. It may be dropped: its memory is not used again before the peer has let go of it.
 
@@ -92,7 +95,7 @@ class Peer:
 
         Raises
         ------
-        NotContiguousError, ClosedError, PeerLostError
+        NotContiguousError, UnsupportedError, ClosedError, PeerLostError
             As :meth:`send`.
         """
         return self._channel.lend(buffer)
@@ -121,6 +124,7 @@ class Peer:
     def send_frames(self, buffers: Sequence[Buffer], *, lend: bool = False) -> Request:
         """Send several buffers as one message, for :meth:`recv_frames`. Large ones are sent from where they lie.
 
+        They must have the buffer protocol: small ones are copied, so all of them lie in host memory.
         With `lend`, those of 64 KiB and more are lent where they can be, under the terms of :meth:`lend`.
         """
         return self._channel.send(*frames.pack(buffers), lend)
