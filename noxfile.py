@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tasks under the names that CI uses: ``uv run nox`` runs lint, tests and types; ``uv run nox -l`` lists all.
+
+``uv run nox -s tests-3.12`` needs that interpreter on PATH, or where uv finds it. Arguments after ``--`` go to pytest.
+"""
+
+import subprocess
+
+import nox
+
+nox.options.default_venv_backend = "uv"
+nox.options.sessions = ["lint", "tests-3.11", "types"]
+
+#: What the sanitizers run.
+NATIVE_TESTS = ["tests/native", "tests/test_peer.py"]
+#: Holds the loop against the clock, for which instrumented code is too slow.
+CLOCKED = "tests/native/test_request.py::test_completed_awaits_never_hold_the_loop"
+SANITIZE = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g"
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and spelling."""
+    session.install("--group", "lint")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("codespell")
+    session.run("bash", "-c", "clang-format --dry-run -Werror src/native/*.cpp src/native/*.hpp", external=True)
+
+
+@nox.session(python=["3.11", "3.12", "3.13"])
+def tests(session: nox.Session) -> None:
+    """Run all tests."""
+    session.install("--group", "dev", ".")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types."""
+    session.install("--group", "dev", "--group", "lint", ".")
+    session.run("mypy")
+
+
+@nox.session
+def sanitizers(session: nox.Session) -> None:
+    """Run the native tests under ASan and UBSan; leaks are left alone, CPython's own are too many."""
+    build = ["build-dir=build/sanitizers", "cmake.build-type=None", "install.strip=false"]
+    session.install("--group", "dev", ".", *(f"-C{o}" for o in (*build, f"cmake.define.CMAKE_CXX_FLAGS={SANITIZE}")))
+    # The runtime must be the first library of the process; libstdc++ with it, or exceptions find no one to throw them.
+    names = ("libasan.so", "libstdc++.so.6")
+    runtimes = [subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip() for name in names]
+    session.env.update(
+        LD_PRELOAD=" ".join(runtimes),
+        ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1",
+        UBSAN_OPTIONS="print_stacktrace=1",
+        PYTHONMALLOC="malloc",  # or a use of freed Python objects goes unseen
+    )
+    session.run("pytest", "-m", "not slow", f"--deselect={CLOCKED}", *(session.posargs or NATIVE_TESTS))
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build the wheel for this interpreter."""
+    session.run("uv", "build", "--wheel", external=True)
