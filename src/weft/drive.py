@@ -77,14 +77,15 @@ def drive_blocking(
             return stop.value  # type: ignore[no-any-return]
         answer = failure = None
         try:
-            sock.settimeout(max(deadline - time.monotonic(), 0.001))
             if isinstance(step, bytes):
+                _set_timeout(sock, deadline)
                 sock.sendall(step)
             elif isinstance(step, Wait):
                 raise HandshakeError(f"{what}: another handshake with the same process is under way in this thread")
             else:
                 answer = bytearray()
                 while len(answer) < step:
+                    _set_timeout(sock, deadline)  # at each byte: who drips them must not outlast the deadline
                     _append(answer, sock.recv(step - len(answer)), what)
         except TimeoutError:
             failure = TimedOutError(f"{what}: no answer within {timeout} s; is it a weft listener, and does it accept?")
@@ -92,6 +93,13 @@ def drive_blocking(
             failure = e if isinstance(e, Error) else _cut(what, e)
         except KeyboardInterrupt as e:
             failure = e
+
+
+def _set_timeout(sock: socket.socket, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    sock.settimeout(left)
 
 
 def _append(answer: bytearray, data: bytes, what: str) -> None:
