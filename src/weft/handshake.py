@@ -33,13 +33,14 @@ from typing import Any
 
 from weft import _native
 from weft.errors import Error, HandshakeError, TimedOutError, UnreachableError
-from weft.links import Lan, Link, Local, Wait
+from weft.links import Lan, Link, Local, LocalWorker, Wait
 
 MAGIC = b"WEFT"
 VERSION = 1
 _HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
 _MAX_NBYTES = 1 << 16
 NONCE_NBYTES = 16
+_SIDE_DOOR = "weft-"  # how the name of a listener's Unix socket begins
 
 # Python's own socket objects, so that the child's copies know that they are closed.
 _close_in_child: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -89,12 +90,12 @@ def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
         )
     try:
         message = json.loads((yield nbytes))
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:  # 64 KiB of "[" is deeper than the interpreter's stack
         raise HandshakeError(f"{what}: the other side sent no JSON: {e}") from None
     if not isinstance(message, dict):
         raise HandshakeError(f"{what}: the other side sent {type(message).__name__}, not an object")
     if "error" in message:
-        raise UnreachableError(f"{what}: the other side refused: {message['error']}")
+        raise UnreachableError(f"{what}: the other side refused: {str(message['error'])[:1000]}")
     return message
 
 
@@ -103,6 +104,14 @@ def _field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:
     if not isinstance(value, kind):
         raise HandshakeError(f"{what}: the other side's message has no proper {name!r}")
     return value
+
+
+def _worker_of(message: dict[str, Any], worker: LocalWorker, what: str) -> str:
+    """Who names this worker as its own is this process, or lies: a link to oneself has no socket to tell of an end."""
+    worker_id: str = _field(message, "worker", str, what)
+    if worker_id == worker.id and not worker.same_host:
+        raise HandshakeError(f"{what}: the other side claims to be this process, but came over the network")
+    return worker_id
 
 
 def _address_of(message: dict[str, Any], what: str) -> bytes | None:
@@ -131,13 +140,14 @@ def client(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[st
     what = f"connect to {name}"
     yield _say(info=info)
     hello = yield from _hear(what)
+    remote = _field(hello, "info", dict, what)
     unix = _prove_same_host(hello, what)
     same_host = unix is not None
     link: Link | None = None
     try:
         worker = local.worker(lan, same_host=same_host)
         yield _say(route="host" if same_host else "network")
-        remote_id = _field((yield from _hear(what)), "worker", str, what)
+        remote_id = _worker_of((yield from _hear(what)), worker, what)
         decision = None
         if worker.id <= remote_id:
             link, decision = yield from worker.decide(remote_id)
@@ -162,13 +172,13 @@ def client(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[st
     finally:
         if unix is not None:
             unix.close()
-    return Joined(link, channel, same_host=same_host, remote=_field(hello, "info", dict, what))
+    return Joined(link, channel, same_host=same_host, remote=remote)
 
 
 def server(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[str, Any], side: SideDoor) -> Steps:
     """Accept. `side` is the listener's Unix socket."""
     what = f"accept from {name}"
-    greeting = yield from _hear(what)
+    remote = _field((yield from _hear(what)), "info", dict, what)
     nonce = secrets.token_bytes(NONCE_NBYTES)
     yield _say(info=info, unix=side.name, nonce=nonce.hex())
     route = _field((yield from _hear(what)), "route", str, what)
@@ -181,7 +191,7 @@ def server(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[st
         worker = local.worker(lan, same_host=same_host)
         yield _say(worker=worker.id)
         message = yield from _hear(what)
-        remote_id = _field(message, "worker", str, what)
+        remote_id = _worker_of(message, worker, what)
         decision = None
         if worker.id < remote_id:
             link, decision = yield from worker.decide(remote_id)
@@ -203,13 +213,16 @@ def server(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[st
     finally:
         if unix is not None:
             unix.close()
-    return Joined(link, channel, same_host=same_host, remote=_field(greeting, "info", dict, what))
+    return Joined(link, channel, same_host=same_host, remote=remote)
 
 
 def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
     """Reach the listener's Unix socket and show the nonce; None if it cannot be reached, or is somebody else's."""
     name, nonce = hello.get("unix"), hello.get("nonce")
     if not isinstance(name, str) or not isinstance(nonce, str):
+        return None
+    # Whoever listens at that address must not have this process say what it likes to any socket of this host.
+    if not name.startswith(_SIDE_DOOR) or len(nonce) != 2 * NONCE_NBYTES:
         return None
     unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unix.setblocking(False)
@@ -234,38 +247,62 @@ def same_user(unix: socket.socket) -> bool:
 class SideDoor:
     """The abstract Unix socket of a listener: who shows up there is on this host, and this user."""
 
-    _most = 256  # callers that have not been taken yet; more than that are strangers knocking
+    _most = 256  # callers that have not been taken yet; before more of them, the oldest goes
 
     def __init__(self) -> None:
-        self.name = f"weft-{secrets.token_hex(16)}"
+        self.name = _SIDE_DOOR + secrets.token_hex(16)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._socket.bind(b"\0" + self.name.encode())
         self._socket.listen(1024)
         close_in_child(self._socket)
-        self._callers: dict[bytes, socket.socket] = {}
+        self._callers: dict[socket.socket, bytes] = {}  # and what each has shown so far, oldest first
 
     def take(self, nonce: bytes) -> socket.socket | None:
-        """Return the caller that showed this nonce."""
+        """Return the caller that showed this nonce. Others may still be about to show theirs."""
+        self._admit()
+        for caller in list(self._callers):
+            if not self._hear(caller):
+                self._turn_away(caller)
+        for caller in list(self._callers)[: -self._most]:
+            self._turn_away(caller)
+        for caller, shown in self._callers.items():
+            if shown == nonce:
+                del self._callers[caller]
+                return caller
+        return None
+
+    def _admit(self) -> None:
         while True:
             try:
                 caller, _ = self._socket.accept()
             except BlockingIOError:
-                break
+                return
             caller.setblocking(False)
-            try:
-                shown = caller.recv(NONCE_NBYTES) if same_user(caller) else b""
-            except OSError:
-                shown = b""
-            if len(shown) == NONCE_NBYTES and len(self._callers) < self._most:
-                self._callers[shown] = caller
+            if same_user(caller):
+                self._callers[caller] = b""
             else:
                 caller.close()
-        return self._callers.pop(nonce, None)
+
+    def _hear(self, caller: socket.socket) -> bool:
+        """Read what a caller shows; False if it shows too much, or has hung up: it died, or gave up its handshake."""
+        try:
+            while more := caller.recv(NONCE_NBYTES):
+                self._callers[caller] += more
+                if len(self._callers[caller]) > NONCE_NBYTES:
+                    return False
+            return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def _turn_away(self, caller: socket.socket) -> None:
+        del self._callers[caller]
+        caller.close()
 
     def close(self) -> None:
         """Close the socket and turn away who has not been taken."""
         self._socket.close()
-        for caller in self._callers.values():
-            caller.close()
-        self._callers.clear()
+        for caller in list(self._callers):
+            self._turn_away(caller)

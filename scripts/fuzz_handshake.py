@@ -1,0 +1,387 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Feed both sides of the handshake what nobody should say, and look for anything but a named error.
+
+A case takes the words of a good handshake, spoils up to three things in them, and drives one side with the result.
+The sockets are real (the side door too), UCX is not: paper links stand in for it, because a worker address is UCX's to
+parse, and it believes every byte. A case is given again by its seed and number alone (``--only``).
+
+Findings: another exception than weft's own, a read of more than a handshake message may have, a handshake that does
+not end, a link that is left half made, descriptors or memory that stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import resource
+import socket
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from types import SimpleNamespace
+from typing import Any
+
+import weft
+from weft import handshake, links
+
+STEPS_MAX = 40
+READ_MAX = 1 << 16
+#: Memory that the process may gain after the first tenth of the cases, for a heap that fragments.
+SLACK_KIB = 1024
+LOW, HIGH = "0" * 32, "f" * 32
+
+Outcome = str
+
+
+class FindingError(Exception):
+    """What must not happen, happened."""
+
+
+# ---- in place of UCX ------------------------------------------------------------------------------------------
+
+
+class PaperLink:
+    """What `weft._native.Link` is to a handshake. Like that one it owns the descriptor once it has joined."""
+
+    def __init__(self) -> None:
+        self.address = bytes(range(64))
+        self.lost = False
+        self._fd = -1
+
+    def join(self, address: bytes, fd: int) -> None:
+        if len(address) < 8:
+            raise weft.InvalidParamError("that is no worker address")
+        if address[0] == 0xFF:
+            raise weft.UnreachableError("no usable transport to the worker's address")
+        self._fd = fd
+
+    def open(self, local: int, remote: int, name: str) -> Any:
+        if not (0 <= local < 1 << 64 and 0 <= remote < 1 << 64):
+            raise FindingError(f"a channel id beyond 64 bits: {local:x}, {remote:x}")
+        return SimpleNamespace(abort=lambda: None)
+
+    def close(self) -> None:
+        self.lost = True
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+PAPER = SimpleNamespace(
+    Worker=lambda context, links_only: SimpleNamespace(closed=False),
+    prepare_link=lambda worker, same_host, name: PaperLink(),
+)
+
+
+class PaperLocal:
+    """What a loop or thread has: one worker, with the id that a case wants."""
+
+    def __init__(self, worker_id: str) -> None:
+        self.made = links.LocalWorker(None, same_host=True)  # type: ignore[arg-type]
+        self.made.id = worker_id
+
+    def worker(self, lan: links.Lan, *, same_host: bool) -> links.LocalWorker:
+        self.made.same_host = same_host
+        return self.made
+
+    def know(self, remote_id: str, *, settled: bool) -> None:
+        """Have a link to that worker: a settled one, or one that another handshake is making."""
+        link, _ = next_value(self.made.decide(remote_id))
+        link.prepare("known")
+        if settled:
+            link.settle()
+
+    def close(self) -> None:
+        for link in self.made.links.values():
+            if link._native is not None:
+                link._native.close()
+
+
+def next_value(generator: Generator[Any, None, Any]) -> Any:
+    """Run a generator that need not wait, and return its value."""
+    try:
+        next(generator)
+    except StopIteration as stop:
+        return stop.value
+    raise FindingError("a decision waited for nobody")
+
+
+# ---- good words -----------------------------------------------------------------------------------------------
+
+Side = str  # "client" or "server"
+
+
+class Room:
+    """The sockets that all cases share."""
+
+    def __init__(self) -> None:
+        self.sock, self._other = socket.socketpair()
+        self.door = handshake.SideDoor()
+
+    def steps(self, side: Side, local: PaperLocal) -> handshake.Steps:
+        lan = links.Lan("127.0.0.1")
+        if side == "client":
+            return handshake.client(local, lan, "fuzz", self.sock, {"pid": 1})  # type: ignore[arg-type]
+        return handshake.server(local, lan, "fuzz", self.sock, {"pid": 1}, self.door)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.sock.close()
+        self._other.close()
+        self.door.close()
+
+
+def transcript(room: Room, client_id: str, server_id: str) -> dict[Side, list[bytes]]:
+    """Run a good handshake; return the messages that each side heard, without their heads."""
+    locals_ = {"client": PaperLocal(client_id), "server": PaperLocal(server_id)}
+    steps = {side: room.steps(side, local) for side, local in locals_.items()}
+    heard: dict[Side, bytearray] = {"client": bytearray(), "server": bytearray()}
+    words: dict[Side, list[bytes]] = {"client": [], "server": []}
+    at = dict.fromkeys(steps, 0)
+    asked: dict[Side, Any] = {side: generator.send(None) for side, generator in steps.items()}
+    while asked:
+        for side, other in (("client", "server"), ("server", "client")):
+            while side in asked:
+                answer = None
+                if isinstance(asked[side], bytes):
+                    heard[other] += asked[side]
+                    words[other].append(asked[side][handshake._HEAD.size :])
+                elif at[side] + asked[side] <= len(heard[side]):
+                    answer = heard[side][at[side] : at[side] + asked[side]]
+                    at[side] += asked[side]
+                else:
+                    break
+                try:
+                    asked[side] = steps[side].send(answer)
+                except StopIteration:
+                    del asked[side]
+    for local in locals_.values():
+        local.close()
+    return words
+
+
+# ---- bad words ------------------------------------------------------------------------------------------------
+
+NASTY: list[Any] = [
+    *(None, True, False, 0, -1, 1 << 64, 1e308, [], {}, [[]], {"id": 1, "new": 1}, {"id": "", "new": True}),
+    *("", "0", "x" * 60_000, "\0", "\ud800", "zz", "-1", "0x_1", "f" * 50_000, "00", LOW, HIGH, "host", "network"),
+]
+RAW = [
+    *(b"", b"null", b"[" * 60_000, b"{" * 9, b'{"a":' * 9_000, b"9" * 60_000, b"NaN", b"\xff\xfe", b"\xef\xbb\xbf{}"),
+    *(b'{"worker":1e999}', b"{} {}", b'{"error":"no"}', b'{"error":[]}', b"[]", b'"x"', b"\0" * 100),
+]
+
+
+def spoil_field(words: list[bytes], r: random.Random) -> None:
+    at = r.randrange(len(words))
+    try:
+        message = json.loads(words[at])
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(message, dict) or not message:
+        return
+    key = r.choice([*message, "link", "address", "channel", "worker", "unix", "nonce", "info", "error"])
+    if r.random() < 0.2:
+        message.pop(key, None)
+    elif isinstance(message.get(key), dict) and r.random() < 0.5:
+        message[key][r.choice([*message[key], "new", "id"])] = r.choice(NASTY)
+    else:
+        message[key] = r.choice(NASTY)
+    words[at] = json.dumps(message).encode()
+
+
+def spoil_order(words: list[bytes], r: random.Random) -> None:
+    one, other = r.randrange(len(words)), r.randrange(len(words))
+    match r.randrange(3):
+        case 0:
+            words[one], words[other] = words[other], words[one]
+        case 1:
+            words.insert(one, words[other])
+        case _:
+            if len(words) > 1:
+                del words[one]
+
+
+def spoil_message(words: list[bytes], r: random.Random) -> None:
+    words[r.randrange(len(words))] = r.choice(RAW)
+
+
+def spoil_bytes(stream: bytearray, r: random.Random) -> None:
+    at, nbytes = r.randrange(len(stream) + 1), min(r.choice((1, 1, 2, 9, 1000)), 1 + r.randrange(1000))
+    match r.randrange(5):
+        case 0:
+            stream[at : at + 1] = bytes([r.randrange(256)])
+        case 1:
+            del stream[at:]
+        case 2:
+            del stream[at : at + nbytes]
+        case 3:
+            stream[at:at] = r.randbytes(nbytes)
+        case _:
+            stream[:10] = struct.pack("<4sHI", b"WEFT", r.choice((1, 1, 0, 2, 65535)), r.getrandbits(32))
+
+
+def stream_of(words: list[bytes], r: random.Random) -> bytes:
+    """Up to three things are wrong with it; sometimes none."""
+    words = list(words)
+    spoils: list[Callable[[list[bytes], random.Random], None]] = [spoil_field, spoil_field, spoil_order, spoil_message]
+    count = r.randrange(4)
+    bytewise = r.random() < 0.3
+    for _ in range(count - bytewise):
+        r.choice(spoils)(words, r)
+    stream = bytearray(b"".join(handshake._HEAD.pack(b"WEFT", 1, len(w)) + w for w in words))
+    if count and bytewise:
+        spoil_bytes(stream, r)
+    return bytes(stream)
+
+
+# ---- one case -------------------------------------------------------------------------------------------------
+
+
+def knock(said: bytes, r: random.Random) -> socket.socket:
+    """Do, or do not, what a caller does at the side door when it has read the listener's hello."""
+    hello = json.loads(said[handshake._HEAD.size :])
+    nonce = bytes.fromhex(hello["nonce"])
+    caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    how = r.randrange(10)
+    if how > 0:
+        caller.connect(b"\0" + hello["unix"].encode())
+    if how > 1:
+        caller.send({2: nonce[:7], 3: r.randbytes(16), 4: nonce + b"!"}.get(how, nonce))
+    if how == 5:
+        caller.close()
+    return caller
+
+
+def endings(r: random.Random) -> BaseException:
+    """What the driver throws when the words are over."""
+    return r.choice((weft.HandshakeError("cut"), weft.TimedOutError("late"), asyncio.CancelledError(), GeneratorExit()))
+
+
+def drive(steps: handshake.Steps, stream: bytes, r: random.Random, stack: contextlib.ExitStack) -> Outcome:
+    """Drive one side with `stream`; it must end with a connection or a named error."""
+    at, answer, ending = 0, None, None
+    for _ in range(STEPS_MAX):
+        try:
+            step = steps.throw(ending) if ending is not None else steps.send(answer)
+        except StopIteration:
+            return "connected"
+        except weft.Error as e:
+            str(e).encode("utf-8", "backslashreplace")
+            return type(e).__name__
+        except (asyncio.CancelledError, GeneratorExit) as e:
+            if e is not ending:
+                raise FindingError(f"{e!r} from nowhere") from e
+            return type(e).__name__
+        except Exception as e:
+            raise FindingError(f"{type(e).__name__}: {e}"[:300]) from e
+        answer = ending = None
+        if isinstance(step, bytes):
+            if b'"unix"' in step:
+                stack.enter_context(knock(step, r))
+            elif r.random() < 0.02:
+                ending = endings(r)
+        elif isinstance(step, links.Wait) or at + step > len(stream):
+            ending = endings(r)
+        else:
+            if step > READ_MAX:
+                raise FindingError(f"it wants {step} B at once")
+            answer = bytearray(stream[at : at + step])
+            at += step
+    raise FindingError("it does not end")
+
+
+def case(room: Room, good: list[dict[Side, list[bytes]]], r: random.Random) -> Outcome:
+    side: Side = r.choice(("client", "server"))
+    own, other = r.choice(((LOW, HIGH), (HIGH, LOW), (LOW, LOW)))
+    local = PaperLocal(own)
+    known = r.choice((None, None, True, False))
+    if known is not None:
+        local.know(other, settled=known)
+    before = set(local.made.links.values())
+    steps = room.steps(side, local)
+    with contextlib.ExitStack() as stack:
+        stack.callback(local.close)
+        stack.callback(steps.close)
+        outcome = drive(steps, stream_of(r.choice(good)[side], r), r, stack)
+        left = [link for link in local.made.links.values() if link not in before and not link.settled]
+    if left:
+        raise FindingError(f"a link was left half made after {outcome}")
+    return f"{side}: {outcome}"
+
+
+# ---- all cases ------------------------------------------------------------------------------------------------
+
+
+def resident_kib() -> int:
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * resource.getpagesize() // 1024
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def fuzz(count: int, seed: int, only: int | None = None, *, quiet: bool = False) -> Counter[Outcome]:
+    """Run `count` cases of this seed (or one of them); return how often each outcome came.
+
+    Raises
+    ------
+    FindingError
+        With the seed and number of the case.
+    """
+    links._native, native = PAPER, links._native  # type: ignore[assignment]
+    room = Room()
+    outcomes: Counter[Outcome] = Counter()
+    began = time.monotonic()
+    marks = []
+    try:
+        good = [transcript(room, one, other) for one, other in ((LOW, HIGH), (HIGH, LOW))]
+        for number in range(count) if only is None else [only]:
+            try:
+                outcomes[case(room, good, random.Random(f"{seed} {number}"))] += 1  # noqa: S311
+            except FindingError as e:
+                raise FindingError(f"seed {seed}, case {number}: {e}") from e
+            if (number + 1) % max(count // 10, 1) == 0:
+                room.door.take(b"")  # the last callers hung up: let go of them before counting
+                marks.append((descriptors(), resident_kib(), sys.getallocatedblocks()))
+                if not quiet:
+                    fds, kib, blocks = marks[-1]
+                    rate = (number + 1) / (time.monotonic() - began)
+                    print(f"{number + 1:>9} cases, {rate:,.0f}/s: {fds} descriptors, {kib} KiB, {blocks} blocks")
+    finally:
+        room.close()
+        links._native = native
+    if len(marks) > 1 and not quiet:
+        if marks[-1][0] > marks[0][0]:
+            raise FindingError(f"descriptors went from {marks[0][0]} to {marks[-1][0]}")
+        if marks[-1][1] > marks[0][1] + SLACK_KIB:
+            raise FindingError(f"memory went from {marks[0][1]} to {marks[-1][1]} KiB")
+    return outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, metavar="NUMBER", help="run this case alone")
+    arguments = parser.parse_args()
+    try:
+        outcomes = fuzz(arguments.count, arguments.seed, arguments.only)
+    except FindingError as e:
+        print(f"FOUND: {e}", file=sys.stderr)
+        return 1
+    for outcome, times in sorted(outcomes.items()):
+        print(f"{times:>9} {outcome}")
+    print("nothing but named errors; descriptors and memory flat")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is said before a connection exists, without sockets and without UCX where they are not the point."""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+
+import pytest
+from scripts import fuzz_handshake as fuzz
+
+import weft
+from weft import drive, handshake, links
+
+FUZZ_CASES = int(os.environ.get("WEFT_TEST_FUZZ", "2000"))
+
+
+def words(body, *, magic=b"WEFT", version=1, nbytes=None):
+    return handshake._HEAD.pack(magic, version, len(body) if nbytes is None else nbytes) + body
+
+
+@pytest.fixture
+def room(monkeypatch):
+    monkeypatch.setattr(links, "_native", fuzz.PAPER)
+    room = fuzz.Room()
+    yield room
+    room.close()
+
+
+@pytest.fixture
+def door():
+    door = handshake.SideDoor()
+    yield door
+    door.close()
+
+
+def outcome(room, side, stream):
+    """Drive one side of a handshake with `stream` until it wants more than there is."""
+    steps = room.steps(side, fuzz.PaperLocal(fuzz.LOW))
+    answer, at = None, 0
+    while True:
+        step = steps.send(answer)
+        answer = None
+        if not isinstance(step, bytes):
+            assert step <= 1 << 16
+            assert at + step <= len(stream), "it asks for more"
+            answer, at = stream[at : at + step], at + step
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+@pytest.mark.parametrize(
+    ("stream", "text"),
+    [
+        (b"GET / HTTP/1.1\r\n", "does not speak weft.*GET"),
+        (words(b"{}", magic=b"weft"), "does not speak weft"),
+        (words(b"{}", version=0), "version 0"),
+        (words(b"{}", version=2), "speaks version 2 of the handshake, this one 1"),
+        (words(b"", nbytes=(1 << 16) + 1), "announced 65537 B"),
+        (words(b"", nbytes=0xFFFFFFFF), "announced 4294967295 B"),
+        (words(b"{"), "no JSON"),
+        (words(b"\xff\xfe"), "no JSON"),
+        (words(b"[" * 60_000), "no JSON.*recursion"),
+        (words(b"9" * 60_000), "no JSON.*digits"),
+        (words(b"[]"), "list, not an object"),
+        (words(b"{}"), "no proper 'info'"),
+        (words(b'{"info": []}'), "no proper 'info'"),
+    ],
+    ids=lambda value: repr(value)[:20] if isinstance(value, bytes) else None,
+)
+def test_words_that_are_none(room, side, stream, text):
+    with pytest.raises(weft.HandshakeError, match=text):
+        outcome(room, side, stream)
+
+
+def test_a_refusal_is_told_and_its_length_bounded(room):
+    with pytest.raises(weft.UnreachableError, match="refused: because") as caught:
+        outcome(room, "client", words(b'{"error": "because %s"}' % (b"x" * 60_000)))
+    assert len(str(caught.value)) < 1200
+
+
+def test_who_claims_to_be_this_process_over_the_network_is_refused(room):
+    """A link to oneself has no socket that tells of its end: a stranger must not get one."""
+    stream = words(b'{"info": {}}') + words(b'{"route": "network"}')
+    stream += words(b'{"worker": "%s", "channel": "1", "link": {"id": "1", "new": true}}' % fuzz.LOW.encode())
+    with pytest.raises(weft.HandshakeError, match="claims to be this process"):
+        outcome(room, "server", stream)
+
+
+# ---- the side door --------------------------------------------------------------------------------------------
+
+
+def caller_at(door):
+    caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    caller.connect(b"\0" + door.name.encode())
+    return caller
+
+
+def test_a_caller_may_show_its_nonce_late(door):
+    """Between its connect and its nonce, the handshake of another may look who is there."""
+    nonce = b"0123456789abcdef"
+    with caller_at(door) as caller:
+        assert door.take(b"x" * 16) is None
+        caller.send(nonce[:5])
+        assert door.take(nonce) is None
+        caller.send(nonce[5:])
+        with door.take(nonce) as taken:
+            taken.send(b"welcome")
+            assert caller.recv(10) == b"welcome"
+        assert door.take(nonce) is None
+
+
+def test_callers_that_died_do_not_fill_the_side_door(door, fds):
+    before = fds()
+    for i in range(600):
+        with caller_at(door) as caller:
+            caller.send(i.to_bytes(16, "little") * (1 + i % 2))
+        assert door.take(b"x" * 16) is None
+    assert fds() == before
+
+
+def test_callers_that_stay_make_room_for_the_newest(door, fds):
+    with contextlib.ExitStack() as stack:
+        for i in range(300):
+            stack.enter_context(caller_at(door)).send(i.to_bytes(16, "little"))
+            door.take(b"x" * 16)
+        assert len(door._callers) == 256
+        assert door.take((0).to_bytes(16, "little")) is None
+        taken = door.take((299).to_bytes(16, "little"))
+        assert taken is not None
+        taken.close()
+
+
+@pytest.mark.parametrize("hello", [("{name}", "00" * 17), ("{name}", ""), ("other-{name}", "00" * 16), ("", "00" * 16)])
+def test_a_listener_cannot_have_its_callers_write_to_any_socket(hello):
+    """A stranger's hello names a Unix socket: only one of weft's is written to, and only a nonce."""
+    name, nonce = hello
+    name = name.format(name=f"weft-{os.urandom(8).hex()}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.setblocking(False)
+        other.bind(b"\0" + (name or f"{os.urandom(8).hex()}").encode())
+        other.listen()
+        assert handshake._prove_same_host({"unix": name, "nonce": nonce}, "connect") is None
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+
+# ---- time -----------------------------------------------------------------------------------------------------
+
+
+def test_a_drip_does_not_outlast_the_deadline():
+    """Whoever sends a byte now and then is turned away all the same."""
+
+    def wants():
+        yield 1 << 16
+
+    dripped = 0
+    mine, theirs = socket.socketpair()
+    stop = threading.Event()
+
+    def drip():
+        nonlocal dripped
+        with contextlib.suppress(OSError):
+            while not stop.is_set() and dripped < 1000:
+                dripped += theirs.send(b"x")
+                time.sleep(0.0005)
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    with mine, theirs:
+        with pytest.raises(weft.TimedOutError, match=r"no answer within 0\.02 s"):
+            drive.drive_blocking(wants(), mine, time.monotonic() + 0.02, "accept", 0.02)
+        stop.set()
+        thread.join(5)
+    assert dripped < 1000
+
+
+# ---- anything -------------------------------------------------------------------------------------------------
+
+
+def test_spoiled_handshakes_end_with_named_errors(fds):
+    before = fds()
+    outcomes = fuzz.fuzz(FUZZ_CASES, seed=1, quiet=True)
+    assert fds() == before
+    assert outcomes.total() == FUZZ_CASES
+    assert {"client: connected", "server: connected", "client: HandshakeError", "server: HandshakeError"} <= set(
+        outcomes
+    )
+
+
+def test_the_fuzzer_finds_what_is_wrong(monkeypatch):
+    monkeypatch.setattr(handshake, "_channel_of", lambda message, what: int(message["channel"], 16))
+    with pytest.raises(fuzz.FindingError, match="seed 1, case"):
+        fuzz.fuzz(FUZZ_CASES, seed=1, quiet=True)
