@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Connect, transfer and close, many times, and watch whether anything stays: descriptors, mappings, memory, files.
+
+Two processes. In turn, a cycle runs in an event loop of its own (new workers and a new link in both processes) and,
+blocking, on this thread's worker (a new connection on the link that is there). With ``--kills``, processes are
+killed while they make workers, to see what UCX leaves in ``/dev/shm`` then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import random
+import resource
+import sys
+import time
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import NamedTuple
+
+import weft
+from weft import shm
+
+#: Eager, a rendezvous, and one that goes into whole pages of the pool.
+SIZES = (8, 300_000, 3 << 20)
+#: RSS may gain this much, in either process, from the first quarter to the end: heaps fragment.
+SLACK_KIB = 2048
+TIMEOUT_S = 30
+
+
+class Held(NamedTuple):
+    """What a process holds."""
+
+    descriptors: int
+    mappings: int
+    resident_kib: int
+
+
+def held(pid: int) -> Held:
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/statm") as statm:
+        resident = int(statm.read().split()[1]) * resource.getpagesize() // 1024
+        return Held(len(os.listdir(f"/proc/{pid}/fd")), sum(1 for _ in maps), resident)
+
+
+def serve(to_parent: Connection) -> None:
+    """Echo, until the parent is gone."""
+
+    async def echo(peer: weft.Peer) -> None:
+        with contextlib.suppress(weft.PeerClosedError):
+            while True:
+                await peer.send(await peer.recv())
+
+    async def main() -> None:
+        async with weft.listen("127.0.0.1:0", echo) as listener:
+            to_parent.send(listener.address)
+            await asyncio.to_thread(to_parent.poll, None)
+
+    asyncio.run(main())
+
+
+async def cycle(address: str) -> None:
+    async with weft.connect(address) as peer:
+        for nbytes in SIZES:
+            sent = peer.send(bytes(nbytes))
+            assert (await peer.recv()).nbytes == nbytes
+            await sent
+
+
+def cycle_blocking(address: str) -> None:
+    with weft.connect(address) as peer:
+        for nbytes in SIZES:
+            sent = peer.send(bytes(nbytes))
+            assert peer.recv().wait(TIMEOUT_S).nbytes == nbytes
+            sent.wait(TIMEOUT_S)
+
+
+def settled(pid: int, descriptors: int) -> Held:
+    """Return what the process holds, once the last cycle's connection is gone there too."""
+    until = time.monotonic() + 2
+    while (now := held(pid)).descriptors > descriptors and time.monotonic() < until:
+        time.sleep(0.01)
+    return now
+
+
+def soak(count: int, marks: int = 20) -> list[tuple[Held, Held]]:
+    """Run the cycles; return what both processes held at each mark."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    child = context.Process(target=serve, args=(there,), daemon=True)
+    child.start()
+    there.close()
+    seen: list[tuple[Held, Held]] = []
+    began = time.monotonic()
+    try:
+        address = here.recv()
+        assert child.pid is not None
+        for number in range(1, count + 1):
+            if number % 2:
+                asyncio.run(asyncio.wait_for(cycle(address), TIMEOUT_S))
+            else:
+                cycle_blocking(address)
+            if number % max(count // marks, 1) == 0:
+                first = seen[0] if seen else (held(os.getpid()), held(child.pid))
+                seen.append((settled(os.getpid(), first[0].descriptors), settled(child.pid, first[1].descriptors)))
+                print(f"{number:>7} cycles, {(time.monotonic() - began) / number * 1e3:.0f} ms each:", *seen[-1])
+    finally:
+        end(child)
+        here.close()
+    return seen
+
+
+def end(child: BaseProcess) -> None:
+    child.terminate()
+    child.join(10)
+
+
+def verdict(seen: list[tuple[Held, Held]]) -> list[str]:
+    """Say what has grown."""
+    faults = []
+    for name, marks in zip(("connector", "listener"), zip(*seen, strict=True), strict=True):
+        early, last = marks[len(marks) // 4], marks[-1]
+        if last.descriptors > early.descriptors:
+            faults.append(f"{name}: {early.descriptors} to {last.descriptors} descriptors")
+        if last.mappings > early.mappings * 1.1:
+            faults.append(f"{name}: {early.mappings} to {last.mappings} mappings")
+        if last.resident_kib > early.resident_kib + SLACK_KIB:
+            faults.append(f"{name}: {early.resident_kib} to {last.resident_kib} KiB")
+    return faults
+
+
+def make_workers(ready: Connection) -> None:
+    context = weft.Context({"TLS": "posix,self"})
+    ready.send(None)
+    while True:
+        weft.Worker(context).close()
+
+
+def kill_in_start_up(count: int, seed: int) -> int:
+    """Kill processes that make workers, at random moments; return how many files they left."""
+    context = multiprocessing.get_context("spawn")
+    moments = random.Random(seed)  # noqa: S311
+    left = 0
+    for _ in range(count):
+        here, there = context.Pipe()
+        child = context.Process(target=make_workers, args=(there,), daemon=True)
+        child.start()
+        here.recv()
+        time.sleep(moments.uniform(0, 0.05))
+        child.kill()
+        child.join(10)
+        here.close()
+        there.close()
+        left += len(shm.remove_orphans())
+    return left
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1000, help="cycles")
+    parser.add_argument("--kills", type=int, default=0, help="processes to kill in their start-up")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    swept = len(shm.remove_orphans())
+    faults = verdict(soak(arguments.count))
+    if left := shm.remove_orphans():
+        faults.append(f"{len(left)} files in /dev/shm")
+    print(f"in /dev/shm: {swept} files without a user before, {len(left)} after")
+    if arguments.kills:
+        files = kill_in_start_up(arguments.kills, arguments.seed)
+        print(f"{arguments.kills} processes killed while they made workers left {files} files in /dev/shm; removed")
+    print("NOT FLAT: " + "; ".join(faults) if faults else "flat")
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
