@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Death, sleep and cancellation at every step of a handshake, of either side. The other side goes on with others."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+
+import pytest
+
+import weft
+from weft import handshake
+
+HANG_S = 20
+NOT_CONNECTED = (weft.HandshakeError, weft.UnreachableError, weft.PeerLostError)
+
+#: One side, which stops in front of a step, says so, and goes on after a line.
+PARTY = """
+import sys, weft
+from weft import handshake
+role, at = sys.argv[1], int(sys.argv[2])
+def stopping(make):
+    def steps(*arguments):
+        inner, answer, number = make(*arguments), None, 0
+        while True:
+            try:
+                step = inner.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            if number == at:
+                print("there", flush=True)
+                sys.stdin.readline()
+            number += 1
+            try:
+                answer = yield step
+            except BaseException as e:
+                inner.throw(e)
+                raise
+    return steps
+try:
+    if role == "listen":
+        handshake.server = stopping(handshake.server)
+        with weft.listen("127.0.0.1:0") as listener:
+            print(listener.address, flush=True)
+            peer = listener.accept(30)
+    else:
+        handshake.client = stopping(handshake.client)
+        peer = weft.connect(role, timeout=30).open()
+    with peer:
+        peer.send(peer.recv().wait(30)).wait(30)
+    print("done", flush=True)
+except weft.Error as e:
+    print(type(e).__name__, flush=True)
+"""
+
+#: Before its hello, its route (it has knocked at the side door), its channel, its address (it has joined the link),
+#: and the last word that it hears.
+CONNECTOR_STEPS = [0, 3, 6, 9, 10]
+#: Before it hears anything, says its hello, its worker, its channel and address, and that it is ready.
+LISTENER_STEPS = [0, 2, 5, 8, 11]
+
+
+async def echo(peer):
+    with contextlib.suppress(weft.PeerClosedError):
+        while True:
+            await peer.send(await peer.recv())
+
+
+async def works(address):
+    async with weft.connect(address, timeout=HANG_S) as peer:
+        await peer.send(b"another")
+        assert await peer.recv() == b"another"
+
+
+def run(coroutine):
+    asyncio.run(asyncio.wait_for(coroutine, 2 * HANG_S))
+
+
+async def until(condition):
+    async with asyncio.timeout(HANG_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+@pytest.mark.parametrize("step", CONNECTOR_STEPS)
+def test_a_connector_killed_at_each_step(spawn, fds, caplog, step):
+    caplog.set_level("INFO", "weft")
+    # Once it has said its address, the listener's side is complete: its handler has a peer, and loses it.
+    told = "a handler ended" if step == 10 else "a caller was turned away"
+
+    async def main():
+        async with weft.listen("127.0.0.1:0", echo) as listener:
+            await works(listener.address)
+            before = fds()
+            victim = spawn(PARTY, listener.address, str(step))
+            pipes = fds() - before
+            assert await asyncio.to_thread(victim.line) == "there"
+            victim.kill(reap=False)
+            await until(lambda: told in caplog.text)
+            await works(listener.address)
+            # Its call at the side door is heard to have ended when the next one comes.
+            await until(lambda: fds() <= before + pipes)
+
+    run(main())
+
+
+@pytest.mark.parametrize("step", LISTENER_STEPS)
+@pytest.mark.parametrize("face", ["blocking", "asyncio"])
+def test_a_listener_killed_at_each_step(spawn, face, step):
+    victim = spawn(PARTY, "listen", str(step))
+    address = victim.line()
+
+    def kill():
+        if victim.line() == "there":
+            victim.kill(reap=False)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(NOT_CONNECTED):
+        if face == "blocking":
+            weft.connect(address, timeout=HANG_S).open()
+        else:
+            run(works(address))
+    killer.join()
+
+
+@pytest.mark.parametrize("step", [0, 6, 10])
+def test_a_connector_stopped_at_a_step_delays_nobody(spawn, step):
+    async def greet(peer):
+        await peer.send(b"welcome")
+        await peer.recv()
+
+    async def main():
+        async with weft.listen("127.0.0.1:0", greet) as listener:
+            sleeper = spawn(PARTY, listener.address, str(step))
+            assert await asyncio.to_thread(sleeper.line) == "there"
+            os.kill(sleeper.pid, signal.SIGSTOP)
+            sleeper.say()
+            async with weft.connect(listener.address) as peer:
+                assert await peer.recv() == b"welcome"
+                await peer.send(b"thanks")
+            os.kill(sleeper.pid, signal.SIGCONT)
+            assert await asyncio.to_thread(sleeper.line) == "done"
+
+    run(main())
+
+
+@pytest.mark.parametrize("step", [2, 8])
+def test_a_listener_stopped_at_a_step(spawn, step):
+    """The connector gives up in its time; the listener, once awake, takes the next."""
+    sleeper = spawn(PARTY, "listen", str(step))
+    address = sleeper.line()
+    stopper = threading.Thread(target=lambda: (sleeper.line(), os.kill(sleeper.pid, signal.SIGSTOP)))
+    stopper.start()
+    with pytest.raises(weft.TimedOutError, match="no answer within 1 s"):
+        weft.connect(address, timeout=1).open()
+    stopper.join()
+    waker = threading.Timer(0.05, os.kill, [sleeper.pid, signal.SIGCONT])
+    sleeper.say()
+    waker.start()
+    sleeper.say()  # the second handshake stops there as well
+    with weft.connect(address, timeout=HANG_S) as peer:
+        peer.send(b"x").wait(HANG_S)
+        assert peer.recv().wait(HANG_S) == b"x"
+    waker.join()
+    assert [sleeper.line(), sleeper.line()] == ["there", "done"]
+
+
+def cancelling(make, at):
+    """Have the steps end, in front of step `at`, as they do when their task is cancelled there."""
+
+    def steps(*arguments):
+        inner, answer = make(*arguments), None
+        for number in range(100):
+            try:
+                step = inner.send(answer) if number != at else inner.throw(asyncio.CancelledError())
+            except StopIteration as stop:
+                return stop.value
+            answer = yield step
+        raise AssertionError
+
+    return steps
+
+
+def test_a_connect_cancelled_at_each_step(spawn, fds, monkeypatch):
+    client = handshake.client
+    child = spawn(
+        """
+        import asyncio, weft
+        async def echo(peer):
+            try:
+                while True:
+                    await peer.send(await peer.recv())
+            except weft.PeerLostError:
+                pass
+        async def main():
+            async with weft.listen("127.0.0.1:0", echo) as listener:
+                print(listener.address, flush=True)
+                await asyncio.to_thread(input)
+        asyncio.run(main())
+        """
+    )
+    address = child.line()
+
+    async def main():
+        for step in range(1, 13):
+            monkeypatch.setattr(handshake, "client", cancelling(client, step))
+            with pytest.raises(asyncio.CancelledError):
+                await weft.connect(address, timeout=HANG_S)
+            monkeypatch.setattr(handshake, "client", client)
+            await works(address)
+            if step == 1:
+                before = fds()
+        await until(lambda: fds() <= before)
+
+    run(main())
+
+
+def test_an_accept_cancelled_at_each_step(spawn, monkeypatch):
+    """As leaving the listener does with handshakes that are under way."""
+    server = handshake.server
+
+    async def main():
+        async with weft.listen("127.0.0.1:0", echo) as listener:
+            for step in range(1, 13):
+                monkeypatch.setattr(handshake, "server", cancelling(server, step))
+                with pytest.raises(NOT_CONNECTED):  # connected and lost, if it was about to say that it is ready
+                    await works(listener.address)
+                monkeypatch.setattr(handshake, "server", server)
+                await works(listener.address)
+
+    run(main())
