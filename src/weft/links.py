@@ -170,7 +170,7 @@ class LocalWorker:
         while True:
             link = self.links.get(remote_id)
             if link is None or link.lost:
-                link = self.links[remote_id] = Link(self, remote_id, secrets.token_hex(8))
+                link = self._add(remote_id, secrets.token_hex(8))
                 link.making()
                 return link, {"id": link.id, "new": True}
             if link.settled:
@@ -191,6 +191,12 @@ class LocalWorker:
             return link
         if not new:
             raise PeerLostError(f"{what}: the other side wants to use a link that is gone; connect again")
+        return self._add(remote_id, link_id)
+
+    def _add(self, remote_id: str, link_id: str) -> Link:
+        # Whoever was lost has another id when it comes back: without this, each worker that ever came would stay.
+        for lost in [known for known, link in self.links.items() if link.lost]:
+            del self.links[lost]
         link = self.links[remote_id] = Link(self, remote_id, link_id)
         return link
 
