@@ -57,7 +57,7 @@ class PaperLink:
 
     def join(self, address: bytes, fd: int) -> None:
         if len(address) < 8:
-            raise weft.InvalidParamError("that is no worker address")
+            raise FindingError(f"UCX is given an address of {len(address)} B")
         if address[0] == 0xFF:
             raise weft.UnreachableError("no usable transport to the worker's address")
         self._fd = fd

@@ -79,6 +79,13 @@ def test_a_refusal_is_told_and_its_length_bounded(room):
     assert len(str(caught.value)) < 1200
 
 
+def test_an_address_that_is_too_short_for_one_does_not_reach_ucx(room):
+    stream = words(b'{"info": {}}') + words(b'{"route": "network"}')
+    stream += words(b'{"worker": "%s", "channel": "1", "link": {"id": "1", "new": true}}' % fuzz.HIGH.encode())
+    with pytest.raises(weft.HandshakeError, match="address has 2 B"):
+        outcome(room, "server", stream + words(b'{"address": "0000"}'))
+
+
 def test_who_claims_to_be_this_process_over_the_network_is_refused(room):
     """A link to oneself has no socket that tells of its end: a stranger must not get one."""
     stream = words(b'{"info": {}}') + words(b'{"route": "network"}')

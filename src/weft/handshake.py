@@ -40,6 +40,7 @@ VERSION = 1
 _HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
 _MAX_NBYTES = 1 << 16
 NONCE_NBYTES = 16
+_ADDRESS_MIN_NBYTES = 8  # the worker's uuid, which every address begins with
 _SIDE_DOOR = "weft-"  # how the name of a listener's Unix socket begins
 
 # Python's own socket objects, so that the child's copies know that they are closed.
@@ -117,9 +118,13 @@ def _worker_of(message: dict[str, Any], worker: LocalWorker, what: str) -> str:
 def _address_of(message: dict[str, Any], what: str) -> bytes | None:
     address = message.get("address")
     try:
-        return None if address is None else bytes.fromhex(address)
+        unpacked = None if address is None else bytes.fromhex(address)
     except (TypeError, ValueError):
         raise HandshakeError(f"{what}: the other side's worker address is not hexadecimal") from None
+    # UCX believes the rest of it: whoever may connect is trusted not to craft one.
+    if unpacked is not None and len(unpacked) < _ADDRESS_MIN_NBYTES:
+        raise HandshakeError(f"{what}: the other side's worker address has {len(unpacked)} B, fewer than any has")
+    return unpacked
 
 
 def _channel_of(message: dict[str, Any], what: str) -> int:
