@@ -27,8 +27,10 @@ Engine::Engine(Worker *w) : context(w->context), worker(w) {
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SINGLE;
-    check(ucp.worker_create(nb::inst_ptr<Context>(w->context)->handle, &params, &handle), "Worker",
-          ": creating a worker (is the limit of open files reached?)");
+    ucs_status_t status = ucp.worker_create(nb::inst_ptr<Context>(w->context)->handle, &params, &handle);
+    // No peer is involved: UCX calls it an input/output error when it gets no descriptor.
+    if (status == UCS_ERR_IO_ERROR) status = UCS_ERR_NO_RESOURCE;
+    check(status, "Worker", ": creating a worker (is the limit of open files reached?)");
     ucp_am_handler_param_t handler{};
     handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
                          UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
@@ -39,7 +41,7 @@ Engine::Engine(Worker *w) : context(w->context), worker(w) {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = Worker::tag(this);
-    ucs_status_t status = ucp.worker_set_am_recv_handler(handle, &handler);
+    status = ucp.worker_set_am_recv_handler(handle, &handler);
     if (status == UCS_OK) status = ucp.worker_get_efd(handle, &event_fd);
     if (status == UCS_OK && epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, event_fd, &event) != 0) status = UCS_ERR_NO_RESOURCE;
     if (status != UCS_OK) {

@@ -12,7 +12,7 @@ from typing import Any
 
 from weft import handshake
 from weft.address import join, resolve, split
-from weft.drive import drive, drive_blocking, peer_of
+from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import InvalidParamError, PeerLostError, TimedOutError, UnreachableError
 from weft.links import Lan, local_of_loop, local_of_thread
 from weft.peer import Peer
@@ -114,7 +114,7 @@ class Connecting:
         )
         failure: OSError | None = None
         for family, sockaddr in targets:
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock = _socket(family, name)
             sock.setblocking(False)
             try:
                 await loop.sock_connect(sock, sockaddr)
@@ -147,6 +147,13 @@ class Connecting:
             await self._peer.__aexit__(*exc)
 
 
+def _socket(family: socket.AddressFamily, name: str) -> socket.socket:
+    try:
+        return socket.socket(family, socket.SOCK_STREAM)
+    except OSError as e:
+        raise out_of_descriptors(f"connect to {name}", e) from None
+
+
 def _connect_blocking(sock: socket.socket, sockaddr: tuple[str, int], deadline: float) -> None:
     sock.settimeout(max(deadline - time.monotonic(), 0.001))
     sock.connect(sockaddr)
@@ -160,7 +167,7 @@ def _first(
 ) -> socket.socket:
     failure: OSError | None = None
     for family, sockaddr in targets:
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock = _socket(family, name)
         try:
             attempt(sock, sockaddr)
             return sock

@@ -10,7 +10,7 @@ from typing import Any
 
 from weft import handshake
 from weft.address import join
-from weft.errors import Error, HandshakeError, TimedOutError
+from weft.errors import Error, HandshakeError, NoMemoryError, TimedOutError
 from weft.links import Wait
 from weft.peer import Peer
 
@@ -48,6 +48,8 @@ async def drive(steps: handshake.Steps, sock: socket.socket, what: str) -> hands
             step = steps.throw(failure) if failure is not None else steps.send(answer)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
+        except OSError as e:
+            raise e if isinstance(e, Error) else out_of_descriptors(what, e) from None
         answer = failure = None
         try:
             if isinstance(step, bytes):
@@ -75,6 +77,8 @@ def drive_blocking(
             step = steps.throw(failure) if failure is not None else steps.send(answer)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
+        except OSError as e:
+            raise e if isinstance(e, Error) else out_of_descriptors(what, e) from None
         answer = failure = None
         try:
             if isinstance(step, bytes):
@@ -100,6 +104,11 @@ def _set_timeout(sock: socket.socket, deadline: float) -> None:
     if left <= 0:
         raise TimeoutError
     sock.settimeout(left)
+
+
+def out_of_descriptors(what: str, error: OSError) -> NoMemoryError:
+    """Make the error for a descriptor that the kernel did not give."""
+    return NoMemoryError(f"{what}: {error.strerror or error}; is the limit of open files (ulimit -n) reached?")
 
 
 def _append(answer: bytearray, data: bytes, what: str) -> None:

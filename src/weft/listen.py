@@ -13,7 +13,7 @@ from typing import Any
 
 from weft import handshake
 from weft.address import is_wildcard, join, outward, resolve, split
-from weft.drive import drive, drive_blocking, peer_of
+from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError
 from weft.links import Lan, local_of_loop, local_of_thread
 from weft.peer import Peer
@@ -22,6 +22,8 @@ log = logging.getLogger("weft")
 
 #: Seconds that an accepted socket has for its handshake; then it is closed.
 HANDSHAKE_TIMEOUT_S = 10.0
+#: Seconds until the next look at callers who could not be accepted, for want of descriptors.
+PAUSE_S = 1.0
 
 
 def listen(
@@ -173,6 +175,8 @@ class Listener:
                 sock, _ = self._sockets[0].accept()
             except TimeoutError:
                 continue
+            except OSError as e:
+                raise out_of_descriptors(f"accept on {name}", e) from None
             finally:
                 self._sockets[0].setblocking(False)
             with sock:
@@ -206,8 +210,11 @@ class Listener:
         local = await local_of_loop()
         self._bind()
         loop = asyncio.get_running_loop()
-        sock = self._sockets[0]
-        loop.add_reader(sock.fileno(), self._take, loop, sock, local)
+        self._watch(loop, self._sockets[0], local)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, local: Any) -> None:
+        if listening in self._sockets:
+            loop.add_reader(listening.fileno(), self._take, loop, listening, local)
 
     def _take(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, local: Any) -> None:
         # One socket a turn of the loop keeps it fair; the descriptor stays readable while there are more.
@@ -215,7 +222,10 @@ class Listener:
             sock, _ = listening.accept()
         except OSError as e:
             if e.errno not in (errno.EAGAIN, errno.ECONNABORTED):
-                log.warning("accept on %s: %s", self._port, e)
+                log.warning("%s", out_of_descriptors(f"accept on {self.bound_address}", e))
+                # The caller stays in the queue and the descriptor readable: without a pause, the loop would spin.
+                loop.remove_reader(listening.fileno())
+                loop.call_later(PAUSE_S, self._watch, loop, listening, local)
             return
         sock.setblocking(False)
         task = loop.create_task(self._serve(sock, local))
