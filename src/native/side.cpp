@@ -19,6 +19,23 @@ auto &retired = *new std::vector<std::shared_ptr<Side>>;
 
 constexpr size_t batch = 64;  // records in one read
 
+// The descriptor that came along, or -1. The padding of the control buffer has room for a second, which nobody of
+// weft sends: it is closed.
+int first_descriptor(msghdr &message) noexcept {
+    cmsghdr *c = CMSG_FIRSTHDR(&message);
+    if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) return -1;
+    int first = -1;
+    for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+        int descriptor;
+        std::memcpy(&descriptor, CMSG_DATA(c) + at, sizeof descriptor);
+        if (first < 0)
+            first = descriptor;
+        else
+            close(descriptor);
+    }
+    return first;
+}
+
 }  // namespace
 
 Side::Side(int fd, int epoll, void *data) noexcept : socket(fd), epoll_fd(epoll), epoll_data(data) {
@@ -67,10 +84,7 @@ bool Side::read() noexcept {
         message.msg_controllen = sizeof control;
         ssize_t n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) break;
-        int descriptor = -1;
-        if (n > 0)
-            if (cmsghdr *c = CMSG_FIRSTHDR(&message); c && c->cmsg_type == SCM_RIGHTS)
-                std::memcpy(&descriptor, CMSG_DATA(c), sizeof descriptor);
+        int descriptor = n > 0 ? first_descriptor(message) : -1;
         if (n <= 0 || n % sizeof(Record)) {
             if (descriptor >= 0) close(descriptor);
             gone = true;

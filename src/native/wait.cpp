@@ -28,6 +28,22 @@ constexpr unsigned clock_turns = 64;        // fruitless turns between looks at 
 constexpr int64_t preempted_ns = 500 * us;  // that many turns cannot take this long by themselves
 constexpr int64_t would_have_paid_ns = 150 * us;
 
+/// Lets go of the GIL for its lifetime. CPython before 3.14 unwinds the stack of a daemon thread that wants the GIL
+/// back from an interpreter that is finalizing, which ends in std::terminate here; such a thread sleeps instead, for
+/// as long as the process lives, as it does from 3.14 on.
+struct WithoutGil {
+    PyThreadState *state = PyEval_SaveThread();
+    WithoutGil() = default;
+    WithoutGil(const WithoutGil &) = delete;
+    ~WithoutGil() {
+        try {
+            PyEval_RestoreThread(state);
+        } catch (...) {
+            for (;;) pause();
+        }
+    }
+};
+
 }  // namespace
 
 void Spin::paid() noexcept {
@@ -67,7 +83,7 @@ bool Worker::check_sockets(int timeout_ms) {
     epoll_event events[16];
     int n;
     if (timeout_ms) {
-        nb::gil_scoped_release release;
+        WithoutGil release;
         n = epoll_wait(epoll_fd, events, 16, timeout_ms);
     } else {
         n = epoll_wait(epoll_fd, events, 16, 0);
@@ -168,7 +184,7 @@ bool Worker::wait(Request *r, double timeout_s) {
 // pause: one release for each large message, and a chance for a peer in another thread of this process. Callbacks
 // are free of Python, so progress needs no GIL.
 void Worker::progress_without_gil(Request *r, int64_t deadline) {
-    nb::gil_scoped_release release;
+    WithoutGil release;
     for (unsigned fruitless = 0, turns = 0; fruitless < Spin::most && !r->ended && !r->fault && arrivals.empty();
          ++turns) {
         fruitless = progress() ? 0 : fruitless + 1;
