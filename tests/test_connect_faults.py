@@ -4,12 +4,15 @@
 import asyncio
 import contextlib
 import socket
+import sys
 import threading
 import time
 
 import pytest
 
 import weft
+
+LISTEN = sys.modules["weft.listen"]  # weft.listen is the function
 
 
 def free_port():
@@ -222,3 +225,77 @@ def test_a_handler_that_raises_aborts_its_peer_only(caplog):
 
     asyncio.run(asyncio.wait_for(main(), 20))
     assert "on purpose" in caplog.text
+
+
+# ---- callers that take their time --------------------------------------------------------------------------------
+
+SLOW = {
+    "silent": b"",
+    "half a head": b"WEFT\1",
+    "half a hello": b'WEFT\1\0\x0c\0\0\0{"in',
+    "half a handshake": b'WEFT\1\0\x0c\0\0\0{"info": {}}',
+}
+
+
+@pytest.mark.parametrize("said", SLOW)
+def test_a_slow_caller_is_turned_away_in_time_and_delays_nobody(said, monkeypatch, caplog):
+    async def main():
+        async def handler(peer):
+            await peer.send(await peer.recv())
+
+        async with weft.listen("127.0.0.1:0", handler) as listener:
+            host, port = listener.address.split(":")
+            with monkeypatch.context() as patch, socket.create_connection((host, int(port))) as slow:
+                patch.setattr(LISTEN, "HANDSHAKE_TIMEOUT_S", 0.1)
+                slow.sendall(SLOW[said])
+                while "within 0.1 s" not in caplog.text:
+                    await asyncio.sleep(0.005)
+                slow.settimeout(10)
+                with contextlib.suppress(ConnectionResetError):
+                    while slow.recv(1000):
+                        pass
+            with socket.create_connection((host, int(port))) as slow:
+                slow.sendall(SLOW[said])
+                async with weft.connect(listener.address) as peer:
+                    await peer.send(b"meanwhile")
+                    assert await peer.recv() == b"meanwhile"
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_blocking_listener_waits_for_a_slow_caller_and_then_takes_the_next(spawn, monkeypatch, caplog):
+    """It takes one handshake at a time: who is slow delays the others by 10 s at most, here by less."""
+    code = "import sys, weft\nwith weft.connect(sys.argv[1]) as peer: peer.send(b'x').wait(10)"
+    with weft.listen("127.0.0.1:0") as listener:
+        host, port = listener.address.split(":")
+        with monkeypatch.context() as patch, socket.create_connection((host, int(port))) as slow:
+            patch.setattr(LISTEN, "HANDSHAKE_TIMEOUT_S", 0.1)
+            slow.sendall(b"WEFT")
+            with pytest.raises(weft.TimedOutError):
+                listener.accept(0.2)
+        assert "no answer within 0.1 s" in caplog.text
+        client = spawn(code, listener.address)
+        with listener.accept(20) as peer:
+            assert peer.recv().wait(10) == b"x"
+            with pytest.raises(weft.PeerClosedError):
+                peer.recv().wait(10)
+        assert client.wait() == 0
+
+
+@pytest.mark.parametrize("said", ["silent", "half a hello", "half a handshake"])
+def test_a_caller_that_says_no_more_is_turned_away_at_once(said, caplog):
+    """Half-closed: it still reads, but what it owes can never come."""
+
+    async def main():
+        async def handler(peer):
+            raise AssertionError
+
+        async with weft.listen("127.0.0.1:0", handler) as listener:
+            host, port = listener.address.split(":")
+            with socket.create_connection((host, int(port))) as half:
+                half.sendall(SLOW[said])
+                half.shutdown(socket.SHUT_WR)
+                while "closed the socket in the middle of the handshake" not in caplog.text:
+                    await asyncio.sleep(0.005)
+
+    asyncio.run(asyncio.wait_for(main(), 5))

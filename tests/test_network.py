@@ -275,6 +275,20 @@ def test_a_cable_that_is_pulled_is_noticed_on_both_sides(hosts, phases):
     assert max(lost_s.values()) < VANISHED_AFTER_S + MARGIN_S, lost_s
 
 
+@pytest.mark.slow
+def test_a_host_that_came_back_without_its_processes_is_noticed(hosts):
+    """Half-open: one side is gone and could not say so. The cable is back, so its kernel answers the next probe."""
+    a, b = hosts
+    listening = a.python(PARTY, "listen", bound(a, "IPv4"), "idle", 60)
+    calling = b.python(PARTY, "connect", listening.line(), "idle", VANISHED_AFTER_S)
+    assert (listening.line(), calling.line()) == ("ready", "ready")
+    a.ip("link", "set", a.device, "down")
+    listening.kill()
+    a.ip("link", "set", a.device, "up")
+    since = time.monotonic()
+    assert loss(calling) - since < VANISHED_AFTER_S + MARGIN_S
+
+
 LENDER = """
 with meet(*sys.argv[1:]) as peer, weft.arrays_in_pool():
     lent = peer.lend(np.full(8 << 20, 3, "u1"))

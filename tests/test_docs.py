@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the documentation says about the tests is true."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def functions_of(path):
+    tree = ast.parse((ROOT / path).read_text())
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_every_fault_names_tests_that_exist_or_says_that_there_is_none():
+    rows = [line for line in (ROOT / "docs/faults.md").read_text().splitlines() if line.startswith("|")]
+    rows = [row for row in rows if not re.match(r"\|(---| fault )", row)]
+    assert len(rows) > 40
+    for row in rows:
+        proof = row.strip("| ").rpartition("|")[2]
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", proof)
+        assert named or "**no**" in proof, row
+        for path, name in named:
+            assert name in functions_of(path), f"{path}::{name}"
