@@ -28,7 +28,7 @@ from weft import shm
 #: Eager, a rendezvous, and one that goes into whole pages of the pool.
 SIZES = (8, 300_000, 3 << 20)
 #: RSS may gain this much, in either process, from the first quarter to the end: heaps fragment.
-SLACK_KIB = 2048
+SLACK_KIB = 1024
 TIMEOUT_S = 30
 
 
