@@ -22,6 +22,7 @@ FLOORS = [
     {"__init__"},
     {"topo"},
     {"dask"},
+    {"compat"},
     {"bench"},
     {"cli"},
 ]

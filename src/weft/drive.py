@@ -20,7 +20,7 @@ VANISHED_AFTER_S = 60
 
 def peer_of(joined: handshake.Joined, sock: socket.socket) -> Peer:
     if not joined.same_host:
-        _keep_alive(sock)
+        keep_alive(sock)
     return Peer(
         joined.channel,
         local_address=join(*sock.getsockname()[:2]),
@@ -30,7 +30,7 @@ def peer_of(joined: handshake.Joined, sock: socket.socket) -> Peer:
     )
 
 
-def _keep_alive(sock: socket.socket) -> None:
+def keep_alive(sock: socket.socket) -> None:
     # A duplicate of this descriptor is the link's liveness: the options are the socket's, so they reach it.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_AFTER_S // 2)

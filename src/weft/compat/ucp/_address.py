@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A worker's address as programs hand it on: UCX's own bytes, and after them where the worker's door is.
+
+UCX does not look past its own part, so a program that uses UCX itself can take the whole. The door is an abstract
+Unix socket that lasts as long as the worker: who reaches it from the same host sees by end-of-file when it is gone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import struct
+from typing import Any
+
+_TRAILER = struct.Struct("<Q16s8s")  # the worker's id, the place, the mark
+_MARK = b"weft.ucp"
+
+
+@functools.cache
+def _place() -> bytes:
+    """Tell where abstract Unix sockets with the same name are the same socket: this boot, this network namespace."""
+    with open("/proc/sys/kernel/random/boot_id") as f:
+        boot = f.read()
+    return hashlib.blake2b(f"{boot}{os.stat('/proc/self/ns/net').st_ino}".encode(), digest_size=16).digest()
+
+
+def door_name(worker_id: int) -> bytes:
+    """Name the abstract Unix socket of the worker with this id."""
+    return f"\0weft-ucp-{worker_id:016x}".encode()
+
+
+class UCXAddress(bytes):
+    """The address of a worker: bytes, to be handed on as they are."""
+
+    @classmethod
+    def from_buffer(cls, buffer: Any) -> UCXAddress:
+        """Take what another process sent."""
+        return cls(memoryview(buffer).cast("B"))
+
+    @classmethod
+    def of(cls, native: bytes, worker_id: int) -> UCXAddress:
+        """Write the address of this process's worker."""
+        return cls(native + _TRAILER.pack(worker_id, _place(), _MARK))
+
+    @property
+    def length(self) -> int:
+        """The number of bytes."""
+        return len(self)
+
+    def parts(self) -> tuple[bytes, int | None, bool]:
+        """Return UCX's bytes, the worker's id (None: not weft's), and whether its door can be reached from here."""
+        if self[-len(_MARK) :] != _MARK:
+            return bytes(self), None, False
+        worker_id, place, _ = _TRAILER.unpack(self[-_TRAILER.size :])
+        return self[: -_TRAILER.size], worker_id, place == _place()

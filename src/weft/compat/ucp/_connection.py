@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One connection on a wire: what is pending on it, what came for it, and how it ended. ucx-py calls it ``ep._ep``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import weft
+from weft.compat.ucp._worker import AM_ID, DATA, GOODBYE, HEAD, RESET, UNASKED, Wire
+from weft.compat.ucp.exceptions import (
+    UCXCanceled,
+    UCXCloseError,
+    UCXConnectionReset,
+    UCXError,
+    UCXMsgTruncated,
+    translated,
+)
+
+
+class Connection:
+    """What an endpoint has of its own.
+
+    Parameters
+    ----------
+    wire : Wire
+        To the other worker.
+    key : int
+        Active messages with this key are for this connection.
+    error_handling : bool
+        False: it never says that it is lost, as ucx-py's endpoints without error handling.
+    """
+
+    def __init__(self, wire: Wire, key: int, *, error_handling: bool) -> None:
+        self.wire = wire
+        self.worker = wire.worker
+        self.key = key
+        self.handle = secrets.randbits(48)  # stands for ucx-py's address of the ucp_ep_h
+        self.peer_key: int | None = None  # None: made from a worker's address
+        self.initialized = True
+        self._on_goodbye: Callable[[int], object] | None = None
+        self._goodbye: int | None = None
+        self._error: Exception | None = None
+        self._error_handling = error_handling
+        self._on_close: Callable[[], object] | None = None
+        self._inbox: deque[Any] = deque()
+        self._readers: deque[asyncio.Future[Any]] = deque()
+        self._pending: set[weft.Request] = set()
+        self._withdrawn: set[weft.Request] = set()
+        self.said_goodbye = False
+        wire.connections.add(self)
+        self.worker.connections[key] = self
+        for data in self.worker.early.pop(key, ()):
+            self.take(DATA, 0, data)
+
+    # ---- how it stands
+
+    def is_alive(self) -> bool:
+        """The peer is there, as far as is known."""
+        return self._error is None or not self._error_handling
+
+    @property
+    def open(self) -> bool:
+        """Neither side has ended it."""
+        return self.initialized and self._error is None
+
+    def raise_on_error(self) -> None:
+        """Raise what ended it, if the peer did."""
+        if self._error is not None and self._error_handling:
+            raise self._error
+
+    def am_probe(self) -> bool:
+        """An active message is there to be received."""
+        self.worker.progress()
+        return bool(self._inbox)
+
+    def info(self) -> str:
+        """Describe the wire."""
+        lanes = ", ".join(self.wire.endpoint.transports) if not self.wire.endpoint.closed else "closed"
+        return f"#\n# endpoint {self.handle:#x} to worker {self.wire.peer_id:#x}\n#\n#   lanes: {lanes}\n#\n"
+
+    def set_close_callback(self, callback: Callable[[], object]) -> None:
+        """Have `callback` called once, when either side ends it."""
+        self._on_close = callback
+
+    def set_goodbye_callback(self, callback: Callable[[int], object]) -> None:
+        """Have `callback` called with the count of messages when the peer says goodbye, or has said it."""
+        self._on_goodbye = callback
+        if self._goodbye is not None:
+            callback(self._goodbye)
+
+    # ---- transfers
+
+    async def tag_send(self, buffer: Any, tag: int, what: str) -> None:
+        try:
+            await self._ended(self.wire.endpoint.tag_send(buffer, tag), what)
+        except weft.Error as e:
+            raise translated(e, what) from None
+
+    async def tag_recv(self, buffer: Any, nbytes: int, tag: int, what: str) -> None:
+        try:
+            request = self.worker.native.tag_recv(buffer, tag)
+            if not request.done() and not self.open:
+                # What has arrived can be received to the end.
+                self.worker.progress()
+                if not request.done():
+                    request.cancel()
+                    self.raise_on_error()
+                    raise UCXCloseError(f"<{what}>: the endpoint is closed")
+            received, _ = await self._ended(request, what)
+        except weft.Error as e:
+            raise translated(e, what) from None
+        if received != nbytes:
+            raise UCXMsgTruncated(f"<{what}>: length mismatch: {received} (got) != {nbytes} (expected)")
+
+    async def am_send(self, buffer: Any, what: str) -> None:
+        key, kind = (self.worker.id, UNASKED) if self.peer_key is None else (self.peer_key, DATA)
+        try:
+            await self._ended(self.wire.endpoint.am_send(AM_ID, HEAD.pack(key, kind, 0), buffer), what)
+        except weft.Error as e:
+            raise translated(e, what) from None
+
+    async def am_recv(self, what: str) -> Any:
+        self.worker.take()
+        if not self._inbox:
+            if not self.open:
+                self.raise_on_error()
+                raise UCXCloseError(f"<{what}>: the endpoint is closed")
+            reader = asyncio.get_running_loop().create_future()
+            self._readers.append(reader)
+            try:
+                return await reader
+            except UCXCanceled:
+                raise UCXCanceled(f"<{what}>: the endpoint was closed while am_recv waited") from None
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._readers.remove(reader)
+        message = self._inbox.popleft()
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    async def flush(self, what: str) -> None:
+        try:
+            await self._ended(self.wire.endpoint.flush(), what)
+        except weft.Error as e:
+            raise translated(e, what) from None
+
+    async def _ended(self, request: weft.Request, what: str) -> Any:
+        if request.done():
+            return await request
+        self._pending.add(request)
+        try:
+            return await request
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if request not in self._withdrawn or (task is not None and task.cancelling()):
+                raise
+            if self.initialized:
+                self.raise_on_error()
+            raise UCXCanceled(f"<{what}>: the endpoint was closed") from None
+        finally:
+            self._pending.discard(request)
+            self._withdrawn.discard(request)
+
+    # ---- what comes
+
+    def take(self, kind: int, count: int, data: memoryview) -> None:
+        """An active message came for this connection."""
+        if kind == GOODBYE:
+            self._goodbye = count
+            if self._on_goodbye is not None:
+                self._on_goodbye(count)
+        elif kind == RESET:
+            self.lose()
+        else:
+            self._deliver(self._allocated(data))
+
+    def _allocated(self, data: memoryview) -> Any:
+        allocate = self.worker.allocators["host"]
+        if allocate is bytearray:
+            return bytearray(data)
+        try:
+            message = allocate(data.nbytes)
+            if data.nbytes:
+                memoryview(message).cast("B")[:] = data
+        except Exception as e:  # noqa: BLE001  (the allocator is the user's: who receives is told)
+            return e
+        return message
+
+    def _deliver(self, message: Any) -> None:
+        while self._readers:
+            reader = self._readers.popleft()
+            if reader.done() or reader.get_loop().is_closed():
+                continue
+            if isinstance(message, Exception):
+                reader.set_exception(message)
+            else:
+                reader.set_result(message)
+            return
+        self._inbox.append(message)
+
+    # ---- how it ends
+
+    def say_goodbye(self, sent: int) -> weft.Request:
+        """Tell the peer how many messages there are for it; it ends the connection when it has them."""
+        assert self.peer_key is not None
+        self.said_goodbye = True
+        return self.wire.endpoint.am_send(AM_ID, HEAD.pack(self.peer_key, GOODBYE, sent))
+
+    def lose(self) -> None:
+        """The peer ended it, or is gone."""
+        if not self.open:
+            return
+        if self.peer_key is None:
+            self._error = UCXError(f"Endpoint {self.handle:#x} error: Endpoint timeout")
+        else:
+            self._error = UCXConnectionReset(f"Endpoint {self.handle:#x} error: Connection reset by remote peer")
+        self._withdraw()
+        self._call_back()
+
+    def close(self) -> None:
+        """End it at once. What is pending is cancelled; the peer is told, unless it has ended it."""
+        if not self.initialized:
+            return
+        was_open = self.open
+        self.initialized = False
+        self.wire.connections.discard(self)
+        self.worker.connections.pop(self.key, None)
+        self._withdraw()
+        if was_open and self.peer_key is not None and not self.said_goodbye and not self.wire.lost:
+            with contextlib.suppress(weft.Error):  # it is ending in any case
+                self.wire.endpoint.am_send(AM_ID, HEAD.pack(self.peer_key, RESET, 0))
+        self._call_back()
+
+    def _withdraw(self) -> None:
+        for request in list(self._pending):
+            if request.cancel():
+                self._withdrawn.add(request)
+        while self._readers:
+            reader = self._readers.popleft()
+            if not reader.done() and not reader.get_loop().is_closed():
+                reader.set_exception(UCXCanceled())
+
+    def _call_back(self) -> None:
+        callback, self._on_close = self._on_close, None
+        if callback is not None:
+            callback()

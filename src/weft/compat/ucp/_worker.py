@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The process's one worker, its wires to other workers, and who gets which active message.
+
+UCX pairs endpoints that are made from worker addresses by the order of their creation, and tells one of a pair when
+the other is closed. With an endpoint for each connection, closing one would break another. So two workers share one
+wire, whatever connections there are between them; the wire lasts until one of the workers is gone, which its
+lifelines tell: sockets that nobody writes to, and that end with the worker.
+
+Everything that is not a tagged message is an active message of one id, so that a farewell cannot overtake data: data
+of ``am_send``, and the two ways in which a connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, WeakValueDictionary
+
+import weft
+from weft.compat.ucp._address import UCXAddress, door_name
+from weft.drive import keep_alive
+from weft.handshake import close_in_child
+
+if TYPE_CHECKING:
+    from weft.compat.ucp._connection import Connection
+
+log = logging.getLogger("ucx")
+
+AM_ID = 0
+HEAD = struct.Struct("<QBQ")  # the receiver's key, what it is, messages sent before
+DATA, GOODBYE, RESET, UNASKED = range(4)
+_MOST_EARLY = 1024  # active messages for an endpoint that this side has not made
+
+
+class Worker:
+    """What all endpoints of this process share. Belongs to the thread that made it."""
+
+    def __init__(self, context: weft.Context) -> None:
+        self.native = weft.Worker(context)
+        self.id = secrets.randbits(64)
+        self.wires: dict[int, Wire] = {}
+        self.connections: WeakValueDictionary[int, Connection] = WeakValueDictionary()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.allocators: dict[str, Callable[[int], Any]] = {"host": bytearray}
+        self.early: dict[int, deque[memoryview]] = {}
+        self._door: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._incoming = self.native.am_recv(AM_ID)
+        self._told = False
+
+    def address(self) -> UCXAddress:
+        """Return this worker's address, and open its door."""
+        if self._door is None:
+            door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            door.bind(door_name(self.id))
+            door.listen(4096)  # nobody is ever taken in: who waits there sees the door go
+            close_in_child(door)
+            self._door = door
+        return UCXAddress.of(self.native.address, self.id)
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Progress in this loop, and take active messages there."""
+        if loop is not self._loop:
+            self.native.attach(loop)
+            for wire in self.wires.values():
+                wire.watch(loop, self._loop)
+            self._loop = loop
+            # A request tells the loop that it was first told of.
+            if self._told and self._incoming.cancel():
+                self._incoming = self.native.am_recv(AM_ID)
+            self._told = False
+        self._listen()
+
+    def _listen(self) -> None:
+        if not self._told and self._loop is not None and _running() is self._loop:
+            self._incoming.add_done_callback(self._arrived)
+            self._told = True
+
+    def _arrived(self, _request: object) -> None:
+        if not self.native.closed:
+            self.take()
+
+    def take(self) -> None:
+        """Hand out the active messages that have arrived."""
+        while self._incoming.done():
+            try:
+                header, data = self._incoming.result()
+            except weft.Error as e:
+                log.warning("an active message was lost: %s", e)
+                header = b""
+            self._incoming = self.native.am_recv(AM_ID)
+            self._told = False
+            if len(header) == HEAD.size:
+                self._route(*HEAD.unpack(header), data)
+        self._listen()
+
+    def _route(self, key: int, kind: int, count: int, data: memoryview) -> None:
+        connection = self.connections.get(key)
+        if connection is not None:
+            connection.take(kind, count, data)
+        elif kind == UNASKED and len(early := self.early.setdefault(key, deque())) < _MOST_EARLY:
+            early.append(data)
+
+    def progress(self) -> None:
+        """Take in what has arrived."""
+        for _ in range(1000):
+            if not self.native.progress():
+                break
+        self.take()
+
+    def wire_to(self, worker_id: int, address: bytes) -> Wire:
+        """Return the wire to another worker, making it if need be.
+
+        Raises
+        ------
+        weft.UnreachableError
+            No transport leads there.
+        """
+        wire = self.wires.get(worker_id)
+        if wire is None:
+            wire = self.wires[worker_id] = Wire(self, worker_id, self.native.connect(address))
+        return wire
+
+    def close(self) -> None:
+        """End everything."""
+        for connection in list(self.connections.values()):
+            connection.close()
+        for task in self.tasks:
+            if not task.get_loop().is_closed():
+                task.cancel()
+        for wire in list(self.wires.values()):
+            wire.cut(self._loop)
+        self.wires.clear()
+        if self._door is not None:
+            self._door.close()
+        self.native.close()
+
+
+class Wire:
+    """The one UCX endpoint to another worker, and the sockets that tell of its end."""
+
+    def __init__(self, worker: Worker, peer_id: int, endpoint: weft.Endpoint) -> None:
+        self.worker = worker
+        self.peer_id = peer_id
+        self.endpoint = endpoint
+        self.connections: WeakSet[Connection] = WeakSet()
+        self.lost = False
+        self._lifelines: list[socket.socket] = []
+        self._poll = select.poll()
+
+    @property
+    def watched(self) -> bool:
+        """Somebody would tell of its end; nobody need where it leads to this worker itself."""
+        return bool(self._lifelines) or self.peer_id == self.worker.id
+
+    def hold(self, sock: socket.socket) -> None:
+        """Take `sock` as a lifeline."""
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            keep_alive(sock)
+        close_in_child(sock)
+        self._lifelines.append(sock)
+        self._poll.register(sock, select.POLLIN | select.POLLRDHUP)
+        if (loop := _running()) is not None:
+            loop.add_reader(sock, self.look)
+
+    def reach_door(self) -> None:
+        """Have the door of a worker on this host as the lifeline.
+
+        Raises
+        ------
+        weft.UnreachableError
+            The worker is gone.
+        """
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            sock.connect(door_name(self.peer_id))
+        except BlockingIOError:  # more wait there than the kernel holds
+            sock.close()
+        except OSError as e:
+            sock.close()
+            self.lose()
+            raise weft.UnreachableError(f"the worker with this address is gone: {e.strerror}") from None
+        else:
+            self.hold(sock)
+
+    def watch(self, loop: asyncio.AbstractEventLoop, before: asyncio.AbstractEventLoop | None) -> None:
+        """Look at the lifelines in another loop."""
+        for sock in self._lifelines:
+            if before is not None and not before.is_closed():
+                before.remove_reader(sock)
+            loop.add_reader(sock, self.look)
+
+    def look(self) -> None:
+        """See whether the other worker is gone."""
+        if not self.lost and self._poll.poll(0):
+            self.lose()
+
+    def lose(self) -> None:
+        """The other worker is gone: what it sent has arrived, and nothing more will."""
+        if self.lost:
+            return
+        self.worker.progress()
+        self.lost = True
+        self.worker.wires.pop(self.peer_id, None)
+        self.cut(self.worker._loop)
+        self.endpoint.close(force=True)
+        for connection in list(self.connections):
+            connection.lose()
+
+    def cut(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Close the lifelines: the other side sees this one go."""
+        for sock in self._lifelines:
+            if loop is not None and not loop.is_closed():
+                loop.remove_reader(sock)
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(sock)
+            sock.close()
+        self._lifelines.clear()
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
