@@ -95,13 +95,10 @@ class Connection:
 
     # ---- transfers
 
-    async def tag_send(self, buffer: Any, tag: int, what: str) -> None:
-        try:
-            await self._ended(self.wire.endpoint.tag_send(buffer, tag), what)
-        except weft.Error as e:
-            raise translated(e, what) from None
+    async def tag_send(self, buffer: Any, tag: int, what: object) -> None:
+        await self._sent(lambda: self.wire.endpoint.tag_send(buffer, tag), what)
 
-    async def tag_recv(self, buffer: Any, nbytes: int, tag: int, what: str) -> None:
+    async def tag_recv(self, buffer: Any, nbytes: int, tag: int, what: object) -> None:
         try:
             request = self.worker.native.tag_recv(buffer, tag)
             if not request.done() and not self.open:
@@ -117,14 +114,11 @@ class Connection:
         if received != nbytes:
             raise UCXMsgTruncated(f"<{what}>: length mismatch: {received} (got) != {nbytes} (expected)")
 
-    async def am_send(self, buffer: Any, what: str) -> None:
+    async def am_send(self, buffer: Any, what: object) -> None:
         key, kind = (self.worker.id, UNASKED) if self.peer_key is None else (self.peer_key, DATA)
-        try:
-            await self._ended(self.wire.endpoint.am_send(AM_ID, HEAD.pack(key, kind, 0), buffer), what)
-        except weft.Error as e:
-            raise translated(e, what) from None
+        await self._sent(lambda: self.wire.endpoint.am_send(AM_ID, HEAD.pack(key, kind, 0), buffer), what)
 
-    async def am_recv(self, what: str) -> Any:
+    async def am_recv(self, what: object) -> Any:
         self.worker.take()
         if not self._inbox:
             if not self.open:
@@ -132,6 +126,7 @@ class Connection:
                 raise UCXCloseError(f"<{what}>: the endpoint is closed")
             reader = asyncio.get_running_loop().create_future()
             self._readers.append(reader)
+            self.worker.reading.add(self)
             try:
                 return await reader
             except UCXCanceled:
@@ -139,18 +134,25 @@ class Connection:
             finally:
                 with contextlib.suppress(ValueError):
                     self._readers.remove(reader)
+                if not self._readers:
+                    self.worker.reading.discard(self)
         message = self._inbox.popleft()
         if isinstance(message, Exception):
             raise message
         return message
 
-    async def flush(self, what: str) -> None:
-        try:
-            await self._ended(self.wire.endpoint.flush(), what)
-        except weft.Error as e:
-            raise translated(e, what) from None
+    async def flush(self, what: object) -> None:
+        await self._sent(self.wire.endpoint.flush, what)
 
-    async def _ended(self, request: weft.Request, what: str) -> Any:
+    async def _sent(self, post: Callable[[], weft.Request], what: object) -> None:
+        try:
+            await self._ended(post(), what)
+        except (weft.Error, UCXCanceled) as e:
+            if self.initialized:
+                self.raise_on_error()  # the peer ended it, not this side
+            raise (translated(e, what) if isinstance(e, weft.Error) else e) from None
+
+    async def _ended(self, request: weft.Request, what: object) -> Any:
         if request.done():
             return await request
         self._pending.add(request)
@@ -160,8 +162,6 @@ class Connection:
             task = asyncio.current_task()
             if request not in self._withdrawn or (task is not None and task.cancelling()):
                 raise
-            if self.initialized:
-                self.raise_on_error()
             raise UCXCanceled(f"<{what}>: the endpoint was closed") from None
         finally:
             self._pending.discard(request)

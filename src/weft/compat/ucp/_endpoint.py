@@ -9,11 +9,11 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import weft
 from weft.compat.ucp._connection import Connection
-from weft.compat.ucp._libs.arr import Array
+from weft.compat.ucp._libs.arr import Array, asarray
 from weft.compat.ucp.exceptions import UCXCloseError, UCXError
 from weft.compat.ucp.utils import hash64bits
 
@@ -25,10 +25,26 @@ log = logging.getLogger("ucx")
 
 def plain(buffer: Any) -> tuple[Any, int]:
     """Return what weft takes, and its size in bytes."""
-    described = buffer if isinstance(buffer, Array) else Array(buffer)
-    if not described.contiguous:
-        raise ValueError("Array must be C or F contiguous")
-    return described.obj if isinstance(buffer, Array) else buffer, described.nbytes
+    if isinstance(buffer, Array) or hasattr(buffer, "__cuda_array_interface__"):
+        array = asarray(buffer)
+        return array.data, array.nbytes
+    view = memoryview(buffer)
+    return view, view.nbytes
+
+
+class Transfer(NamedTuple):
+    """A transfer as error messages name it."""
+
+    op: str
+    number: int
+    ep: int
+    nbytes: int | None = None
+    tag: int | None = None
+
+    def __str__(self) -> str:
+        tag = "" if self.tag is None else f", tag: {self.tag:#x}"
+        nbytes = "" if self.nbytes is None else f", nbytes: {self.nbytes}"
+        return f"[{self.op} #{self.number:03}] ep: {self.ep:#x}{tag}{nbytes}"
 
 
 class Endpoint:
@@ -47,8 +63,14 @@ class Endpoint:
         self._finished_recv_count = 0
         self._close_after_n_recv: int | None = None
         self._shutting_down_peer = False
+        ctx.endpoints.add(self)
         myself = weakref.ref(self)
-        endpoint.set_goodbye_callback(lambda count: (ep := myself()) is not None and ep._hear_goodbye(count))
+
+        def hear_goodbye(count: int) -> None:
+            if (ep := myself()) is not None:
+                ep._hear_goodbye(count)
+
+        endpoint.set_goodbye_callback(hear_goodbye)
 
     def __del__(self) -> None:
         if getattr(self, "_ep", None) is not None:
@@ -119,7 +141,7 @@ class Endpoint:
             raise UCXCloseError("Endpoint closed")
         return ep
 
-    def _tag(self, tag: Hashable, force_tag: bool, mine: str) -> int:  # noqa: FBT001
+    def _tag(self, tag: Hashable, force_tag: bool, mine: str) -> int:
         if force_tag and isinstance(tag, int):
             return tag
         if self._tags is None:
@@ -129,7 +151,7 @@ class Endpoint:
         # hash() of a string differs from process to process.
         return hash64bits(self._tags[mine], tag if isinstance(tag, str | bytes) else hash(tag))
 
-    async def send(self, buffer: Any, tag: Hashable = None, force_tag: bool = False) -> None:  # noqa: FBT001, FBT002
+    async def send(self, buffer: Any, tag: Hashable = None, force_tag: bool = False) -> None:
         """Send `buffer`; when this returns, it may be changed.
 
         Parameters
@@ -141,9 +163,9 @@ class Endpoint:
             Use `tag`, an int, as UCX's tag: it is then the same for all endpoints, and ``ucp.recv``.
         """
         ep = self._usable()
-        number = _tag_checked(self._tag(tag, force_tag, "msg_send"))
+        number = self._tag(tag, force_tag, "msg_send")
         data, nbytes = plain(buffer)
-        what = f"[Send #{self._send_count:03}] ep: {self.uid:#x}, tag: {number:#x}, nbytes: {nbytes}, type: {type(data)}"
+        what = Transfer("Send", self._send_count, self._uid, nbytes, number)
         self._send_count += 1
         await ep.tag_send(data, number, what)
 
@@ -151,11 +173,11 @@ class Endpoint:
         """Send `buffer` as an active message, for :meth:`am_recv`."""
         ep = self._usable()
         data, nbytes = plain(buffer)
-        what = f"[AM Send #{self._send_count:03}] ep: {self.uid:#x}, nbytes: {nbytes}, type: {type(data)}"
+        what = Transfer("AM Send", self._send_count, self._uid, nbytes)
         self._send_count += 1
         await ep.am_send(data, what)
 
-    async def recv(self, buffer: Any, tag: Hashable = None, force_tag: bool = False) -> None:  # noqa: FBT001, FBT002
+    async def recv(self, buffer: Any, tag: Hashable = None, force_tag: bool = False) -> None:
         """Receive the next message into `buffer`, which must have its size.
 
         Parameters
@@ -176,9 +198,9 @@ class Endpoint:
         ep = self._ep
         if ep is None:
             raise UCXCloseError("Endpoint closed")
-        number = _tag_checked(self._tag(tag, force_tag, "msg_recv"))
+        number = self._tag(tag, force_tag, "msg_recv")
         data, nbytes = plain(buffer)
-        what = f"[Recv #{self._recv_count:03}] ep: {self.uid:#x}, tag: {number:#x}, nbytes: {nbytes}, type: {type(data)}"
+        what = Transfer("Recv", self._recv_count, self._uid, nbytes, number)
         self._recv_count += 1
         await ep.tag_recv(data, nbytes, number, what)
         self._count_received()
@@ -188,7 +210,7 @@ class Endpoint:
         ep = self._ep
         if ep is None:
             raise UCXCloseError("Endpoint closed")
-        what = f"[AM Recv #{self._recv_count:03}] ep: {self.uid:#x}"
+        what = Transfer("AM Recv", self._recv_count, self._uid)
         self._recv_count += 1
         message = await ep.am_recv(what)
         self._count_received()
@@ -215,9 +237,9 @@ class Endpoint:
 
     async def flush(self) -> None:
         """Wait until the peer's worker has everything that was sent before."""
-        await self._usable().flush(f"[Flush] ep: {self.uid:#x}")
+        await self._usable().flush(Transfer("Flush", self._send_count, self._uid))
 
-    def close_after_n_recv(self, n: int, count_from_ep_creation: bool = False) -> None:  # noqa: FBT001, FBT002
+    def close_after_n_recv(self, n: int, count_from_ep_creation: bool = False) -> None:
         """Abort after `n` received messages, counted from now or from the beginning."""
         if not count_from_ep_creation:
             n += self._finished_recv_count
@@ -237,7 +259,7 @@ class Endpoint:
 
     def ucx_info(self) -> str:
         """Describe the wire that this endpoint uses."""
-        return self._usable().info()
+        return f"# endpoint {self.uid:#x}: closed\n" if self._ep is None else self._ep.info()
 
     def cuda_support(self) -> bool:
         """Tell whether GPU memory can be sent."""
@@ -245,16 +267,10 @@ class Endpoint:
 
     def get_ucp_worker(self) -> int:
         """Refuse: see :func:`ucp.get_ucp_worker`."""
-        from weft.compat.ucp.core import get_ucp_worker
-
-        return get_ucp_worker()
+        raise weft.UnsupportedError("get_ucp_worker: weft does not give the ucp_worker_h away; use the ucp functions")
 
     def get_ucp_endpoint(self) -> int:
         """Refuse: weft does not give its handles away."""
-        raise NotImplementedError("get_ucp_endpoint: weft does not give the ucp_ep_h away; use weft's own operations")
-
-
-def _tag_checked(tag: int) -> int:
-    if not 0 <= tag < 1 << 64:
-        raise ValueError(f"tag {tag}: a forced tag has 64 bits, 0 <= tag < 2**64")
-    return tag
+        raise weft.UnsupportedError(
+            "get_ucp_endpoint: weft does not give the ucp_ep_h away; use the endpoint's methods"
+        )

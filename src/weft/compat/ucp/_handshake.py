@@ -103,10 +103,10 @@ async def server(worker: Worker, sock: socket.socket, *, error_handling: bool) -
 
 async def _hear(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Hello:
     head = await _exactly(loop, sock, _HEAD.size)
-    mark, *fields, nbytes = _HEAD.unpack(head)
+    mark, worker_id, tag, key, unwatched, nbytes = _HEAD.unpack(head)
     if mark != _MARK or nbytes > _MOST:
         raise weft.HandshakeError(f"the other side does not speak weft's ucp; it began with {head[:8]!r}")
-    return Hello(*fields, await _exactly(loop, sock, nbytes))
+    return Hello(worker_id, tag, key, unwatched, await _exactly(loop, sock, nbytes))
 
 
 async def _exactly(loop: asyncio.AbstractEventLoop, sock: socket.socket, nbytes: int) -> bytes:

@@ -42,7 +42,7 @@ class Listener:
             sock.close()
             raise
         close_in_child(sock)
-        self._ip, self._port = sock.getsockname()
+        self._bound: tuple[str, int] = sock.getsockname()
         self._socket: socket.socket | None = sock
         # The callback often refers to the listener: the loop must not keep the two alive.
         self._loop.add_reader(sock, _take, weakref.ref(self))
@@ -58,12 +58,12 @@ class Listener:
     @property
     def ip(self) -> str:
         """The address that it is bound to."""
-        return self._ip
+        return self._bound[0]
 
     @property
     def port(self) -> int:
         """The port that it listens on."""
-        return self._port
+        return self._bound[1]
 
     def close(self) -> None:
         """Stop listening; connections that were made go on."""
@@ -82,10 +82,10 @@ class Listener:
         except OSError:  # it left, or descriptors ran out: the next turn tries again
             return
         sock.setblocking(False)
-        tasks = self._ctx.worker.tasks
+        handshakes = self._ctx.worker.handshakes
         task = self._loop.create_task(_serve(self._ctx, sock, self._callback, self._error_handling))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        handshakes.add(task)
+        task.add_done_callback(handshakes.discard)
 
 
 def _take(reference: weakref.ref[Listener]) -> None:
@@ -94,7 +94,7 @@ def _take(reference: weakref.ref[Listener]) -> None:
         listener.accept()
 
 
-async def _serve(ctx: ApplicationContext, sock: socket.socket, callback: Any, error_handling: bool) -> None:  # noqa: FBT001
+async def _serve(ctx: ApplicationContext, sock: socket.socket, callback: Any, error_handling: bool) -> None:
     try:
         async with asyncio.timeout(ctx.connect_timeout):
             joined = await _handshake.server(ctx.worker, sock, error_handling=error_handling)
@@ -102,7 +102,11 @@ async def _serve(ctx: ApplicationContext, sock: socket.socket, callback: Any, er
         log.warning("a caller was turned away: %s", str(e) or f"no handshake within {ctx.connect_timeout} s")
         return
     ep = endpoint_of(ctx, joined)
-    del ctx, joined  # what the callback waits for must not keep them
+    # From here on, what the callback waits for holds it; if that is nothing that lasts, reset() may end it.
+    task = asyncio.current_task()
+    assert task is not None
+    ctx.worker.handshakes.discard(task)
+    del ctx, joined, task
     outcome = callback(ep)
     del ep
     if inspect.isawaitable(outcome):

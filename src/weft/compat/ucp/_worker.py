@@ -48,7 +48,8 @@ class Worker:
         self.id = secrets.randbits(64)
         self.wires: dict[int, Wire] = {}
         self.connections: WeakValueDictionary[int, Connection] = WeakValueDictionary()
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.reading: set[Connection] = set()  # whom nobody else may hold: a task that waits, and what it waits for
+        self.handshakes: set[asyncio.Task[None]] = set()
         self.allocators: dict[str, Callable[[int], Any]] = {"host": bytearray}
         self.early: dict[int, deque[memoryview]] = {}
         self._door: socket.socket | None = None
@@ -99,10 +100,11 @@ class Worker:
             self._incoming = self.native.am_recv(AM_ID)
             self._told = False
             if len(header) == HEAD.size:
-                self._route(*HEAD.unpack(header), data)
+                self._route(HEAD.unpack(header), data)
         self._listen()
 
-    def _route(self, key: int, kind: int, count: int, data: memoryview) -> None:
+    def _route(self, head: tuple[int, int, int], data: memoryview) -> None:
+        key, kind, count = head
         connection = self.connections.get(key)
         if connection is not None:
             connection.take(kind, count, data)
@@ -133,7 +135,7 @@ class Worker:
         """End everything."""
         for connection in list(self.connections.values()):
             connection.close()
-        for task in self.tasks:
+        for task in self.handshakes:
             if not task.get_loop().is_closed():
                 task.cancel()
         for wire in list(self.wires.values()):
@@ -202,7 +204,7 @@ class Wire:
 
     def look(self) -> None:
         """See whether the other worker is gone."""
-        if not self.lost and self._poll.poll(0):
+        if self._lifelines and self._poll.poll(0):
             self.lose()
 
     def lose(self) -> None:

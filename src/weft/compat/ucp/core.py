@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 import weft
+from weft import _load, _native
 from weft.compat.ucp import _describe, _handshake
 from weft.compat.ucp._address import UCXAddress
 from weft.compat.ucp._connection import Connection
@@ -83,6 +84,7 @@ class ApplicationContext:
             float(os.environ.get("UCXPY_CONNECT_TIMEOUT", 5)) if connect_timeout is None else connect_timeout
         )
         self.listeners: WeakSet[Listener] = WeakSet()
+        self.endpoints: WeakSet[Endpoint] = WeakSet()
         self._worker: Worker | None = None
         for name, (value, origin) in self.context.config.items():
             log.info("UCX_%s: %s (%s)", name, value, origin)
@@ -120,8 +122,8 @@ class ApplicationContext:
 
     def open_objects(self) -> list[object]:
         """List the endpoints and listeners that are not closed."""
-        connections = [] if self._worker is None else [c for c in self._worker.connections.values() if c.open]
-        return [*connections, *(listener for listener in self.listeners if not listener.closed())]
+        objects: list[Endpoint | Listener] = [*self.endpoints, *self.listeners]
+        return [o for o in objects if not o.closed()]
 
     def close(self) -> None:
         """Destroy the worker."""
@@ -138,8 +140,8 @@ def _get_ctx() -> ApplicationContext:
 
 def init(
     options: Mapping[str, str] | None = None,
-    env_takes_precedence: bool = False,  # noqa: FBT001, FBT002
-    blocking_progress_mode: bool | None = None,  # noqa: FBT001
+    env_takes_precedence: bool = False,
+    blocking_progress_mode: bool | None = None,
     connect_timeout: float | None = None,
 ) -> None:
     """Make the context with these settings; without this, the first use makes it.
@@ -193,7 +195,7 @@ def reset() -> None:
 def create_listener(
     callback_func: Callable[[Endpoint], Any],
     port: int | None = None,
-    endpoint_error_handling: bool = True,  # noqa: FBT001, FBT002
+    endpoint_error_handling: bool = True,
 ) -> Listener:
     """Listen, and call `callback_func`, a function or coroutine function, with each new endpoint.
 
@@ -220,7 +222,7 @@ def create_listener(
 async def create_endpoint(
     ip_address: str,
     port: int,
-    endpoint_error_handling: bool = True,  # noqa: FBT001, FBT002
+    endpoint_error_handling: bool = True,
 ) -> Endpoint:
     """Connect to a listener.
 
@@ -238,7 +240,11 @@ async def create_endpoint(
     sock.setblocking(False)
     try:
         async with asyncio.timeout(ctx.connect_timeout):
-            await asyncio.get_running_loop().sock_connect(sock, (ip_address, port))
+            try:
+                await asyncio.get_running_loop().sock_connect(sock, (ip_address, port))
+            except BaseException:
+                sock.close()
+                raise
             joined = await _handshake.client(worker, sock, error_handling=endpoint_error_handling)
     except weft.Error as e:
         raise translated(e, what) from None
@@ -246,15 +252,12 @@ async def create_endpoint(
         raise TimeoutError(f"{what}: no answer within {ctx.connect_timeout} s") from None
     except OSError as e:
         raise translated(weft.UnreachableError(str(e)), what) from None
-    finally:
-        if "joined" not in locals():
-            sock.close()
     return endpoint_of(ctx, joined)
 
 
 async def create_endpoint_from_worker_address(
     address: UCXAddress,
-    endpoint_error_handling: bool = True,  # noqa: FBT001, FBT002
+    endpoint_error_handling: bool = True,
 ) -> Endpoint:
     """Make an endpoint to the worker with this address. It has no tags of its own: give ``force_tag=True``.
 
@@ -331,12 +334,14 @@ def get_ucx_address_from_buffer(buffer: Any) -> UCXAddress:
 
 def get_ucp_worker() -> int:
     """Refuse: weft does not give its handles away."""
-    raise NotImplementedError("get_ucp_worker: weft does not give the ucp_worker_h away; use weft's own operations")
+    raise weft.UnsupportedError("get_ucp_worker: weft does not give the ucp_worker_h away; use the ucp functions")
 
 
 def get_ucx_version() -> tuple[int, int, int]:
-    """Return UCX's version. Makes no context."""
-    return weft.ucx_library().version
+    """Return UCX's version. Makes no context, and a child forked after it may still use this."""
+    # weft.ucx_library() would bind the native core to it, which marks children as forked from a user of UCX.
+    library: _load.Library = _native.keep_sighup(_load.load)
+    return library.version
 
 
 def get_config() -> dict[str, str]:
@@ -372,4 +377,4 @@ async def flush() -> None:
 
 
 def fence() -> None:
-    """Order operations before against those after. There is nothing to do: it concerns only RMA, which ``ucp`` lacks."""
+    """Order remote memory accesses before against those after. ``ucp`` has none, so there is nothing to do."""

@@ -45,15 +45,15 @@ class UCXUnreachable(UCXBaseException):
 
 
 # ucx-py raises UCXError in these two cases, and has a better class that it does not use.
-class _TooLong(UCXMsgTruncated, UCXError):
+class _TooLongError(UCXMsgTruncated, UCXError):
     pass
 
 
-class _NobodyThere(UCXUnreachable, UCXError):
+class _NobodyThereError(UCXUnreachable, UCXError):
     pass
 
 
-def translated(error: errors.Error, what: str) -> Exception:
+def translated(error: errors.Error, what: object) -> Exception:
     """Return the exception that ucx-py would raise where weft raised `error`."""
     message = f"<{what}>: {error}"
     match error:
@@ -62,9 +62,9 @@ def translated(error: errors.Error, what: str) -> Exception:
         case errors.ClosedError():
             return UCXCloseError(message)
         case errors.TruncatedError():
-            return _TooLong(message)
+            return _TooLongError(message)
         case errors.UnreachableError():
-            return _NobodyThere(f"<{what}>: Destination is unreachable: {error}")
+            return _NobodyThereError(f"<{what}>: Destination is unreachable: {error}")
         case errors.NotContiguousError() | errors.ReadOnlyError():
             return ValueError(message)
         case _:

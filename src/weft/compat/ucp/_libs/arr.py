@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
 from typing import Any
 
 __all__ = ["Array", "asarray"]
+
+_FULL_RO = 0x11C  # PyBUF_FULL_RO: any layout
 
 
 class Array:
@@ -19,16 +22,17 @@ class Array:
         Kept as :attr:`obj`.
     """
 
-    __slots__ = ("cuda", "itemsize", "obj", "readonly", "shape", "strides")
+    __slots__ = ("cuda", "data", "itemsize", "obj", "readonly", "shape", "strides")
 
     def __init__(self, obj: Any) -> None:
         interface = getattr(obj, "__cuda_array_interface__", None)
         self.cuda = interface is not None
         if interface is None:
             view = memoryview(obj)
+            self.data: Any = view
             if view.suboffsets:
                 raise NotImplementedError("Array: a buffer with suboffsets lies in several pieces")
-            self.obj = view.obj
+            self.obj: Any = view.obj
             self.readonly = view.readonly
             self.itemsize = view.itemsize
             self.shape = view.shape or ()
@@ -36,7 +40,7 @@ class Array:
             return
         if interface.get("mask") is not None:
             raise NotImplementedError("Array: masked device arrays")
-        self.obj = obj
+        self.obj = self.data = obj  # what to send: of the host, obj is what the view looks into
         self.readonly = bool(interface["data"][1])
         size = re.search(r"\d+$", interface["typestr"] or "")
         if size is None:
@@ -47,6 +51,17 @@ class Array:
 
     def _packed(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(self.itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+    @property
+    def ptr(self) -> int:
+        """Where the first item lies."""
+        if self.cuda:
+            return int(self.obj.__cuda_array_interface__["data"][0])
+        buffer = (ctypes.c_void_p * 32)()  # a Py_buffer begins with the address
+        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(self.data), buffer, _FULL_RO)
+        address = buffer[0]
+        ctypes.pythonapi.PyBuffer_Release(buffer)
+        return address or 0
 
     @property
     def ndim(self) -> int:

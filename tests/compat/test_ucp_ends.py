@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How the drop-in's connections end, and who is told."""
+
+import asyncio
+import gc
+import logging
+
+import pytest
+
+from tests.compat.pairs import pair
+from weft.compat import ucp
+from weft.compat.ucp.exceptions import (
+    UCXCanceled,
+    UCXCloseError,
+    UCXConnectionReset,
+    UCXError,
+    UCXUnreachable,
+)
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def test_close_lets_the_peer_receive_what_was_sent():
+    async def run():
+        async with pair() as (here, there):
+            await here.send(b"1")
+            await here.am_send(b"2")
+            await here.close()
+            assert here.closed()
+            await until(lambda: there._close_after_n_recv == 2)
+            assert not there.closed()
+            received = bytearray(1)
+            await there.recv(received)
+            assert received == b"1"
+            assert await there.am_recv() == b"2"
+            assert there.closed()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("api", ["tag", "am"])
+@pytest.mark.parametrize("who", ["this side", "the other"])
+def test_close_cancels_what_waits(api, who):
+    async def run():
+        async with pair() as (here, there):
+            waiting = asyncio.create_task(here.recv(bytearray(1)) if api == "tag" else here.am_recv())
+            await asyncio.sleep(0)
+            await (here if who == "this side" else there).close()
+            with pytest.raises(UCXCanceled, match=r"Recv #000"):
+                await waiting
+            assert here.closed()
+
+    asyncio.run(run())
+
+
+def test_a_task_that_is_cancelled_stays_cancelled():
+    async def run():
+        async with pair() as (here, _):
+            waiting = asyncio.create_task(here.recv(bytearray(1)))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("api", ["tag", "am"])
+def test_what_arrived_before_an_abort_can_be_received(api):
+    async def run():
+        async with pair() as (here, there):
+            await (here.send(b"1") if api == "tag" else here.am_send(b"1"))
+            here.abort()
+            await until(there.closed)
+            received = bytearray(1)
+            if api == "tag":
+                await there.recv(received)
+            else:
+                assert there._ep.am_probe() is True
+                received = await there.am_recv()
+            assert received == b"1"
+            with pytest.raises(UCXConnectionReset):
+                await (there.recv(received) if api == "tag" else there.am_recv())
+            with pytest.raises(UCXConnectionReset):
+                await there.send(b"2")
+
+    asyncio.run(run())
+
+
+def test_a_closed_endpoint_says_so():
+    async def run():
+        async with pair() as (here, _):
+            await here.close()
+            await here.close()
+            for transfer in (here.send(b"1"), here.am_send(b"1"), here.recv(bytearray(1)), here.am_recv()):
+                with pytest.raises(UCXCloseError):
+                    await transfer
+
+    asyncio.run(run())
+
+
+def test_a_deleted_endpoint_is_aborted():
+    async def run():
+        accepted = asyncio.get_running_loop().create_future()
+        listener = ucp.create_listener(accepted.set_result)
+        here = await ucp.create_endpoint("127.0.0.1", listener.port)
+        there = await accepted
+        assert not there.closed()
+        del here
+        gc.collect()
+        await until(there.closed)
+        there.abort()
+        del listener
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("who", ["this side", "the other", "deleted"])
+def test_the_close_callback_is_called_once(who):
+    calls = []
+
+    async def run():
+        async with pair() as (here, there):
+            here.set_close_callback(lambda: calls.append(1))
+            if who == "deleted":
+                here.abort()
+            else:
+                await (here if who == "this side" else there).close()
+                await until(here.closed)
+
+    asyncio.run(run())
+    assert calls == [1]
+
+
+def test_close_after_n_recv():
+    async def run():
+        async with pair() as (here, there):
+            for _ in range(3):
+                await here.send(b"x")
+            received = bytearray(1)
+            await there.recv(received)
+            there.close_after_n_recv(2)
+            with pytest.raises(UCXError, match="has already been set to: 3"):
+                there.close_after_n_recv(1)
+            await there.recv(received)
+            assert not there.closed()
+            await there.recv(received)
+            assert there.closed()
+
+    asyncio.run(run())
+
+
+def test_close_after_fewer_than_were_received_is_refused():
+    async def run():
+        async with pair() as (here, there):
+            await here.am_send(b"x")
+            await there.am_recv()
+            with pytest.raises(UCXError, match="cannot be less than current recv_count"):
+                there.close_after_n_recv(0, count_from_ep_creation=True)
+            there.close_after_n_recv(1, count_from_ep_creation=True)
+            assert there.closed()
+
+    asyncio.run(run())
+
+
+PEER = """
+import asyncio, sys
+from weft.compat import ucp
+
+async def main():
+    ucp.init({"TLS": "posix,self"})
+    ep = await ucp.create_endpoint("127.0.0.1", int(sys.argv[1]))
+    await ep.send(b"1")
+    print("sent", flush=True)
+    await ep.recv(bytearray(1))
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_peer_is_noticed_by_who_waits(spawn):
+    async def run():
+        accepted = asyncio.get_running_loop().create_future()
+        listener = ucp.create_listener(accepted.set_result)
+        child = spawn(PEER, str(listener.port))
+        there = await accepted
+        received = bytearray(1)
+        await there.recv(received)
+        waiting = [asyncio.create_task(t) for t in (there.recv(received), there.am_recv())]
+        await asyncio.sleep(0)
+        child.kill(reap=False)
+        for task in waiting:
+            with pytest.raises(UCXCanceled):
+                await task
+        assert there.closed()
+        with pytest.raises(UCXConnectionReset):
+            await there.send(b"2")
+        assert not ucp.core._ctx.worker.wires
+        there.abort()
+        listener.close()
+
+    asyncio.run(run())
+
+
+def test_a_killed_peer_is_noticed_by_the_next_send(spawn):
+    async def run():
+        accepted = asyncio.get_running_loop().create_future()
+        listener = ucp.create_listener(accepted.set_result)
+        child = spawn(PEER, str(listener.port))
+        there = await accepted
+        child.kill()
+        with pytest.raises(UCXConnectionReset):  # the loop had no turn to look at the socket
+            await there.send(b"2")
+        there.abort()
+        listener.close()
+
+    asyncio.run(run())
+
+
+def test_without_error_handling_an_endpoint_keeps_up_appearances(spawn, caplog):
+    async def run():
+        accepted = asyncio.get_running_loop().create_future()
+        listener = ucp.create_listener(accepted.set_result, endpoint_error_handling=False)
+        child = spawn(PEER, str(listener.port))
+        there = await accepted
+        child.kill()
+        assert there._ep.is_alive()
+        assert not there.closed()
+        with caplog.at_level(logging.WARNING):
+            await there.close()
+        assert "Send shutdown" in caplog.text
+        listener.close()
+
+    asyncio.run(run())
+
+
+def test_connections_come_and_go_on_one_wire(spawn, fds):
+    code = """
+import asyncio, sys
+from weft.compat import ucp
+
+async def main():
+    ucp.init({"TLS": "posix,self"})
+    port = int(sys.argv[1])
+    for _ in range(20):
+        ep = await ucp.create_endpoint("127.0.0.1", port)
+        await ep.send(b"x")
+        await ep.close()
+    print(len(ucp.core._ctx.worker.wires), flush=True)
+    sys.stdin.readline()
+
+asyncio.run(main())
+"""
+
+    async def run():
+        count = 0
+
+        async def serve(ep):
+            nonlocal count
+            await ep.recv(bytearray(1))
+            count += 1
+
+        listener = ucp.create_listener(serve)
+        child = spawn(code, str(listener.port))
+        await until(lambda: count == 1)
+        before = fds()
+        await until(lambda: count == 20)
+        assert len(ucp.core._ctx.worker.wires) == 1
+        assert fds() <= before + 1  # a socket that was just taken
+        assert child.line() == "1"
+        child.say()
+        assert child.wait() == 0
+        await until(lambda: not ucp.core._ctx.worker.wires)
+        listener.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_listens():
+    async def run():
+        listener = ucp.create_listener(print)
+        port = listener.port
+        listener.close()
+        assert listener.closed()
+        with pytest.raises(UCXUnreachable, match="Destination is unreachable"):
+            await ucp.create_endpoint("127.0.0.1", port)
+
+    asyncio.run(run())
+
+
+def test_strangers_are_turned_away(caplog):
+    async def run():
+        listener = ucp.create_listener(lambda _: pytest.fail("a stranger became an endpoint"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(b"?" * 37)  # as long as the head of a hello
+        assert await reader.read() == b""
+        writer.close()
+        listener.close()
+
+    with caplog.at_level(logging.WARNING, "ucx"):
+        asyncio.run(run())
+    assert "turned away" in caplog.text
+
+
+def test_a_silent_listener_is_given_up():
+    async def run():
+        async with await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", 0) as server:
+            with pytest.raises(TimeoutError, match="no answer within"):
+                await ucp.create_endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
+
+    ucp.reset()
+    ucp.init({"TLS": "posix,self"}, connect_timeout=0.02)
+    asyncio.run(run())
