@@ -6,8 +6,8 @@ import asyncio
 
 import numpy as np
 import pytest
-
 from tests.compat.pairs import pair
+
 from weft.compat import ucp
 from weft.compat.ucp._libs.arr import Array
 from weft.compat.ucp.exceptions import UCXError, UCXMsgTruncated
@@ -183,9 +183,9 @@ def test_an_array_of_a_slice_is_the_slice():
 def test_buffers_that_cannot_be_used_are_refused():
     async def run():
         async with pair() as (here, there):
-            with pytest.raises(ValueError, match="side by side|contiguous"):
+            with pytest.raises(ValueError, match=r"side by side|contiguous"):
                 await here.send(np.zeros((4, 4))[:, ::2])
-            with pytest.raises(ValueError, match="read-only|written"):
+            with pytest.raises(ValueError, match=r"read-only|written"):
                 await there.recv(b"constant")
 
     asyncio.run(run())
