@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Move data between Python processes over the best wire they share.
 
-A map of the house; imports go one way, ``native <- core <- topo <- dask, bench <- cli``:
+A map of the house; imports go one way, ``native <- core <- topo <- dask, bench, compat <- cli``:
 
 - ``_native``: UCP itself (context, worker, endpoint, request, memory, listener, connection, receive pool).
 - ``_load``: which libucp. ``config``: which settings. ``errors``: every exception.
 - ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``drive`` (over a socket) and
   ``links`` (the workers of a loop or thread).
 - ``memory``: arrays that can be lent.
-- ``topo``: what the machine consists of, and where to put workers.
+- ``topo``: what the machine consists of, and where to put workers. ``shm``: what killed processes left behind.
+- ``compat``: other libraries' interfaces, so that their programs run over weft.
 - ``dask``: the ``ucx://`` comm. ``bench``: measurements and the demo. ``cli``: the command.
 
 Importing this package loads no UCX, starts nothing and sets no environment variable; the first ``Context`` does

@@ -315,3 +315,17 @@ def test_a_silent_listener_is_given_up():
     ucp.reset()
     ucp.init({"TLS": "posix,self"}, connect_timeout=0.02)
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("who", ["this side", "the other"])
+def test_a_send_that_nobody_receives_ends_with_the_connection(who):
+    async def run():
+        async with pair() as (here, there):
+            sending = asyncio.create_task(here.send(bytearray(1 << 23)))
+            await asyncio.sleep(0)
+            assert not sending.done()
+            (here if who == "this side" else there).abort()
+            with pytest.raises(UCXCanceled if who == "this side" else UCXConnectionReset):
+                await sending
+
+    asyncio.run(run())

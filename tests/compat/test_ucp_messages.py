@@ -169,6 +169,22 @@ def test_a_cancelled_am_recv_takes_no_message():
     asyncio.run(run())
 
 
+def test_a_message_that_came_as_its_reader_was_cancelled_is_for_the_next():
+    async def run():
+        async with pair() as (here, there):
+            task = asyncio.create_task(there.am_recv())
+            await asyncio.sleep(0)
+            await here.am_send(b"abc")
+            ucp.progress()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with asyncio.timeout(5):
+                assert await there.am_recv() == b"abc"
+
+    asyncio.run(run())
+
+
 def test_an_array_of_a_slice_is_the_slice():
     async def run():
         async with pair() as (here, there):

@@ -131,6 +131,10 @@ class Connection:
                 return await reader
             except UCXCanceled:
                 raise UCXCanceled(f"<{what}>: the endpoint was closed while am_recv waited") from None
+            except asyncio.CancelledError:
+                if not reader.cancelled() and reader.done() and reader.exception() is None:
+                    self._inbox.appendleft(reader.result())  # it came in the same turn: for the next one
+                raise
             finally:
                 with contextlib.suppress(ValueError):
                     self._readers.remove(reader)
