@@ -98,7 +98,7 @@ def run(folder: Path, only: str, *, verbose: bool) -> Path:
 
 def first_line(element: ET.Element) -> str:
     message = element.get("message", "")
-    if message == "collection skipped" and (found := re.search(r"Skipped: ([^'\"]+)", element.text or "")):
+    if message == "collection skipped" and (found := re.search(r"Skipped: (.*?)\W*$", element.text or "")):
         message = found[1]
     return re.sub(r"\s+", " ", message.split("\n")[0])[:120]
 
