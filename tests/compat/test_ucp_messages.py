@@ -69,10 +69,11 @@ def test_tags_choose_among_messages(tag):
     asyncio.run(run())
 
 
-def test_a_forced_tag_is_for_the_whole_worker():
+@pytest.mark.parametrize("tag", [77, np.int64(77)])
+def test_a_forced_tag_is_for_the_whole_worker(tag):
     async def run():
         async with pair() as (here, _):
-            await here.send(b"x", tag=77, force_tag=True)
+            await here.send(b"x", tag=tag, force_tag=True)
             received = bytearray(1)
             await ucp.recv(received, tag=77)
             assert received == b"x"

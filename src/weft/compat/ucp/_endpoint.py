@@ -7,6 +7,7 @@ import array
 import asyncio
 import contextlib
 import logging
+import operator
 import weakref
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -142,8 +143,9 @@ class Endpoint:
         return ep
 
     def _tag(self, tag: Hashable, force_tag: bool, mine: str) -> int:
-        if force_tag and isinstance(tag, int):
-            return tag
+        if force_tag and tag is not None:
+            number: Any = tag
+            return operator.index(number)
         if self._tags is None:
             raise ValueError("an endpoint made from a worker's address has no tags: give tag=<int> and force_tag=True")
         if tag is None:
