@@ -3,7 +3,12 @@
 
 import ast
 import re
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,3 +28,17 @@ def test_every_fault_names_tests_that_exist_or_says_that_there_is_none():
         assert named or "**no**" in proof, row
         for path, name in named:
             assert name in functions_of(path), f"{path}::{name}"
+
+
+def blocks_of(page):
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(("page", "at_least"), [("README.md", 3), ("docs/tutorial.md", 8)])
+def test_every_block_of_python_runs(page, at_least, tmp_path):
+    blocks = blocks_of(page)
+    assert len(blocks) >= at_least
+    # The guard is for the cluster's workers, which import the program that they are started from.
+    program = tmp_path / "blocks.py"
+    program.write_text('if __name__ == "__main__":\n' + textwrap.indent("\n".join(blocks), "    "))
+    subprocess.run([sys.executable, program], check=True, timeout=120)

@@ -2,6 +2,11 @@
 """UCP's own listener and connector."""
 
 import gc
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
@@ -148,3 +153,41 @@ def test_ipv6_is_refused(sides):
     for operation in (server.listen_sockaddr, client.connect_sockaddr):
         with pytest.raises(weft.UnsupportedError, match="IPv4 only"):
             operation("[::1]:0")
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory):
+    """A program in C that speaks UCX and knows nothing of weft."""
+    library = Path(weft.ucx_library().path)
+    include = library.parents[1] / "include"
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("g++")
+    if not (include / "ucp/api/ucp.h").exists() or not compiler:
+        pytest.skip("UCX's headers or a C compiler are missing")
+    program = tmp_path_factory.mktemp("echo") / "echo"
+    libraries = [library, next(library.parent.glob("libucs.so*"))]
+    flags = [f"-I{include}", f"-Wl,-rpath,{library.parent}", "-Wl,--allow-shlib-undefined"]
+    subprocess.run(
+        [compiler, "-x", "c", Path(__file__).with_name("echo.c"), "-x", "none", "-o", program, *flags, *libraries],
+        check=True,
+    )
+    return program
+
+
+def test_a_program_that_knows_only_ucx(sides, echo):
+    server, _, listener = sides
+    host, port = listener.address.split(":")
+    environment = {**os.environ, "UCX_TLS": "tcp"}
+    with subprocess.Popen([echo, host, port, "from C"], stdout=subprocess.PIPE, text=True, env=environment) as other:
+        try:
+            back = listener.accept().wait(20)
+            buffer = bytearray(100)
+            nbytes, _ = server.tag_recv(buffer, 1).wait(20)
+            assert buffer[:nbytes] == b"from C"
+            back.tag_send(b"from Python", 2).wait(20)
+            until = time.monotonic() + 20
+            while other.poll() is None and time.monotonic() < until:
+                server.progress()  # its goodbye wants an answer
+            assert other.stdout.read() == "from Python\n"
+            assert other.returncode == 0
+        finally:
+            other.kill()
