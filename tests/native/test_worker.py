@@ -126,12 +126,14 @@ def test_a_forked_child_is_refused_and_harms_nothing(worker, endpoint):
 
 
 def test_config_says_what_differs_and_who_set_it(monkeypatch):
+    names = ("MM_ERROR_HANDLING", "TLS", "TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE")
+    own = dict(zip(names, (("y", "weft"), ("^sysv,cma", "weft"), ("256k", "weft"), ("256k", "weft")), strict=True))
     context = weft.Context({"UCX_TLS": "posix,self"})
-    assert context.config == {"TLS": ("posix,self", "argument"), "MM_ERROR_HANDLING": ("y", "weft")}
+    assert context.config == own | {"TLS": ("posix,self", "argument")}
     context.close()
     monkeypatch.setenv("UCX_TLS", "posix,self")
     context = weft.Context()
-    assert context.config == {"MM_ERROR_HANDLING": ("y", "weft")}
+    assert context.config == {name: entry for name, entry in own.items() if name != "TLS"}
     context.close()
 
 

@@ -58,8 +58,7 @@ def _ping_block(line: Line, measure: str, window: int, stamps: array.array[int])
                 ep.tag_send(out, TAG).wait()
                 w.tag_recv(into, TAG).wait()
         elif measure == "bandwidth":
-            for request in [ep.tag_send(out, TAG) for _ in range(window)]:
-                request.wait()
+            ep.tag_send_many([out] * window, TAG).wait()
             w.tag_recv(ack, ACK).wait()
         else:
             into = _both_block(line, window)
@@ -77,8 +76,7 @@ def _pong_block(line: Line, measure: str, window: int, count: int) -> Any:
                 ep.tag_send(out, TAG).wait()
         elif measure == "bandwidth":
             taken = list(places(window))
-            for request in [w.tag_recv(into, TAG) for into in taken]:
-                request.wait()
+            w.tag_recv_many(taken, TAG).wait()
             ep.tag_send(ack, ACK).wait()
             into = taken[-1]
         else:
@@ -89,9 +87,7 @@ def _pong_block(line: Line, measure: str, window: int, count: int) -> Any:
 def _both_block(line: Line, window: int) -> Any:
     ep, w, out, places, _ = line
     taken = list(places(window))
-    requests = [w.tag_recv(into, TAG) for into in taken]
-    requests += [ep.tag_send(out, TAG) for _ in range(window)]
-    for request in requests:
+    for request in (w.tag_recv_many(taken, TAG), ep.tag_send_many([out] * window, TAG)):
         request.wait()
     return taken[-1]
 
@@ -105,8 +101,7 @@ async def _ping_await(line: Line, measure: str, window: int, stamps: array.array
                 await ep.tag_send(out, TAG)
                 await w.tag_recv(into, TAG)
         elif measure == "bandwidth":
-            for request in [ep.tag_send(out, TAG) for _ in range(window)]:
-                await request
+            await ep.tag_send_many([out] * window, TAG)
             await w.tag_recv(ack, ACK)
         else:
             into = await _both_await(line, window)
@@ -124,8 +119,7 @@ async def _pong_await(line: Line, measure: str, window: int, count: int) -> Any:
                 await ep.tag_send(out, TAG)
         elif measure == "bandwidth":
             taken = list(places(window))
-            for request in [w.tag_recv(into, TAG) for into in taken]:
-                await request
+            await w.tag_recv_many(taken, TAG)
             await ep.tag_send(ack, ACK)
             into = taken[-1]
         else:
@@ -136,9 +130,7 @@ async def _pong_await(line: Line, measure: str, window: int, count: int) -> Any:
 async def _both_await(line: Line, window: int) -> Any:
     ep, w, out, places, _ = line
     taken = list(places(window))
-    requests = [w.tag_recv(into, TAG) for into in taken]
-    requests += [ep.tag_send(out, TAG) for _ in range(window)]
-    for request in requests:
+    for request in (w.tag_recv_many(taken, TAG), ep.tag_send_many([out] * window, TAG)):
         await request
     return taken[-1]
 

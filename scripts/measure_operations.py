@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Time UCP's operations through weft next to ``ucx_perftest``, in turns, two pinned processes, one way.
+
+python scripts/measure_operations.py [--rounds 5] [--json FILE]
+
+Tags and active messages go back and forth (half of a round trip); put and get go one way and are flushed at the end of
+every round; a rate is of windows of 256 messages with one request each. ``ucx_perftest`` runs the same test over
+the same transport, between the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import weft
+
+MIB = 1 << 20
+WINDOW = 256
+
+
+class Row(NamedTuple):
+    """What is measured: of weft by name, over which transport, and ``ucx_perftest``'s arguments for the same."""
+
+    loop: str
+    tls: str
+    nbytes: int
+    count: int
+    perftest: str
+
+
+ROWS = {
+    "tag 1 MiB": Row("tag", "posix", MIB, 2000, "tag_lat"),
+    "active message 1 MiB": Row("active", "posix", MIB, 2000, "ucp_am_lat"),
+    "active message 1 MiB in 16 parts": Row("gather", "posix", MIB, 2000, ""),
+    "put 1 MiB": Row("put", "posix", MIB, 4000, "ucp_put_bw"),
+    "get 1 MiB": Row("get", "posix", MIB, 4000, "ucp_get"),
+    "tag 1 MiB over tcp": Row("tag", "tcp", MIB, 500, "tag_lat"),
+    "tag 8 B, windows of 256": Row("rate", "posix", 8, 2000, "tag_bw"),
+}
+
+
+class Side:
+    """One of the two processes: a worker for a row, joined to the other's."""
+
+    def __init__(self, pipe: Connection, row: Row, core: int) -> None:
+        os.sched_setaffinity(0, {core})
+        self.row = row
+        self.context = weft.Context({"TLS": row.tls}, features=["rma"] if row.loop in ("put", "get") else ())
+        self.worker = weft.Worker(self.context)
+        self.memory = self.context.mem_alloc(row.nbytes) if row.loop in ("put", "get") else None
+        key = self.memory.rkey_pack() if self.memory else None
+        pipe.send((self.worker.address, key))
+        address, key = pipe.recv()
+        self.endpoint = self.worker.connect(address)
+        self.out, self.into = bytearray(row.nbytes), bytearray(row.nbytes)
+        for i in range(0, row.nbytes, 4096):
+            self.out[i] = self.into[i] = 1
+        if key:
+            # Each waits for the other to have its lane up: a first message both ways.
+            self.exchange(True)
+            self.rkey = self.endpoint.rkey_unpack(key)
+
+    def exchange(self, first: bool) -> None:
+        """One round trip of one byte."""
+        for sends in (first, not first):
+            if sends:
+                self.endpoint.tag_send(b"x", 9).wait(30)
+            else:
+                self.worker.tag_recv(bytearray(1), 9).wait(30)
+
+    def run(self, first: bool) -> float:
+        """Do the row's loop; return seconds for each message, of the one who begins."""
+        begin = time.perf_counter()
+        for _ in range(self.row.count):
+            getattr(self, self.row.loop)(first)
+        if self.row.loop in ("put", "get"):
+            self.endpoint.flush().wait(30)
+        elapsed = time.perf_counter() - begin
+        per_turn = {"rate": WINDOW, "put": 1, "get": 1}.get(self.row.loop, 2)
+        return elapsed / self.row.count / per_turn
+
+    def tag(self, first: bool) -> None:
+        for sends in (first, not first):
+            if sends:
+                self.endpoint.tag_send(self.out, 1).wait()
+            else:
+                self.worker.tag_recv(self.into, 1).wait()
+
+    def active(self, first: bool, data: Any = None) -> None:
+        for sends in (first, not first):
+            if sends:
+                self.endpoint.am_send(1, b"", self.out if data is None else data).wait()
+            else:
+                self.worker.am_recv(1).wait()
+
+    def gather(self, first: bool) -> None:
+        view, part = memoryview(self.out), self.row.nbytes // 16
+        self.active(first, [view[i : i + part] for i in range(0, self.row.nbytes, part)])
+
+    def put(self, first: bool) -> None:
+        if first:
+            self.endpoint.put(self.out, self.rkey).wait()
+
+    def get(self, first: bool) -> None:
+        if first:
+            self.endpoint.get(self.into, self.rkey).wait()
+
+    def rate(self, first: bool) -> None:
+        if first:
+            self.endpoint.tag_send_many([self.out] * WINDOW, 1).wait()
+            self.worker.tag_recv(bytearray(1), 2).wait()
+        else:
+            self.worker.tag_recv_many([self.into] * WINDOW, 1).wait()
+            self.endpoint.tag_send(b"x", 2).wait()
+
+
+def answer(pipe: Connection, row: Row, core: int) -> None:
+    """Be the other side."""
+    side = Side(pipe, row, core)
+    if side.memory:
+        side.exchange(False)
+    for _ in range(2):
+        side.run(False)
+        if side.memory:  # the other one's puts and gets are over when it says so
+            side.worker.tag_recv(bytearray(1), 9).wait(60)
+    pipe.recv()
+    side.worker.close()
+
+
+def weft_seconds(row: Row, cores: list[int]) -> float:
+    """Measure one round in a fresh pair of processes, after one to warm up."""
+    ours, theirs = multiprocessing.Pipe()
+    other = multiprocessing.get_context("spawn").Process(target=answer, args=(theirs, row, cores[1]))
+    other.start()
+    side = Side(ours, row, cores[0])
+    if side.memory:
+        side.exchange(True)
+    for _ in range(2):
+        seconds = side.run(True)
+        if side.memory:
+            side.endpoint.tag_send(b"x", 9).wait(30)
+    ours.send(None)
+    other.join(30)
+    side.worker.close()
+    return seconds
+
+
+def perftest_seconds(row: Row, cores: list[int]) -> float:
+    """Run the same test of ``ucx_perftest``; it prints microseconds, and messages per second for a rate."""
+    library = Path(weft.ucx_library().path)
+    tool = library.parents[1] / "bin" / "ucx_perftest"
+    environment = os.environ | {"LD_LIBRARY_PATH": str(library.parent), "UCX_TLS": row.tls}
+    count = row.count * (WINDOW if row.loop == "rate" else 1)
+    command = [str(tool), "-t", row.perftest, "-s", str(row.nbytes), "-n", str(count), "-p", "13399"]
+    if row.loop == "rate":
+        command += ["-O", str(WINDOW)]
+    server = subprocess.Popen([*command, "-c", str(cores[1])], env=environment, stdout=subprocess.DEVNULL)
+    try:
+        time.sleep(1)  # it tells nobody when it listens
+        printed = subprocess.run(
+            [*command, "127.0.0.1", "-c", str(cores[0]), "-f", "-v"],
+            env=environment, capture_output=True, text=True, timeout=120, check=True,
+        ).stdout  # fmt: skip
+    finally:
+        server.kill()
+        server.wait()
+    lines = [line.split(",") for line in printed.splitlines() if "," in line]
+    heads, figures = lines[-2], lines[-1]
+    at = next(i for i, head in enumerate(heads) if re.search("overall.*lat|average_lat", head))
+    return float(figures[at]) * 1e-6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    args = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    taken: dict[str, dict[str, list[float]]] = {}
+    measures: dict[str, Callable[[Row, list[int]], float]] = {"weft": weft_seconds, "ucx_perftest": perftest_seconds}
+    for _ in range(args.rounds):
+        for name, row in ROWS.items():
+            for library, measure in measures.items():
+                if args.only not in name or (library == "ucx_perftest" and not row.perftest):
+                    continue
+                taken.setdefault(name, {}).setdefault(library, []).append(measure(row, cores))
+                os.sched_setaffinity(0, set(cores))
+    for name, libraries in taken.items():
+        for library, seconds in libraries.items():
+            low, middle, high = (s * 1e6 for s in (min(seconds), statistics.median(seconds), max(seconds)))
+            each = f"{name:34} {library:13} {middle:9.3f} us ({low:.3f}-{high:.3f})"
+            rate = ROWS[name].nbytes / middle * 1e6 / 1e9
+            print(f"{each} {rate:7.2f} GB/s {1 / middle:8.3f} million/s")
+    if args.json:
+        args.json.write_text(json.dumps(taken, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
