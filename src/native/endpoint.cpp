@@ -159,6 +159,13 @@ nb::class_<Endpoint> define_endpoint(nb::module_ &m) {
             },
             nb::sig("def transports(self) -> list[str]"),
             "The lanes in use, as ``transport/device``. Source: ``ucp_ep_query``.")
+        .def_prop_ro(
+            "handle",
+            [](Endpoint &e) {
+                if (!e.handle) raise("ClosedError", "handle: the endpoint is closed", "handle");
+                return reinterpret_cast<uintptr_t>(e.handle);
+            },
+            "The address of the ``ucp_ep_h``, for libraries that call UCX themselves; the endpoint keeps owning it.")
         .def_prop_ro("closed", [](Endpoint &e) { return !e.handle; });
     return cls;
 }

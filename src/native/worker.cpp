@@ -215,6 +215,14 @@ which one was awaited.)");
                 w.close();
             },
             "Close every endpoint and connection, end every request, destroy the worker. Idempotent.")
+        .def_prop_ro(
+            "handle",
+            [](Worker &w) {
+                w.check_owner("handle");
+                w.check_own("handle");
+                return reinterpret_cast<uintptr_t>(w.own->handle);
+            },
+            "The address of the ``ucp_worker_h``, for libraries that call UCX themselves; the worker keeps owning it.")
         .def_prop_ro("closed", &Worker::closed);
     define_waiting(cls);
     return cls;

@@ -267,6 +267,12 @@ class Worker:
         """
 
     @property
+    def handle(self) -> int:
+        """
+        The address of the ``ucp_worker_h``, for libraries that call UCX themselves; the worker keeps owning it.
+        """
+
+    @property
     def closed(self) -> bool: ...
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -475,6 +481,12 @@ class Endpoint:
     @property
     def transports(self) -> list[str]:
         """The lanes in use, as ``transport/device``. Source: ``ucp_ep_query``."""
+
+    @property
+    def handle(self) -> int:
+        """
+        The address of the ``ucp_ep_h``, for libraries that call UCX themselves; the endpoint keeps owning it.
+        """
 
     @property
     def closed(self) -> bool: ...

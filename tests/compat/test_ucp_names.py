@@ -116,16 +116,14 @@ def test_an_endpoint_describes_itself():
     asyncio.run(run())
 
 
-def test_handles_are_not_given_away():
-    with pytest.raises(weft.UnsupportedError):
-        ucp.get_ucp_worker()
-
+def test_handles_are_addresses_of_what_ucx_has():
     async def run():
         async with pair() as (here, _):
-            with pytest.raises(weft.UnsupportedError):
+            assert here.get_ucp_worker() == ucp.get_ucp_worker() > 0
+            assert here.get_ucp_endpoint() > 0
+            here.abort()
+            with pytest.raises(ucp.UCXCloseError):
                 here.get_ucp_endpoint()
-            with pytest.raises(weft.UnsupportedError):
-                here.get_ucp_worker()
 
     asyncio.run(run())
 

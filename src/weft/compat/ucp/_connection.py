@@ -100,15 +100,13 @@ class Connection:
 
     async def tag_recv(self, buffer: Any, nbytes: int, tag: int, what: object) -> None:
         try:
-            request = self.worker.native.tag_recv(buffer, tag)
-            if not request.done() and not self.open:
+            if not self.open:
                 # What has arrived can be received to the end.
                 self.worker.progress()
-                if not request.done():
-                    request.cancel()
+                if self.worker.native.tag_probe(tag) is None:
                     self.raise_on_error()
                     raise UCXCloseError(f"<{what}>: the endpoint is closed")
-            received, _ = await self._ended(request, what)
+            received, _ = await self._ended(self.worker.native.tag_recv(buffer, tag), what)
         except weft.Error as e:
             raise translated(e, what) from None
         if received != nbytes:

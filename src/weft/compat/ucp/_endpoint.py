@@ -268,11 +268,9 @@ class Endpoint:
         return self._ctx is not None and self._ctx.cuda_support
 
     def get_ucp_worker(self) -> int:
-        """Refuse: see :func:`ucp.get_ucp_worker`."""
-        raise weft.UnsupportedError("get_ucp_worker: weft does not give the ucp_worker_h away; use the ucp functions")
+        """Return the address of the ``ucp_worker_h``: see :func:`ucp.get_ucp_worker`."""
+        return self._usable().worker.native.handle
 
     def get_ucp_endpoint(self) -> int:
-        """Refuse: weft does not give its handles away."""
-        raise weft.UnsupportedError(
-            "get_ucp_endpoint: weft does not give the ucp_ep_h away; use the endpoint's methods"
-        )
+        """Return the address of the ``ucp_ep_h``, which all connections to the same process share."""
+        return self._usable().wire.endpoint.handle

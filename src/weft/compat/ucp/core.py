@@ -333,8 +333,8 @@ def get_ucx_address_from_buffer(buffer: Any) -> UCXAddress:
 
 
 def get_ucp_worker() -> int:
-    """Refuse: weft does not give its handles away."""
-    raise weft.UnsupportedError("get_ucp_worker: weft does not give the ucp_worker_h away; use the ucp functions")
+    """Return the address of the ``ucp_worker_h``, for libraries that call UCX themselves."""
+    return _get_ctx().worker.native.handle
 
 
 def get_ucx_version() -> tuple[int, int, int]:
