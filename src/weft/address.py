@@ -9,8 +9,6 @@ import os
 import socket
 from pathlib import Path
 
-import psutil
-
 from weft.errors import InvalidParamError
 
 
@@ -63,6 +61,8 @@ def outward(family: socket.AddressFamily) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as s, contextlib.suppress(OSError):
         s.connect((target, 9))
         return str(s.getsockname()[0])
+    import psutil  # a third of weft's own import, and connections on one host never need it
+
     up = {device for device, state in psutil.net_if_stats().items() if state.isup}
     for device, addresses in psutil.net_if_addrs().items():
         for entry in addresses:
@@ -75,6 +75,8 @@ def outward(family: socket.AddressFamily) -> str:
 
 def device_of(host: str) -> str | None:
     """Name the network device that has the address `host`; None if none does."""
+    import psutil
+
     wanted = ipaddress.ip_address(host.partition("%")[0])
     wanted = getattr(wanted, "ipv4_mapped", None) or wanted
     for device, addresses in psutil.net_if_addrs().items():
