@@ -125,7 +125,6 @@ void Worker::close() {
     links.clear();
     Side::sweep();
     for (auto &listener : listeners) listener->close(), ucp.listener_destroy(listener->handle);
-    listeners.clear();
     for (Rkey *rkey : rkeys) rkey->destroy();
     for (Endpoint *endpoint : endpoints) endpoint->abandon();
     for (Request *r = in_flight; r;) {
@@ -134,9 +133,10 @@ void Worker::close() {
         if (r->batch) r->batch->cancel(r->engine);
         r = next;
     }
+    if (own) own->finish(deadline);
+    // Only now: UCX hands messages to these while anything progresses.
     am_queues.clear();
     arrivals.clear();
-    if (own) own->finish(deadline);
     drain();
     if (own) own->leave();
     own.reset();

@@ -207,3 +207,16 @@ def test_what_nobody_took_goes_with_the_worker(context):
     arrived.clear()
     gc.collect()
     context.close()
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_what_arrives_while_the_worker_closes(context, handled):
+    worker = weft.Worker(context)
+    pending = [] if handled else [worker.am_recv(3), worker.am_recv(3)]
+    if handled:
+        worker.set_am_recv_handler(3, pending.append)
+    endpoint = worker.connect(worker.address)
+    endpoint.am_send(3, b"", bytes(1 << 20))
+    endpoint.am_send(3, b"", b"x")
+    worker.close()
+    assert all(request.done() for request in pending)
