@@ -176,7 +176,7 @@ RUN = """
             protocol="ucx", n_workers=2, threads_per_worker=1, processes=sys.argv[1] == "True", dashboard_address=":0"
         )
         client = Client(cluster)
-        here, there = sorted(client.scheduler_info()["workers"])
+        here, there = sorted(client.nthreads())
         made = client.submit(np.arange, 1_000_000.0, workers=here, pure=False)
         assert client.submit(np.sum, made, workers=there, pure=False).result(timeout=30) == 499_999_500_000
         del made

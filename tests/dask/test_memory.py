@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
+from tests.dask.clusters import workers_of
 
 from weft import _native
 
@@ -36,7 +37,7 @@ def borrowed() -> int:
 
 def fetch(client: Client, make: Any) -> tuple[int, Any]:
     """Make something on one worker and use it on the other: the bytes that were lent, and what arrived."""
-    here, there = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    here, there = workers_of(client)
     result = client.submit(make, workers=[here], pure=False)
     before = client.run(borrowed, workers=[there])[there]
     arrived = client.submit(lambda x: x, result, workers=[there], pure=False).result()
@@ -92,7 +93,7 @@ class Counter:
 
 
 def test_what_an_actor_returns_is_a_copy_of_its_state(client: Client) -> None:
-    here, there = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    here, there = workers_of(client)
     actor = client.submit(Counter, actor=True, workers=[here]).result()
     assert actor.where().result()  # it could be lent
     states = []
@@ -115,7 +116,7 @@ def change(array: np.ndarray) -> int:
 
 
 def test_a_task_that_changes_what_it_fetched_changes_its_own_copy(client: Client) -> None:
-    here, there = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    here, there = workers_of(client)
     made = client.submit(np.arange, N, workers=[here], pure=False)
     assert client.submit(change, made, workers=[there], pure=False).result() == -1
     assert (client.submit(lambda x: x, made, workers=[here], pure=False).result() == np.arange(N)).all()
@@ -127,7 +128,7 @@ def test_what_was_fetched_outlives_its_worker() -> None:
         Client(cluster) as client,
     ):
         client.wait_for_workers(2, timeout=30)
-        here, there = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        here, there = workers_of(client)
         made = client.submit(np.arange, N, workers=[here], pure=False)
         kept = client.submit(lambda x: x, made, workers=[there], pure=False)
         assert client.submit(len, kept).result() == N

@@ -43,7 +43,7 @@ def test_every_thread_of_each_worker_is_on_its_core():
             assert len(lists) >= 3
             assert set(lists) == {expected}
         assert cluster.layout.workers[0].cpus != cluster.layout.workers[1].cpus
-        assert {state["nthreads"] for state in client.scheduler_info()["workers"].values()} == {1}
+        assert set(client.nthreads().values()) == {1}
     assert os.sched_getaffinity(0) == set(topology.allowed.cpus)
 
 

@@ -108,8 +108,8 @@ def running(protocol: str, timeout: float) -> Iterator[Cluster]:
             stack.callback(_close, cluster := _start(protocol, timeout))
             client = stack.enter_context(Client(cluster, timeout=timeout))
             pids = client.run(os.getpid)
-        known = client.scheduler_info()["workers"]
-        workers = sorted(known, key=lambda address: str(known[address]["name"]))
+            names = client.run(lambda dask_worker: str(dask_worker.name))
+        workers = sorted(names, key=lambda address: names[address])
         stack.callback(_hush, client, workers)
         yield Cluster(protocol, client, workers, [pids[w] for w in workers], time.perf_counter() - started)
 
