@@ -49,9 +49,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Lan:
-    """The address of this host that a connection uses; UCX's network transports are limited to its device."""
+    """The address of this host that a connection uses; UCX's network transports are limited to its device.
+
+    `ucx` holds UCX settings that the user gave for the connection, sorted by name, without ``UCX_``.
+    """
 
     host: str
+    ucx: tuple[tuple[str, str], ...] = ()
 
     def settings(self, *, same_host: bool) -> dict[str, str]:
         """Return the UCX settings for a peer on this host, or across the network.
@@ -61,9 +65,10 @@ class Lan:
         UnreachableError
             Only the loopback leads there, and UCX's unauthenticated tcp is not opened on it unasked.
         """
-        asked = "UCX_TLS" in os.environ
+        given = dict(self.ucx)
+        asked = "TLS" in given or "UCX_TLS" in os.environ
         if same_host and not asked:
-            return {"TLS": "^tcp,sysv,cma,ib"}
+            return {"TLS": "^tcp,sysv,cma,ib"} | given
         if not same_host and not asked and is_loopback(self.host):
             raise UnreachableError(
                 f"{self.host}: the peer shares this loopback but not this user or Unix sockets, so shared memory cannot"
@@ -72,12 +77,12 @@ class Lan:
         # Containers may share /dev/shm and yet be two hosts: posix would be chosen, and its wake-ups, which go over
         # abstract Unix sockets, would not arrive.
         settings = {} if asked else {"TLS": "^posix,sysv,cma"}
-        if "UCX_NET_DEVICES" not in os.environ:
+        if "NET_DEVICES" not in given and "UCX_NET_DEVICES" not in os.environ:
             device = device_of(self.host)
             if device is None:
                 raise UnreachableError(f"{self.host}: no network device of this host has this address")
             settings["NET_DEVICES"] = ",".join([device, *infiniband_ports()])
-        return settings
+        return settings | given
 
 
 class Link:

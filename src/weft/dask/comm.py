@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import dask.config
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.registry import Backend
@@ -26,6 +25,7 @@ from distributed.worker import Worker
 
 from weft import _native
 from weft.connect import connect
+from weft.dask import config
 from weft.errors import ClosedError, Error, PeerLostError
 from weft.listen import Listener
 from weft.peer import Peer
@@ -48,7 +48,7 @@ class UCX(Comm):  # type: ignore[misc]
     def __init__(self, peer: Peer, *, local_addr: str, peer_addr: str, deserialize: bool) -> None:
         super().__init__(deserialize=deserialize)
         self._peer = peer
-        self._lend = bool(dask.config.get("weft.lend", True))
+        self._lend = config.lend()
         self._local_addr = local_addr
         self._peer_addr = peer_addr
         _comms.add(self)
@@ -147,7 +147,7 @@ class UCXConnector(Connector):  # type: ignore[misc]
         _refuse_encryption(PREFIX + address, connection_args)
         host, port = parse_host_port(address)
         # distributed bounds the attempt itself, and retries what is an OSError.
-        peer = await connect(unparse_host_port(host, port), timeout=3600)
+        peer = await connect(unparse_host_port(host, port), timeout=3600, settings=config.ucx())
         return UCX(peer, local_addr=PREFIX + peer.local_address, peer_addr=PREFIX + address, deserialize=deserialize)
 
 
@@ -178,7 +178,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
     async def start(self) -> None:
         if isinstance(getattr(self.comm_handler, "__self__", None), Worker):
             _arrays_of_tasks_in_pool()
-        listener = Listener(unparse_host_port(self.ip, self.port), None, on_peer=self._on_peer)
+        listener = Listener(unparse_host_port(self.ip, self.port), None, settings=config.ucx(), on_peer=self._on_peer)
         await listener.start()
         self._listener = listener
         self._host_port = parse_host_port(listener.bound_address)
@@ -237,7 +237,7 @@ def _arrays_of_tasks_in_pool() -> None:
     NumPy keeps its allocator in a context variable. A worker awaits its listener's start before it talks to the
     scheduler, and runs each task in a copy of the context that this leads to.
     """
-    if dask.config.get("weft.arrays-in-pool", True) and importlib.util.find_spec("numpy") is not None:
+    if config.arrays_in_pool() and importlib.util.find_spec("numpy") is not None:
         _native.numpy_in_pool(True)
 
 
