@@ -26,6 +26,7 @@ from distributed.worker import Worker
 from weft import _native
 from weft.connect import connect
 from weft.dask import config
+from weft.dask.offload import read_offloads, write_offloads
 from weft.errors import ClosedError, Error, PeerLostError
 from weft.listen import Listener
 from weft.peer import Peer
@@ -79,7 +80,10 @@ class UCX(Comm):  # type: ignore[misc]
             raise
         try:
             return await from_frames(
-                frames, deserialize=self.deserialize, deserializers=deserializers, allow_offload=self.allow_offload
+                frames,
+                deserialize=self.deserialize,
+                deserializers=deserializers,
+                allow_offload=self.allow_offload and self.deserialize and read_offloads(frames),
             )
         except EOFError:
             self.abort()
@@ -88,7 +92,7 @@ class UCX(Comm):  # type: ignore[misc]
     async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
         frames = await to_frames(
             msg,
-            allow_offload=self.allow_offload,
+            allow_offload=self.allow_offload and write_offloads(msg),
             serializers=serializers,
             on_error=on_error,
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
