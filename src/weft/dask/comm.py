@@ -27,6 +27,7 @@ from weft import _native
 from weft.connect import connect
 from weft.dask import config
 from weft.dask.offload import read_offloads, write_offloads
+from weft.dask.pressure import live_within_limits
 from weft.errors import ClosedError, Error, PeerLostError
 from weft.listen import Listener
 from weft.peer import Peer
@@ -180,8 +181,10 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         self._host_port: tuple[str, int] | None = None
 
     async def start(self) -> None:
-        if isinstance(getattr(self.comm_handler, "__self__", None), Worker):
+        server = getattr(self.comm_handler, "__self__", None)
+        if isinstance(server, Worker):
             _arrays_of_tasks_in_pool()
+            live_within_limits(server)
         listener = Listener(unparse_host_port(self.ip, self.port), None, settings=config.ucx(), on_peer=self._on_peer)
         await listener.start()
         self._listener = listener
