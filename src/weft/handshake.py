@@ -29,7 +29,7 @@ import socket
 import struct
 import weakref
 from collections.abc import Generator
-from typing import Any
+from typing import Any, cast
 
 from weft import _native
 from weft.errors import Error, HandshakeError, TimedOutError, UnreachableError
@@ -90,14 +90,15 @@ def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
             f"{what}: the other side announced {nbytes} B; a handshake message has at most {_MAX_NBYTES}"
         )
     try:
-        message = json.loads((yield nbytes))
+        message: Any = json.loads((yield nbytes))
     except (ValueError, RecursionError) as e:  # 64 KiB of "[" is deeper than the interpreter's stack
         raise HandshakeError(f"{what}: the other side sent no JSON: {e}") from None
     if not isinstance(message, dict):
-        raise HandshakeError(f"{what}: the other side sent {type(message).__name__}, not an object")
-    if "error" in message:
-        raise UnreachableError(f"{what}: the other side refused: {str(message['error'])[:1000]}")
-    return message
+        raise HandshakeError(f"{what}: the other side sent {type(cast('object', message)).__name__}, not an object")
+    said = cast("dict[str, Any]", message)
+    if "error" in said:
+        raise UnreachableError(f"{what}: the other side refused: {str(said['error'])[:1000]}")
+    return said
 
 
 def _field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:

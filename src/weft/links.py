@@ -239,6 +239,10 @@ class Local:
             worker.native.close()
         self._workers.clear()
 
+    def forget(self) -> None:
+        """Drop every worker as it is."""
+        self._workers.clear()
+
 
 async def _until_shutdown(local: Local) -> AsyncGenerator[None]:
     try:
@@ -297,7 +301,7 @@ def _close_orphan(local: Local) -> None:
         local.close()
     except ThreadError:
         # Its thread is gone, and with it whoever could use it: dropping the workers destroys them.
-        local._workers.clear()
+        local.forget()
 
 
 def _refuse_fork() -> None:
