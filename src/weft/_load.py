@@ -30,17 +30,18 @@ Three facts decide how the files are opened:
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
-import importlib.util
 import logging
 import os
 import re
 import sys
 import threading
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from weft.errors import LoadError
+
+if TYPE_CHECKING:
+    import ctypes
 
 #: The oldest UCX that has what weft uses; Ubuntu 24.04 ships it.
 FLOOR = (1, 16)
@@ -55,8 +56,7 @@ _lock = threading.Lock()
 _log = logging.getLogger("weft")
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(NamedTuple):
     """The libucp that this process uses. It stays loaded until the process ends.
 
     Attributes
@@ -162,6 +162,8 @@ def _load() -> Library:
 def _choose(wanted: str, places: list[str]) -> tuple[str, str]:
     """Pick origin and file as `wanted` says; where it looked in vain goes to `places`."""
     if wanted in ("", "wheel"):
+        import importlib.util
+
         spec = importlib.util.find_spec("libucx")  # finds, does not import
         if spec is None:
             places.append("package libucx: not installed")
@@ -203,6 +205,8 @@ def _system_files() -> list[str]:
 
 def _dlopen(path: str, before: dict[str, str], places: list[str]) -> ctypes.CDLL:
     """Load the libucp at `path` with the libraries beside it; `before` is what is mapped already."""
+    import ctypes  # here, and not above: weft's import waits for it otherwise
+
     mode = os.RTLD_NOW | os.RTLD_LOCAL
     folder, name = os.path.split(path)
     suffix = name.removeprefix("libucp")
@@ -226,6 +230,8 @@ def _dlopen(path: str, before: dict[str, str], places: list[str]) -> ctypes.CDLL
 
 
 def _dlopen_lazily(path: str) -> None:
+    import ctypes
+
     # ctypes.CDLL always adds RTLD_NOW. A failure is left to whoever needs this library, who can say more.
     dlopen = ctypes.CDLL(None).dlopen
     dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
@@ -234,6 +240,8 @@ def _dlopen_lazily(path: str) -> None:
 
 
 def _version(libucp: ctypes.CDLL, path: str) -> tuple[int, int, int]:
+    import ctypes
+
     try:
         ask = libucp.ucp_get_version
     except AttributeError as error:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import socket
 import struct
 import weakref
@@ -138,7 +137,7 @@ def _channel_of(message: dict[str, Any], what: str) -> int:
 
 def new_channel_id() -> int:
     """Return an id that a stranger cannot guess; it is the key to the connection."""
-    return secrets.randbits(64) or 1
+    return int.from_bytes(os.urandom(8), "little") or 1
 
 
 def client(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[str, Any]) -> Steps:
@@ -185,7 +184,7 @@ def server(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[st
     """Accept. `side` is the listener's Unix socket."""
     what = f"accept from {name}"
     remote = _field((yield from _hear(what)), "info", dict, what)
-    nonce = secrets.token_bytes(NONCE_NBYTES)
+    nonce = os.urandom(NONCE_NBYTES)
     yield _say(info=info, unix=side.name, nonce=nonce.hex())
     route = _field((yield from _hear(what)), "route", str, what)
     unix = side.take(nonce) if route == "host" else None
@@ -256,7 +255,7 @@ class SideDoor:
     _most = 256  # callers that have not been taken yet; before more of them, the oldest goes
 
     def __init__(self) -> None:
-        self.name = _SIDE_DOOR + secrets.token_hex(16)
+        self.name = _SIDE_DOOR + os.urandom(16).hex()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._socket.bind(b"\0" + self.name.encode())

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
 import threading
 from collections.abc import AsyncGenerator, Generator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft import _native
 from weft.address import device_of, infiniband_ports, is_loopback
@@ -47,8 +45,7 @@ class Wait:
                 future.set_result(None)
 
 
-@dataclass(frozen=True, slots=True)
-class Lan:
+class Lan(NamedTuple):
     """The address of this host that a connection uses; UCX's network transports are limited to its device.
 
     `ucx` holds UCX settings that the user gave for the connection, sorted by name, without ``UCX_``.
@@ -167,7 +164,7 @@ class LocalWorker:
     def __init__(self, context: Context, *, same_host: bool) -> None:
         self.native = _native.Worker(context, links_only=same_host)
         self.same_host = same_host
-        self.id = secrets.token_hex(16)
+        self.id = os.urandom(16).hex()
         self.links: dict[str, Link] = {}
 
     def decide(self, remote_id: str) -> Generator[Wait, None, tuple[Link, dict[str, Any]]]:
@@ -175,7 +172,7 @@ class LocalWorker:
         while True:
             link = self.links.get(remote_id)
             if link is None or link.lost:
-                link = self._add(remote_id, secrets.token_hex(8))
+                link = self._add(remote_id, os.urandom(8).hex())
                 link.making()
                 return link, {"id": link.id, "new": True}
             if link.settled:
