@@ -103,3 +103,9 @@ async def test_a_scheduler_listens_on_both_protocols() -> None:
             assert worker.address.startswith("ucx://")
             assert await over_tcp.submit(sum, [1, 2, 3]) == 6
             assert await over_ucx.submit(sum, [4, 5]) == 9
+
+
+def test_the_page_has_every_key() -> None:
+    page = Path(__file__).parents[2] / "docs/dask.md"
+    rows = [line.split("|")[1].strip(" `") for line in page.read_text().splitlines() if line.startswith("| `weft.")]
+    assert sorted(rows) == sorted(f"weft.{key}" for key in config.DEFAULTS["weft"])
