@@ -13,6 +13,7 @@ from distributed.comm import utils
 from distributed.protocol import dumps, to_serialize
 from tests.dask.pairs import Pair
 
+from weft.dask import offload
 from weft.dask.offload import read_offloads, write_offloads
 
 THRESHOLD = 100 * 1024
@@ -74,7 +75,21 @@ def test_compressed_frames_are_work() -> None:
     assert read_offloads(frames)
 
 
-def test_a_small_message_is_not_looked_into() -> None:
+SMALL = {"op": "get_data", "keys": ["x-1", ("y", 2, 0)], "who": None, "reply": True, "n": 1.5, "deep": [[[b"z"]]]}
+
+
+def test_a_small_message_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "safe_sizeof", None)
+    for msg in (SMALL, [SMALL] * 4, "OK", None):
+        assert not write_offloads(msg)
+
+
+@pytest.mark.parametrize("large", ["x" * NBYTES, b"x" * NBYTES, list(range(NBYTES)), [{"a": ["x" * 1024] * 64}] * 60])
+def test_a_large_one_is_found_in_any_depth(large: Any) -> None:
+    assert write_offloads({"op": "x", "y": [large]})
+
+
+def test_a_small_message_is_read_at_once() -> None:
     assert not write_offloads(answer("x"))
     assert not read_offloads([b"no message"])
 
