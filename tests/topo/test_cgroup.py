@@ -92,3 +92,25 @@ def test_containers(tmp_path, own, mounts):
 def test_a_quota_above_the_cpus_is_not_reported(tmp_path):
     made = allowed(two_sockets(tmp_path, allowed="0"), "0::/", V2, {"cpu.max": "200000 100000"})
     assert [line for line in made.why if line.startswith("CPU time")] == []
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"proc/self/cgroup": "noise"},
+        {"proc/self/mountinfo": "noise"},
+        {"proc/self/mountinfo": "a b c d /sys/fs/cgroup - "},
+        {"proc/self/mountinfo": "a b c d /sys/fs/cgroup - cgroup cgroup"},
+        {"proc/self/mountinfo": f"a b c / /{'x' * 300} - cgroup2 cgroup2 rw"},
+        {"proc/self/mountinfo": "a b c / /\0 - cgroup2 cgroup2 rw"},
+        {"proc/self/status": "Cpus_allowed_list:\tnoise"},
+        {"sys/fs/cgroup/cpu.max": "100000 0"},
+        {"sys/fs/cgroup/cpu.max": "100000 noise"},
+        {"sys/fs/cgroup/memory.max": "9" * 5000},
+    ],
+    ids=str,
+)
+def test_noise_is_no_limit(tmp_path, files):
+    write(two_sockets(tmp_path), {"proc/self/cgroup": "0::/", "proc/self/mountinfo": V2} | files)
+    made = machine.read(tmp_path).allowed
+    assert (len(made.cpus), made.cpu_quota, made.memory_nbytes) == (16, None, None)

@@ -9,6 +9,7 @@ Source: Linux, Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst; proc_pid_s
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,8 +61,11 @@ def _narrowed(
 
 
 def _field(status: str, name: str) -> tuple[int, ...]:
-    match = re.search(rf"^{name}:\s*(\S+)$", status, re.MULTILINE)
-    return cpulist.parse(match[1]) if match else ()
+    match = re.search(rf"^{name}:\s*([0-9,-]+)$", status, re.MULTILINE)
+    try:
+        return cpulist.parse(match[1]) if match else ()
+    except ValueError:
+        return ()
 
 
 def _cpusets(root: Path, what: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -75,7 +79,7 @@ def _cpusets(root: Path, what: str) -> list[tuple[str, tuple[int, ...]]]:
 def _quotas(root: Path) -> Iterator[tuple[float, str]]:
     for folder in groups(root, "cpu"):
         words = (sysfs.text(folder / "cpu.max") or "").split()
-        if len(words) == 2 and words[0].isdecimal():
+        if len(words) == 2 and all(re.fullmatch("[1-9][0-9]{0,19}", word) for word in words):
             yield int(words[0]) / int(words[1]), _named(root, folder / "cpu.max")
         quota, period = sysfs.number(folder / "cpu.cfs_quota_us"), sysfs.number(folder / "cpu.cfs_period_us")
         if quota and period:
@@ -98,13 +102,16 @@ def groups(root: Path, controller: str) -> list[Path]:
     """List the folders that limit this process's use of `controller`, its own group first."""
     own: dict[str, str] = {}
     for line in (sysfs.text(root / "proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
+        _, _, named = line.partition(":")
+        controllers, _, path = named.partition(":")
         own.update(dict.fromkeys(controllers.split(","), path))
     second: list[Path] = []
     for line in (sysfs.text(root / "proc/self/mountinfo") or "").splitlines():
         mount, _, kind = line.partition(" - ")
-        at, point = mount.split()[3:5]
-        words = kind.split()
+        where, words = mount.split()[3:5], kind.split()
+        if len(where) < 2 or len(words) < 3:
+            continue
+        at, point = where
         if words[0] == "cgroup" and controller in words[2].split(","):
             return _way(root, point, at, own.get(controller, "/"))
         if words[0] == "cgroup2":
@@ -118,4 +125,4 @@ def _way(root: Path, point: str, at: str, path: str) -> list[Path]:
     below = Path(path).relative_to(at) if Path(path).is_relative_to(at) else Path()
     # a container may see its own group by the path that it has outside
     folders = [top / below, *(top / parent for parent in below.parents)] if ".." not in below.parts else [top]
-    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
+    return [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]

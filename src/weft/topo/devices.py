@@ -72,7 +72,7 @@ def _rdma(path: Path) -> Nic:
     layers: set[str | None] = set()
     for number, port in sorted((int(p.name), p) for p in (path / "ports").glob("[0-9]*")):
         state = sysfs.text(port / "state") or "unknown"  # "4: ACTIVE"
-        rate = re.match(r"([0-9.]+) Gb/sec", sysfs.text(port / "rate") or "")
+        rate = re.match(r"([0-9]+(?:\.[0-9]+)?) Gb/sec", sysfs.text(port / "rate") or "")
         layers.add(sysfs.text(port / "link_layer"))
         name = state.rpartition(" ")[2].lower()
         ports.append(Port(number, name == "active", name, float(rate[1]) * 1e9 if rate else None))

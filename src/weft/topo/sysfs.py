@@ -25,7 +25,7 @@ def text(path: Path) -> str | None:
 def number(path: Path) -> int | None:
     """Read a number; None if there is none. The kernel writes -1 for "not known"; that is None too."""
     value = text(path)
-    return int(value) if value is not None and re.fullmatch(r"[0-9]+", value) else None
+    return int(value) if value is not None and re.fullmatch(r"[0-9]{1,20}", value) else None
 
 
 def numbers(path: Path) -> tuple[int, ...]:
@@ -89,5 +89,5 @@ def _cpu(i: int, path: Path, node: int) -> Cpu:
 
 
 def _total(path: Path) -> int | None:
-    match = re.search(r"MemTotal:\s+([0-9]+) kB", text(path) or "")
+    match = re.search(r"MemTotal:\s+([0-9]{1,20}) kB", text(path) or "")
     return int(match[1]) * 1024 if match else None
