@@ -21,6 +21,7 @@ FLOORS = [
     {"connect", "listen"},
     {"__init__"},
     {"topo"},
+    {"doctor"},
     {"dask"},
     {"compat"},
     {"bench"},

@@ -14,6 +14,7 @@ import weft
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     from weft.bench import compare, demo, peers, pingpong, plot, send_recv, sweep
+    from weft.doctor import command as doctor
     from weft.topo import command as topo
 
     parser = argparse.ArgumentParser(prog="weft", description=weft.__doc__ and weft.__doc__.splitlines()[0])
@@ -27,6 +28,10 @@ def main(argv: list[str] | None = None) -> int:
     topo_parser = commands.add_parser("topo", help="what this machine consists of, and where to put workers")
     topo.add_arguments(topo_parser)
     topo_parser.set_defaults(run=topo.run)
+
+    doctor_parser = commands.add_parser("doctor", help="examine this machine, and say what to mend")
+    doctor.add_arguments(doctor_parser)
+    doctor_parser.set_defaults(run=doctor.run)
 
     demo_parser = commands.add_parser("demo", help="the same Dask jobs over tcp:// and ucx://, side by side")
     demo.add_arguments(demo_parser)

@@ -108,7 +108,7 @@ def test_a_quota_above_the_cpus_is_not_reported(tmp_path):
         {"sys/fs/cgroup/cpu.max": "100000 noise"},
         {"sys/fs/cgroup/memory.max": "9" * 5000},
     ],
-    ids=str,
+    ids=range(10),
 )
 def test_noise_is_no_limit(tmp_path, files):
     write(two_sockets(tmp_path), {"proc/self/cgroup": "0::/", "proc/self/mountinfo": V2} | files)

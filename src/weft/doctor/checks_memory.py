@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Memory and CPUs: ``/dev/shm``, huge pages, NUMA balancing, limits of control groups."""
+
+from __future__ import annotations
+
+import re
+
+from weft.doctor.finding import Finding, error, note, ok, warning
+from weft.doctor.machine import Machine, brief
+from weft.topo import cpulist
+
+_SHM = "/dev/shm"  # noqa: S108
+#: weft looks for so much before it makes a worker: UCX 1.22 crashes where it finds less.
+_LEAST_NBYTES = 8 << 20
+#: What the two sides of a link take there together.
+_LINK_NBYTES = 5 << 20
+_THP = "sys/kernel/mm/transparent_hugepage"
+_THP_SOURCE = "Linux, Documentation/admin-guide/mm/transhuge.rst"
+
+
+def shared_memory(machine: Machine) -> Finding:
+    """Look at the size of ``/dev/shm`` and at what is free of it: links on one host lie there."""
+    if machine.shm_nbytes is None:
+        return error(
+            f"no {_SHM}: processes on this host cannot share memory",
+            f"statvfs {_SHM}: failed",
+            remedy=f"mount -t tmpfs tmpfs {_SHM}",
+            source="docs/design.md: shared memory",
+        )
+    size, free = machine.shm_nbytes
+    evidence = [f"statvfs {_SHM}: {_mib(size)}, {_mib(free)} free"]
+    mounts = re.findall(
+        rf"^\S+ \S+ \S+ \S+ {_SHM} .* - (\S+) ", machine.text("proc/self/mountinfo") or "", re.MULTILINE
+    )
+    left = [name for name in machine.names("dev/shm") if name.startswith("ucx_shm_posix_")]
+    if mounts:
+        evidence.append(f"/proc/self/mountinfo: {_SHM} is {brief(mounts[-1])}")
+    if left:
+        evidence.append(f"{_SHM}: {len(left)} files of UCX's, in use or left by processes that were killed")
+    grow = _grow(machine)
+    if free < _LEAST_NBYTES:
+        clean = (
+            f"python -c 'import weft.shm; weft.shm.remove_orphans()' removes what nobody uses; {grow}" if left else grow
+        )
+        what = f"{_mib(free)} free in {_SHM}: weft makes no worker below {_mib(_LEAST_NBYTES)}"
+        return error(what, *evidence, remedy=clean, source="docs/design.md: full /dev/shm")
+    links = free // _LINK_NBYTES
+    if links < 64:
+        what = f"{_mib(free)} free in {_SHM}: room for {links} links between processes of this host"
+        return warning(what, *evidence, remedy=grow, source="docs/design.md: shared memory")
+    return ok(f"{_mib(free)} free in {_SHM}: room for {links} links", *evidence)
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.0f} MiB" if nbytes < 10 << 30 else f"{nbytes / 2**30:.0f} GiB"
+
+
+def _grow(machine: Machine) -> str:
+    if "KUBERNETES_SERVICE_HOST" in machine.environ:
+        return f"mount an emptyDir with medium: Memory at {_SHM}"
+    if machine.container:
+        return "start the container with --shm-size=8g, or --ipc=host"
+    return f"mount -o remount,size=50% {_SHM}"
+
+
+def _selected(text: str | None) -> str:
+    """Return the word in brackets, as in ``always [madvise] never``."""
+    found = re.search(r"\[(\w+)\]", text or "")
+    return found[1] if found else ""
+
+
+def shared_huge_pages(machine: Machine) -> Finding:
+    """Look whether shared memory may lie in huge pages."""
+    file = f"{_THP}/shmem_enabled"
+    mode = _selected(machine.text(file))
+    if mode in ("advise", "always", "within_size", "force"):
+        return ok(f"shared memory may lie in huge pages: {mode}", machine.quote(file))
+    if not mode:
+        return note("whether shared memory may lie in huge pages is not known", machine.quote(file))
+    where = "on the host: " if machine.container else ""
+    return note(
+        f"shared memory lies in small pages ({mode}): large messages cost more page faults",
+        machine.quote(file),
+        remedy=f"{where}echo advise > /{file} lets the memory that asks for huge pages have them",
+        source=_THP_SOURCE,
+    )
+
+
+def huge_pages(machine: Machine) -> Finding:
+    """Look whether ordinary memory may lie in huge pages."""
+    file = f"{_THP}/enabled"
+    mode = _selected(machine.text(file))
+    reserved = machine.number("proc/sys/vm/nr_hugepages")
+    evidence = [machine.quote(file), machine.quote("proc/sys/vm/nr_hugepages")]
+    if mode == "never":
+        return note(
+            "memory lies in small pages: NumPy's large arrays cost more page faults",
+            *evidence,
+            remedy=f"{'on the host: ' if machine.container else ''}echo madvise > /{file}; NumPy asks for them",
+            source=_THP_SOURCE,
+        )
+    if not mode:
+        return note("whether memory may lie in huge pages is not known", *evidence)
+    return ok(f"huge pages: {mode}" + (f", {reserved} reserved" if reserved else ""), *evidence)
+
+
+def numa_balancing(machine: Machine) -> Finding:
+    """Look whether the kernel moves pages between NUMA nodes by itself."""
+    file = "proc/sys/kernel/numa_balancing"
+    count = sum(bool(node.memory_nbytes) for node in machine.topology.nodes)
+    if count < 2:
+        return ok("memory of one NUMA node: nothing to balance", "/sys/devices/system/node: one node with memory")
+    value = machine.number(file)
+    if value is None:
+        return note("whether the kernel balances NUMA nodes is not known", machine.quote(file))
+    if value == 0:
+        return ok("the kernel leaves pages where they are", machine.quote(file))
+    return note(
+        f"the kernel moves pages between {count} NUMA nodes: page faults while data is in use",
+        machine.quote(file),
+        remedy="for workers that are bound (weft worker, TopologyCluster): sysctl kernel.numa_balancing=0",
+        source="Linux, Documentation/admin-guide/sysctl/kernel.rst: numa_balancing",
+    )
+
+
+def memory_limit(machine: Machine) -> Finding:
+    """Look at the control groups' memory limit."""
+    have, allowed = machine.topology.memory_nbytes, machine.topology.allowed
+    if have is None or allowed is None:
+        return note("how much memory there is is not known", machine.quote("proc/meminfo"))
+    limit = allowed.memory_nbytes
+    if limit is None:
+        return ok(f"all of {have / 2**30:.1f} GiB may be used", machine.quote("proc/meminfo"))
+    why = [line for line in allowed.why if line.startswith("memory")]
+    what = f"{limit / 2**30:.1f} of {have / 2**30:.1f} GiB may be used"
+    if limit < 1 << 30:
+        remedy = "ask for more: --mem in Slurm, --memory for a container; what lies in /dev/shm counts too"
+        return warning(what, *why, remedy=remedy, source="Linux, Documentation/admin-guide/cgroup-v2.rst: memory.max")
+    return note(
+        f"{what}, shared memory included",
+        *why,
+        source="Linux, Documentation/admin-guide/cgroup-v2.rst: memory.max",
+    )
+
+
+def cpus(machine: Machine) -> Finding:
+    """Look at affinity, cpusets and quota of CPU time."""
+    have, allowed = machine.topology.cpus, machine.topology.allowed
+    if not have or allowed is None:
+        return note("which CPUs there are is not known", machine.quote("sys/devices/system/cpu/online"))
+    why = [line for line in allowed.why if not line.startswith("memory")]
+    source = "Linux, Documentation/admin-guide/cgroup-v2.rst: cpu.max, cpuset; sched_setaffinity(2)"
+    if allowed.cpu_quota is not None and allowed.cpu_quota < 2:
+        return warning(
+            f"{allowed.cpu_quota:g} CPUs of time: a transfer keeps one core busy at each end",
+            *why,
+            remedy="ask for whole CPUs: --cpus for a container, limits.cpu in Kubernetes, -c in Slurm",
+            source=source,
+        )
+    usable = cpulist.join(allowed.cpus)
+    if why:
+        return note(f"CPUs {usable} of {len(have)} may be used", *why, source=source)
+    return ok(f"CPUs {usable}, all of them", "/proc/self/status: Cpus_allowed_list; no cpuset, no quota")

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What holds for this process and those it starts: namespaces, tracing, open files, clocks."""
+
+from __future__ import annotations
+
+import re
+
+from weft.doctor.finding import Finding, note, ok, warning
+from weft.doctor.machine import CAP_SYS_PTRACE, FIRST_NAMESPACES, Machine
+
+#: A link between two processes of one host takes six; across a network it takes fewer.
+_DESCRIPTORS = 6
+_SLOW_CLOCKS = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
+
+
+def namespaces(machine: Machine) -> Finding:
+    """Look whether this is a container, and what it shares with others."""
+    own = machine.own_namespaces
+    evidence = [f"/proc/self/ns/{kind}: {machine.link(f'proc/self/ns/{kind}') or '?'}" for kind in FIRST_NAMESPACES]
+    evidence += [machine.container] if machine.container else []
+    if own is None and not machine.container:
+        return note("whether this is a container is not known", *evidence)
+    if not own and not machine.container:
+        return ok("no container: processes of this user share memory", *evidence)
+    what = f", with {', '.join(own)} of its own" if own else ""
+    return note(
+        f"a container{what}: its processes share memory with each other, and reach those outside over the network",
+        *evidence,
+        source="docs/design.md: connections; namespaces(7)",
+    )
+
+
+def ptrace(machine: Machine) -> Finding:
+    """Look whether UCX's cma may read other processes' memory, where somebody asks for it."""
+    file = "proc/sys/kernel/yama/ptrace_scope"
+    asked = re.split("[,^]", machine.environ.get("UCX_TLS", ""))
+    wanted = bool({"cma", "all", "sm", "shm"} & set(asked)) and not machine.environ.get("UCX_TLS", "").startswith("^")
+    scope = machine.number(file)
+    evidence = (machine.quote(file), f"UCX_TLS: {machine.environ.get('UCX_TLS', 'not set')}")
+    if not wanted:
+        return ok("weft does without cma, and needs no right to trace", *evidence)
+    if scope is None or scope == 0 or machine.capable(CAP_SYS_PTRACE):
+        return ok("cma may read the memory of this user's processes", *evidence)
+    return note(
+        f"ptrace_scope is {scope}: cma may not read other processes' memory, UCX will copy in place of it",
+        *evidence,
+        remedy="leave cma out of UCX_TLS (weft does: it aborts the survivor of a killed peer), or sysctl "
+        "kernel.yama.ptrace_scope=0",
+        source="Linux, Documentation/admin-guide/LSM/Yama.rst; docs/design.md: shared memory",
+    )
+
+
+def open_files(machine: Machine) -> Finding:
+    """Hold the limit of open files against what each peer takes."""
+    limit = machine.limit("Max open files")
+    if limit is None:
+        return note("the limit of open files is not known", machine.quote("proc/self/limits"))
+    soft, hard = limit
+    evidence = f"/proc/self/limits: Max open files {soft or 'unlimited'}, hard {hard or 'unlimited'}"
+    if soft is None:
+        return ok("open files without limit", evidence)
+    peers = max(0, soft - 64) // _DESCRIPTORS
+    what = f"{soft} open files: room for {peers} peers on this host, at {_DESCRIPTORS} for each"
+    if peers >= 500:
+        return ok(what, evidence)
+    if hard is None or hard > soft:
+        remedy = f"ulimit -n {'unlimited' if hard is None else hard}, in the shell that starts the workers"
+    elif machine.container:
+        remedy = "start the container with --ulimit nofile=65536:65536"
+    else:
+        remedy = "raise nofile in /etc/security/limits.d and log in again; a service needs LimitNOFILE=65536"
+    source = "docs/design.md: a ucp_worker for each link; getrlimit(2)"
+    if peers < 64:
+        return warning(what, evidence, remedy=remedy, source=source)
+    return note(what, evidence, remedy=remedy, source=source)
+
+
+def clock(machine: Machine) -> Finding:
+    """Look whether the clock follows another: Dask compares times of several machines."""
+    evidence = f"adjtimex: {_SYNCHRONISED[machine.synchronised]}"
+    if machine.synchronised:
+        return ok("the clock is synchronised", evidence)
+    if machine.synchronised is None:
+        return note("whether the clock is synchronised is not known", evidence)
+    return note(
+        "the clock is not synchronised: times in Dask's dashboard and transfer logs of several machines will not agree",
+        evidence,
+        remedy="let it follow on the host" if machine.container else "start chronyd, or timedatectl set-ntp true",
+        source="adjtimex(2); dask.distributed: worker clocks",
+    )
+
+
+_SYNCHRONISED = {True: "synchronised", False: "not synchronised (STA_UNSYNC)", None: "no answer"}
+
+
+def clock_source(machine: Machine) -> Finding:
+    """Look what the kernel reads the time from: each await and each wait looks at it."""
+    folder = "sys/devices/system/clocksource/clocksource0"
+    name = machine.text(f"{folder}/current_clocksource")
+    evidence = [machine.quote(f"{folder}/{file}") for file in ("current_clocksource", "available_clocksource")]
+    if not name:
+        return note("the kernel's clock source is not known", *evidence)
+    if name not in _SLOW_CLOCKS:
+        return ok(f"clock source {name}" if re.fullmatch(r"[\w-]{1,30}", name) else "a clock source", *evidence)
+    other = (machine.text(f"{folder}/available_clocksource") or "").split()
+    remedy = (
+        f"echo tsc > /{folder}/current_clocksource; dmesg | grep -i tsc says why it was not taken"
+        if "tsc" in other
+        else "the kernel gave tsc up, dmesg | grep -i tsc says why; a firmware update or tsc=reliable may help"
+    )
+    return warning(
+        f"clock source {name}: a look at the time takes a microsecond in place of 25 ns",
+        *evidence,
+        remedy=remedy,
+        source="Linux, Documentation/timers/timekeeping.rst; docs/design.md: an 8 B message",
+    )

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""InfiniBand and RoCE: drivers, ports, IPoIB, Azure's agent, locked memory, a libucp that can use them."""
+
+from __future__ import annotations
+
+import re
+
+from weft.doctor import ucx
+from weft.doctor.finding import Finding, error, note, ok, warning
+from weft.doctor.machine import CAP_IPC_LOCK, Machine, brief
+from weft.topo.model import Nic
+
+_MELLANOX = "0x15b3"
+_AZURE = "7783-7084-3265-9085-8269-3286-77"  # the asset tag of every virtual machine there
+_CLASS = "sys/class/infiniband"
+#: What registering memory may pin before it matters: UCX's buffers for some hundred endpoints.
+_LOCKED_NBYTES = 1 << 30
+_MEMLOCK_SOURCE = "getrlimit(2): RLIMIT_MEMLOCK; Red Hat, Configuring InfiniBand and RDMA networks: pinned memory"
+
+
+def _rdma(machine: Machine) -> list[Nic]:
+    return [nic for nic in machine.topology.nics if nic.rdma]
+
+
+def _on_bus(machine: Machine) -> tuple[list[str], list[str]]:
+    """List the addresses of InfiniBand controllers, and of NVIDIA's Ethernet controllers, which have RoCE."""
+    infiniband, ethernet = [], []
+    for name in machine.names("sys/bus/pci/devices"):
+        kind = machine.text(f"sys/bus/pci/devices/{name}/class") or ""
+        if kind.startswith("0x0207"):
+            infiniband.append(name)
+        elif kind.startswith("0x0200") and machine.text(f"sys/bus/pci/devices/{name}/vendor") == _MELLANOX:
+            ethernet.append(name)
+    return infiniband, ethernet
+
+
+def _absent(machine: Machine) -> Finding | None:
+    """Return the finding of a machine that has no RDMA device in use."""
+    if _rdma(machine):
+        return None
+    infiniband, ethernet = _on_bus(machine)
+    if infiniband or ethernet:
+        return ok("no RDMA device in use: see rdma devices", f"/{_CLASS}: empty")
+    return ok("no InfiniBand or RoCE device on the PCI bus", "/sys/bus/pci/devices: no controller of class 0x0207")
+
+
+def devices(machine: Machine) -> Finding:
+    """Look whether the kernel's RDMA drivers, inbox or OFED, have taken the devices on the bus."""
+    found = _rdma(machine)
+    infiniband, ethernet = _on_bus(machine)
+    drivers = "OFED's" if machine.has("sys/module/mlx_compat") else "the kernel's own"
+    if not found and not infiniband and not ethernet:
+        return ok("no InfiniBand or RoCE device on the PCI bus", "/sys/bus/pci/devices: no controller of class 0x0207")
+    bus = f"/sys/bus/pci/devices: {', '.join(infiniband + ethernet) or 'none that is known as RDMA'}"
+    if not found:
+        evidence = (bus, f"/{_CLASS}: empty", f"/sys/module/mlx5_ib: {_there(machine, 'sys/module/mlx5_ib')}")
+        remedy = (
+            "give the container the devices: --device /dev/infiniband --ulimit memlock=-1"
+            if machine.container
+            else "modprobe mlx5_ib ib_uverbs (rdma-core has them loaded at each start), or install OFED"
+        )
+        if infiniband:
+            what = "an InfiniBand controller on the PCI bus, and no RDMA driver has taken it"
+            return error(what, *evidence, remedy=remedy, source="guide: InfiniBand driver")
+        return note(
+            "an Ethernet controller that has RoCE, unused",
+            *evidence,
+            remedy=remedy,
+            source="Linux, Documentation/infiniband; rdma-core",
+        )
+    names = ", ".join(f"{nic.name} ({nic.kind})" for nic in found)
+    verbs = [name for name in machine.names("dev/infiniband") if name.startswith("uverbs")]
+    evidence = (f"/{_CLASS}: {names}", f"drivers: {drivers}", f"/dev/infiniband: {', '.join(verbs) or 'no uverbs'}")
+    if not verbs:
+        inside = "start the container with --device /dev/infiniband"
+        return error(
+            f"{names}: no /dev/infiniband/uverbs* by which programs reach them",
+            *evidence,
+            remedy=inside if machine.container else "modprobe ib_uverbs; rdma-core has it loaded at each start",
+            source="Linux, Documentation/infiniband/user_verbs.rst",
+        )
+    return ok(f"{names}, by {drivers} drivers", *evidence)
+
+
+def _there(machine: Machine, name: str) -> str:
+    return "there" if machine.has(name) else "not there"
+
+
+def ports(machine: Machine) -> Finding:
+    """Read the state of each port, as ibv_devinfo shows it."""
+    absent = _absent(machine)
+    if absent:
+        return absent
+    evidence, up, remedies = [], [], []
+    for nic in _rdma(machine):
+        for port in nic.ports:
+            folder = f"{_CLASS}/{nic.name}/ports/{port.number}"
+            physical = brief(machine.text(f"{folder}/phys_state") or "not known")
+            evidence.append(f"/{folder}/state: {brief(machine.text(f'{folder}/state') or '')} (physical: {physical})")
+            if port.up:
+                up.append(f"{nic.name}:{port.number}")
+            else:
+                remedies.append(f"{nic.name}:{port.number}: {_port_remedy(nic, port.state)}")
+    source = "Linux, Documentation/ABI/stable/sysfs-class-infiniband; guide: ibv_devinfo"
+    if not evidence:
+        return note("the RDMA devices show no ports", f"/{_CLASS}: {', '.join(nic.name for nic in _rdma(machine))}")
+    if not up:
+        return error("no RDMA port is active", *evidence, remedy="; ".join(remedies), source=source)
+    if remedies:
+        what = f"active: {', '.join(up)}; {len(remedies)} not"
+        return note(what, *evidence, remedy="; ".join(remedies), source=source)
+    return ok(f"active: {', '.join(up)}", *evidence)
+
+
+def _port_remedy(nic: Nic, state: str) -> str:
+    if nic.kind == "roce":
+        return "bring its network device up: ip link set DEVICE up"
+    if state in ("init", "armed"):
+        return "waits for the subnet manager: start opensm on the fabric, or ask who runs it"
+    return "no link: look at cable, switch port and ibstat"
+
+
+def ipoib(machine: Machine) -> Finding:
+    """Look for an IPoIB interface: Dask's addresses, and tcp over InfiniBand, need one."""
+    if not any(nic.kind == "infiniband" for nic in _rdma(machine)):
+        return _absent(machine) or ok(
+            "RoCE only: its Ethernet devices carry the addresses", f"/{_CLASS}: no InfiniBand"
+        )
+    names = [name for name in machine.names("sys/class/net") if machine.text(f"sys/class/net/{name}/type") == "32"]
+    source = "Linux, Documentation/infiniband/ipoib.rst; guide: Enable IPoIB"
+    if not names:
+        return note(
+            "no IPoIB interface: addresses on InfiniBand cannot be named, RDMA works without",
+            "/sys/class/net: none of type 32",
+            remedy="modprobe ib_ipoib" if not machine.has("sys/module/ib_ipoib") else "add it: rdma-core, ip link",
+            source=source,
+        )
+    states = {name: brief(machine.text(f"sys/class/net/{name}/operstate") or "not known") for name in names}
+    evidence = [f"/sys/class/net/{name}/operstate: {state}" for name, state in states.items()]
+    if "up" not in states.values():
+        azure = "set OS.EnableRDMA=y in /etc/waagent.conf and restart, or " if _azure(machine) else ""
+        return warning(
+            f"IPoIB is down: {', '.join(names)}",
+            *evidence,
+            remedy=f"{azure}give it an address and bring it up: ip addr add ADDRESS dev {names[0]}; "
+            f"ip link set {names[0]} up",
+            source=source,
+        )
+    return ok(f"IPoIB is up: {', '.join(name for name, state in states.items() if state == 'up')}", *evidence)
+
+
+def _azure(machine: Machine) -> bool:
+    return machine.text("sys/class/dmi/id/chassis_asset_tag") == _AZURE
+
+
+def waagent(machine: Machine) -> Finding:
+    """On Azure, look whether the agent sets InfiniBand up."""
+    if not _azure(machine):
+        return ok("not a machine of Azure's", machine.quote("sys/class/dmi/id/chassis_asset_tag"))
+    infiniband, _ = _on_bus(machine)
+    if not infiniband and not any(nic.kind == "infiniband" for nic in _rdma(machine)):
+        return ok("Azure, without InfiniBand", "/sys/bus/pci/devices: no controller of class 0x0207")
+    conf = machine.text("etc/waagent.conf")
+    source = "guide: Enable IPoIB; Azure Linux agent: OS.EnableRDMA"
+    if conf is None:
+        return note(
+            "Azure, and no configuration of its agent: who sets InfiniBand up is not known",
+            "/etc/waagent.conf: cannot be read",
+            source=source,
+        )
+    found = re.search(r"^[ \t]*OS\.EnableRDMA[ \t]*=[ \t]*(\w+)", conf, re.MULTILINE)
+    said = f"/etc/waagent.conf: {found[0].strip() if found else 'OS.EnableRDMA is not set'}"
+    if found and found[1].lower() in ("y", "yes", "true"):
+        return ok("Azure's agent sets InfiniBand up", said)
+    change = (
+        "sed -i -E 's/^[# \\t]*OS\\.EnableRDMA=.*/OS.EnableRDMA=y/' /etc/waagent.conf"
+        if "OS.EnableRDMA" in conf
+        else "echo OS.EnableRDMA=y >> /etc/waagent.conf"
+    )
+    return warning("Azure's agent leaves InfiniBand alone", said, remedy=f"{change}; then restart", source=source)
+
+
+def verbs(machine: Machine) -> Finding:
+    """Look whether the libucp that weft would load can use the RDMA devices."""
+    absent = _absent(machine)
+    if absent:
+        return absent
+    found = ucx.chosen(machine)
+    if found is None:
+        return ok("no libucp: see libucp", "no libucp found")
+    folder = found.path.rpartition("/")[0]
+    if found.verbs:
+        return ok(f"libucp can use RDMA: {found}", f"{folder}/ucx: libuct_ib is there")
+    other = ucx.system(machine)
+    evidence = [f"{folder}/ucx: no libuct_ib"]
+    if other is not None and other.verbs and other.path != found.path:
+        evidence.append(f"{other}: has libuct_ib")
+        remedy = "set WEFT_LIBUCX=system"
+    else:
+        remedy = (
+            "install a UCX from 1.16 up that has verbs (Ubuntu 24.04, Debian 13: apt-get install libucx0; conda-forge:"
+            " ucx) and set WEFT_LIBUCX=system, or to its path"
+        )
+    return warning(
+        f"libucp was built without verbs and leaves RDMA idle: {found}",
+        *evidence,
+        remedy=remedy,
+        source="docs: libucx wheels are built --without-verbs (ucx_info -b)",
+    )
+
+
+def memlock(machine: Machine) -> Finding:
+    """Look how much memory this process may lock: what RDMA registers is pinned."""
+    limit = machine.limit("Max locked memory")
+    if limit is None:
+        return note("the limit of locked memory is not known", machine.quote("proc/self/limits"))
+    soft, hard = limit
+    evidence = f"/proc/self/limits: Max locked memory {_kib(soft)}, hard {_kib(hard)}"
+    if soft is None:
+        return ok("memory may be locked without limit", evidence)
+    if machine.capable(CAP_IPC_LOCK):
+        return ok("CAP_IPC_LOCK: the limit of locked memory does not hold", evidence, "/proc/self/status: CapEff")
+    if not _rdma(machine):
+        return ok(f"{_kib(soft)} may be locked; only RDMA needs more", evidence)
+    if soft >= _LOCKED_NBYTES:
+        return note(
+            f"{_kib(soft)} may be locked: enough to start; buffers beyond it cannot be registered",
+            evidence,
+            remedy=_memlock_remedy(machine, hard),
+            source=_MEMLOCK_SOURCE,
+        )
+    return error(
+        f"only {_kib(soft)} may be locked: registering memory for RDMA will fail",
+        evidence,
+        remedy=_memlock_remedy(machine, hard),
+        source=_MEMLOCK_SOURCE,
+    )
+
+
+def _kib(nbytes: int | None) -> str:
+    return "unlimited" if nbytes is None else f"{nbytes >> 10} KiB"
+
+
+def _memlock_remedy(machine: Machine, hard: int | None) -> str:
+    if hard is None:
+        return "ulimit -l unlimited, in the shell that starts the workers"
+    if machine.container:
+        return "start the container with --ulimit memlock=-1 (docker, podman), or its runtime's setting"
+    if machine.slurm:
+        return "in slurm.conf PropagateResourceLimitsExcept=MEMLOCK, and LimitMEMLOCK=infinity for slurmd's service"
+    files = ["etc/security/limits.conf"]
+    files += [f"etc/security/limits.d/{name}" for name in machine.names("etc/security/limits.d")]
+    for file in files:
+        if re.search(r"^\s*[^#\s]+\s+(-|hard)\s+memlock\s+(unlimited|-1)", machine.text(file) or "", re.MULTILINE):
+            return (
+                f"/{file} allows it, this process has not got it: log in again; a service needs LimitMEMLOCK=infinity"
+            )
+    return "echo '* - memlock unlimited' > /etc/security/limits.d/rdma.conf and log in again; services: LimitMEMLOCK"

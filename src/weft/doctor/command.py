@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft doctor``: examine this machine, or the path to another one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+
+from rich.console import Console
+
+from weft.doctor import checks, draw, here
+from weft.doctor.finding import Finding, exit_code
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``weft doctor`` to `parser`."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the evidence of what is ok too")
+    parser.add_argument("--port", type=_port, metavar="N", help="look whether others can reach this port too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the findings.
+
+    Returns
+    -------
+    int
+        0; 1 if a finding is a warning, 2 if one is an error.
+    """
+    machine = here.read(firewall=args.port is not None)
+    return _show(checks.examine(machine, port=args.port), args)
+
+
+def _show(findings: Mapping[str, Finding], args: argparse.Namespace) -> int:
+    code = exit_code([finding.level for finding in findings.values()])
+    if args.json:
+        print(json.dumps({"exit": code, "findings": draw.record(findings)}, indent=2))
+    elif sys.stdout.isatty():
+        Console(highlight=False, markup=False).print(draw.table(findings, verbose=args.verbose))
+    else:
+        print("\n".join(draw.lines(findings, verbose=args.verbose)))
+    return code
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port between 1 and 65535")
+    return int(text)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""This machine, for the checks. What no file tells is asked of a few commands, all at once and not for long."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from weft.doctor import ucx
+from weft.doctor.machine import Machine
+
+#: Seconds for all commands together; they run at the same time.
+LIMIT_S = 1.2
+_UNSYNCHRONISED = 0x40  # STA_UNSYNC of struct timex
+
+
+def read(*, firewall: bool = False) -> Machine:
+    """Look at this machine. Starts a few commands, and waits for them `LIMIT_S` at most.
+
+    Parameters
+    ----------
+    firewall : bool
+        Ask for the packet filter's rules too.
+    """
+    folders = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
+    host = socket.gethostname()
+    machine = Machine(Path("/"), dict(os.environ), {}, folders, host, _space(), _synchronised())
+    programs = {f"getent ahosts {host}": "getent"}
+    if machine.has("proc/driver/nvidia/version"):
+        programs["nvidia-smi topo -m"] = "nvidia-smi"
+    if firewall:
+        programs["nft list ruleset"] = "nft"
+    environment = machine.environ
+    if ucx.variables(machine):
+        programs[ucx.ASK_SETTINGS], environment = ucx.tool(machine)
+    return dataclasses.replace(machine, commands=_ask(programs, environment, LIMIT_S))
+
+
+def _ask(programs: Mapping[str, str], environment: Mapping[str, str], limit_s: float) -> dict[str, str | None]:
+    """Run each command line with the program given for it; what each printed, None where it failed."""
+    until = time.monotonic() + limit_s
+    started: dict[str, subprocess.Popen[str]] = {}
+    for line, name in programs.items():
+        program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+        if program is not None:
+            with contextlib.suppress(OSError):
+                started[line] = subprocess.Popen(
+                    [program, *line.split()[1:]],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    errors="replace",
+                    env=environment,
+                )
+    return {line: _answer(process, until) for line, process in started.items()}
+
+
+def _answer(process: subprocess.Popen[str], until: float) -> str | None:
+    with process:
+        try:
+            said, _ = process.communicate(timeout=max(until - time.monotonic(), 0.01))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None
+    return said if process.returncode == 0 else None
+
+
+def _space() -> tuple[int, int] | None:
+    try:
+        shm = os.statvfs("/dev/shm")  # noqa: S108
+    except OSError:
+        return None
+    return shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
+
+
+def _synchronised() -> bool | None:
+    """Ask the kernel, as timedatectl does; reading needs no right, but for a container's seccomp filter."""
+    timex = ctypes.create_string_buffer(512)  # struct timex has 208 bytes; modes 0: change nothing
+    if ctypes.CDLL(None).adjtimex(timex) < 0:
+        return None
+    return not struct.unpack_from("@i", timex, 40)[0] & _UNSYNCHRONISED

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a check may look at: files below a root, the environment, and what a few commands said.
+
+Nothing here raises on what a file holds: a file that is missing, forbidden or full of noise reads as None or as
+text that nobody understands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from weft.topo import machine as topo
+from weft.topo.model import Topology
+
+_MOST_NBYTES = 8 << 20
+#: Numbers of the first namespace of each kind. Source: Linux, include/linux/proc_ns.h.
+FIRST_NAMESPACES = {"ipc": 4026531839, "user": 4026531837, "pid": 4026531836, "cgroup": 4026531835}
+CAP_IPC_LOCK, CAP_SYS_PTRACE = 14, 19
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine as checks see it.
+
+    Attributes
+    ----------
+    root : Path
+        Where ``proc``, ``sys``, ``etc`` and ``dev`` are.
+    environ : mapping
+        The environment.
+    commands : mapping
+        Command line -> what it printed; None where it failed or was too slow; no entry where it is not installed.
+    folders : tuple of str
+        ``sys.path``.
+    host : str
+        The name of the machine.
+    shm_nbytes : tuple of (int, int), optional
+        Size of ``/dev/shm``, and what is free of it.
+    synchronised : bool, optional
+        The kernel's clock follows another.
+    """
+
+    root: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[str, str | None] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+    host: str = ""
+    shm_nbytes: tuple[int, int] | None = None
+    synchronised: bool | None = None
+
+    def path(self, name: str) -> Path:
+        """Return where the file `name`, absolute or not, is below the root."""
+        return self.root / name.lstrip("/")
+
+    def text(self, name: str) -> str | None:
+        """Read a file, stripped; its first 8 MiB if it is longer. None if it cannot be read."""
+        try:
+            with self.path(name).open("rb") as file:
+                return file.read(_MOST_NBYTES).decode(errors="replace").strip()
+        except (OSError, ValueError):
+            return None
+
+    def number(self, name: str) -> int | None:
+        """Read a number; None if there is none."""
+        value = self.text(name)
+        return int(value) if value is not None and re.fullmatch(r"[0-9]{1,20}", value, re.ASCII) else None
+
+    def names(self, folder: str) -> list[str]:
+        """List a folder; empty if it cannot be read."""
+        try:
+            return sorted(os.listdir(self.path(folder)))
+        except (OSError, ValueError):
+            return []
+
+    def link(self, name: str) -> str:
+        """Return what a symbolic link holds, or an empty string."""
+        try:
+            return os.readlink(self.path(name))
+        except (OSError, ValueError):
+            return ""
+
+    def has(self, name: str) -> bool:
+        """Tell whether the file or folder `name` is there."""
+        return os.path.exists(self.path(name))
+
+    def quote(self, name: str) -> str:
+        """Return a file and what its first line says, as evidence."""
+        value = self.text(name)
+        return f"/{name.lstrip('/')}: " + ("not there" if value is None else brief(value) or "empty")
+
+    @cached_property
+    def topology(self) -> Topology:
+        """CPUs, memory, GPUs, NICs and limits; GPUs by the PCI bus, as NVML may take seconds to start."""
+        return topo.read(self.root)
+
+    @cached_property
+    def distributions(self) -> dict[str, tuple[str, str]]:
+        """What is installed: name -> (version, folder of its metadata). The first on the path counts."""
+        found: dict[str, tuple[str, str]] = {}
+        for folder in self.folders:
+            for name in self.names(folder):
+                match = re.fullmatch(r"([\w.]+)-([^-]+)\.dist-info", name)
+                if match:
+                    found.setdefault(match[1].lower().replace("_", "-"), (match[2], f"{folder}/{name}"))
+        return found
+
+    @property
+    def release(self) -> str:
+        """The kernel's release; empty if it is not known."""
+        value = self.text("proc/sys/kernel/osrelease") or ""
+        return value if re.fullmatch(r"\w[\w.+~-]{0,99}", value) else ""
+
+    @cached_property
+    def own_namespaces(self) -> tuple[str, ...] | None:
+        """Kinds of namespaces in which this process is not with the first one; None if that is not known."""
+        links = {kind: self.link(f"proc/self/ns/{kind}") for kind in FIRST_NAMESPACES}
+        if not any(links.values()):
+            return None
+        return tuple(kind for kind, link in links.items() if link and link != f"{kind}:[{FIRST_NAMESPACES[kind]}]")
+
+    @property
+    def container(self) -> str:
+        """What shows that this is a container; empty outside of one."""
+        if self.own_namespaces == ():
+            return ""  # a virtual machine whose disk was made from an image of a container keeps the marks
+        for name in (".dockerenv", "run/.containerenv"):
+            if self.has(name):
+                return f"/{name}"
+        if "KUBERNETES_SERVICE_HOST" in self.environ:
+            return "KUBERNETES_SERVICE_HOST is set"
+        found = re.search(r"/(docker|kubepods|libpod|lxc|containerd)\b[^\n]*", self.text("proc/self/cgroup") or "")
+        return f"/proc/self/cgroup: {brief(found[0])}" if found else ""
+
+    @property
+    def slurm(self) -> bool:
+        """This is a job of Slurm's."""
+        return "SLURM_JOB_ID" in self.environ
+
+    def limit(self, name: str) -> tuple[int | None, int | None] | None:
+        """Read a limit of this process, soft and hard; None within is unlimited, None alone not known."""
+        found = re.search(rf"^{re.escape(name)}\s+(\S+)\s+(\S+)", self.text("proc/self/limits") or "", re.MULTILINE)
+        if not found or not all(re.fullmatch(r"[0-9]{1,20}|unlimited", word, re.ASCII) for word in found.groups()):
+            return None
+        soft, hard = (None if word == "unlimited" else int(word) for word in found.groups())
+        return soft, hard
+
+    def capable(self, capability: int) -> bool:
+        """Tell whether this process has the capability of that number."""
+        found = re.search(r"^CapEff:\s*([0-9a-f]{1,16})$", self.text("proc/self/status") or "", re.MULTILINE)
+        return bool(found and int(found[1], 16) >> capability & 1)
+
+
+def brief(text: str) -> str:
+    """Return the first line of `text`, printable and not long."""
+    line = printable(text.partition("\n")[0])
+    return line if len(line) <= 120 else line[:117] + "..."
+
+
+def printable(text: str) -> str:
+    """Return `text` with a question mark for each character that is no letter, sign or space."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: BSD-3-Clause
+import pytest
+
+from weft.doctor import checks_memory
+from weft.doctor.finding import Level
+
+THP = "sys/kernel/mm/transparent_hugepage"
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(7 << 20, Level.ERROR), (64 << 20, Level.WARNING), (320 << 20, Level.OK), (32 << 30, Level.OK)]
+)
+def test_room_in_dev_shm(machine, free, level):
+    assert checks_memory.shared_memory(machine(shm_nbytes=(32 << 30, free))).level is level
+
+
+def test_what_ucx_left_is_removed_before_more_is_asked_for(machine):
+    full = machine(files={"dev/shm/ucx_shm_posix_1a2b": ""}, shm_nbytes=(64 << 20, 4 << 20))
+    found = checks_memory.shared_memory(full)
+    assert found.remedy.startswith("python -c 'import weft.shm; weft.shm.remove_orphans()'")
+    assert "/dev/shm: 1 files of UCX's, in use or left by processes that were killed" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("name", "environ", "remedy"),
+    [
+        ("bare", {}, "mount -o remount"),
+        ("container", {}, "start the container with --shm-size"),
+        ("container", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "mount an emptyDir"),
+    ],
+)
+def test_dev_shm_is_enlarged_where_it_was_made(machine, name, environ, remedy):
+    found = checks_memory.shared_memory(machine(name, shm_nbytes=(64 << 20, 64 << 20), environ=environ))
+    assert found.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("mode", "level"), [("advise", Level.OK), ("always", Level.OK), ("never", Level.NOTE), ("deny", Level.NOTE)]
+)
+def test_shared_huge_pages(machine, mode, level):
+    modes = "always within_size advise never deny force".replace(mode, f"[{mode}]")
+    found = checks_memory.shared_huge_pages(machine(files={f"{THP}/shmem_enabled": modes}))
+    assert found.level is level
+    assert ("echo advise" in found.remedy) == (level is Level.NOTE)
+
+
+def test_huge_pages_that_are_forbidden(machine):
+    assert checks_memory.huge_pages(machine(files={f"{THP}/enabled": "always madvise [never]"})).level is Level.NOTE
+
+
+def test_limits_say_what_sets_them(machine):
+    made = machine("container")
+    assert checks_memory.memory_limit(made).evidence == ("memory: 0.5 GiB, by /sys/fs/cgroup/memory.max",)
+    found = checks_memory.cpus(made)
+    assert found.what == "1.5 CPUs of time: a transfer keeps one core busy at each end"
+    assert checks_memory.cpus(machine("slurm")).what == "CPUs 0-1 of 16 may be used"

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: BSD-3-Clause
+import pytest
+
+from weft.doctor import checks_network
+from weft.doctor.finding import Level
+
+
+@pytest.mark.parametrize(
+    ("said", "level"),
+    [
+        ("10.0.0.5        STREAM node1\n10.0.0.5        DGRAM", Level.OK),
+        ("fe80::1%eth0 STREAM node1", Level.OK),
+        ("127.0.1.1 STREAM node1", Level.NOTE),
+        ("noise", Level.NOTE),
+        ("", Level.NOTE),
+        (None, Level.NOTE),
+    ],
+)
+def test_what_the_hosts_name_leads_to(machine, said, level):
+    assert checks_network.host_name(machine(commands={"getent ahosts node1": said})).level is level
+
+
+def test_the_line_that_says_so_is_evidence(machine):
+    assert "/etc/hosts: 127.0.1.1 laptop" in checks_network.host_name(machine("laptop")).evidence
+
+
+def test_a_loopback_name_is_a_warning_in_a_cluster(machine):
+    found = checks_network.host_name(machine("dgx1", commands={"getent ahosts node1": "127.0.1.1 STREAM node1"}))
+    assert found.level is Level.WARNING
+
+
+def test_mtu(machine):
+    assert "eth0 (1500)" in checks_network.mtu(machine("epyc")).what
+    assert checks_network.mtu(machine("arm")).level is Level.OK
+    assert (
+        "ib0 (datagram, 2044)"
+        in checks_network.mtu(
+            machine(
+                "nd40",
+                {
+                    "sys/class/net/ib0/operstate": "up",
+                    "sys/class/net/ib0/mtu": 2044,
+                    "sys/class/net/ib0/mode": "datagram",
+                },
+            )
+        ).what
+    )
+
+
+TCP = "  sl  local_address rem_address   st\n   0: {}:2222 00000000:0000 0A 00000000:00000000 00:00000000 00000000\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "level", "said"),
+    [
+        ("00000000", Level.OK, "0.0.0.0 listens"),
+        ("0100007F", Level.WARNING, "listens on the loopback only"),
+        (None, Level.OK, "free"),
+    ],
+)
+def test_who_listens(machine, address, level, said):
+    files = {"proc/net/tcp": TCP.format(address)} if address else {}
+    found = checks_network.port(0x2222)(machine(files=files))
+    assert found.level is level
+    assert said in found.what
+
+
+NFT = "table inet filter {\n chain input {\n  type filter hook input priority filter; policy drop;\n%s }\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("rules", "level"),
+    [
+        (NFT % "", Level.WARNING),
+        (NFT % "  tcp dport 8786 accept\n", Level.OK),
+        (NFT.replace("drop", "accept") % "", Level.OK),
+        (None, Level.OK),
+    ],
+)
+def test_nftables(machine, rules, level):
+    found = checks_network.port(8786)(machine(commands={"nft list ruleset": rules}))
+    assert found.level is level
+    assert any("nft list ruleset" in said for said in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ("rule", "level"),
+    [("", Level.WARNING), ("### tuple ### allow tcp 8786 0.0.0.0/0 any 0.0.0.0/0 in", Level.OK)],
+)
+def test_ufw(machine, rule, level):
+    files = {"etc/ufw/ufw.conf": "ENABLED=yes", "etc/ufw/user.rules": rule}
+    assert checks_network.port(8786)(machine(files=files)).level is level

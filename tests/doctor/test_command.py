@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: BSD-3-Clause
+import io
+import json
+
+import pytest
+from rich.console import Console
+from tests.doctor import machines
+
+from weft import cli
+from weft.doctor import draw, here
+from weft.doctor.checks import examine
+from weft.doctor.finding import Level, exit_code
+
+
+@pytest.fixture
+def nd40(tmp_path, monkeypatch):
+    made = machines.nd40(tmp_path)
+    monkeypatch.setattr(here, "read", lambda **_: made)
+    return made
+
+
+def test_lines_where_nobody_looks(nd40, capsys):
+    assert cli.main(["doctor"]) == 2
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert "\x1b" not in out
+    assert "error    GPU driver         8 NVIDIA GPUs on the PCI bus, and no driver is loaded" in lines
+    assert "         source: guide: NVIDIA drivers" in lines
+    assert lines[-1] == "2 errors, 4 warnings, 1 note, 21 ok"
+    assert sum(line.startswith("ok ") for line in lines) == 21
+    assert "/sys/devices/system/node: one node" not in out
+    assert cli.main(["doctor", "-v"]) == 2
+    assert len(capsys.readouterr().out.splitlines()) > len(lines) + 21
+
+
+def test_json(nd40, capsys):
+    assert cli.main(["doctor", "--json", "--port", "8786"]) == 2
+    made = json.loads(capsys.readouterr().out)
+    assert made["exit"] == 2
+    by_name = {finding["check"]: finding for finding in made["findings"]}
+    assert len(by_name) == 29
+    assert by_name["port"]["level"] == "ok"
+    assert by_name["locked memory"]["remedy"].startswith("echo '* - memlock unlimited'")
+
+
+def test_a_table_on_a_narrow_terminal(nd40, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    console = Console(width=80, file=io.StringIO(), highlight=False, markup=False)
+    console.print(draw.table(examine(nd40), verbose=True))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "\N{HORIZONTAL ELLIPSIS}" not in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("levels", "code"),
+    [([], 0), ([Level.OK], 0), ([Level.NOTE, Level.OK], 0), ([Level.WARNING], 1), ([Level.ERROR, Level.WARNING], 2)],
+)
+def test_exit_code(levels, code):
+    assert exit_code(levels) == code
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "x", "9" * 5000])
+def test_ports_that_are_none(port):
+    with pytest.raises(SystemExit):
+        cli.main(["doctor", "--port", port])
