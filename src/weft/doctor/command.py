@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from weft.doctor import checks, draw, here
+from weft.doctor import checks, draw, here, pair
 from weft.doctor.finding import Finding, exit_code
 
 
@@ -19,6 +19,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the evidence of what is ok too")
     parser.add_argument("--port", type=_port, metavar="N", help="look whether others can reach this port too")
+    between = parser.add_argument_group("the path between two machines").add_mutually_exclusive_group()
+    between.add_argument("--pair", metavar="HOST[:PORT]", help="try each transport to the doctor that listens there")
+    between.add_argument(
+        "--listen",
+        nargs="?",
+        const="",
+        metavar="HOST:PORT",
+        help=f"let other doctors try; at every address, port {pair.PORT}, unless told otherwise",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,6 +38,10 @@ def run(args: argparse.Namespace) -> int:
     int
         0; 1 if a finding is a warning, 2 if one is an error.
     """
+    if args.listen is not None:
+        pair.serve(args.listen)
+    if args.pair is not None:
+        return _show(pair.examine(args.pair), args)
     machine = here.read(firewall=args.port is not None)
     return _show(checks.examine(machine, port=args.port), args)
 

@@ -32,10 +32,8 @@ def read(*, firewall: bool = False) -> Machine:
     firewall : bool
         Ask for the packet filter's rules too.
     """
-    folders = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
-    host = socket.gethostname()
-    machine = Machine(Path("/"), dict(os.environ), {}, folders, host, _space(), _synchronised())
-    programs = {f"getent ahosts {host}": "getent"}
+    machine = files()
+    programs = {f"getent ahosts {machine.host}": "getent"}
     if machine.has("proc/driver/nvidia/version"):
         programs["nvidia-smi topo -m"] = "nvidia-smi"
     if firewall:
@@ -44,6 +42,12 @@ def read(*, firewall: bool = False) -> Machine:
     if ucx.variables(machine):
         programs[ucx.ASK_SETTINGS], environment = ucx.tool(machine)
     return dataclasses.replace(machine, commands=_ask(programs, environment, LIMIT_S))
+
+
+def files() -> Machine:
+    """Look at this machine without starting anything."""
+    folders = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
+    return Machine(Path("/"), dict(os.environ), {}, folders, socket.gethostname(), _space(), _synchronised())
 
 
 def _ask(programs: Mapping[str, str], environment: Mapping[str, str], limit_s: float) -> dict[str, str | None]:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Two doctors: on one host, and on two, which are network namespaces as in tests/test_network.py."""
+
+import json
+import socket
+import threading
+
+import pytest
+from tests.test_network import hosts, undo  # noqa: F401 - fixtures
+
+from weft import cli
+from weft.doctor import pair
+from weft.doctor.finding import Level
+
+#: What a listener and a caller are, for a child process.
+DOCTOR = "import sys; from weft import cli; sys.exit(cli.main(['doctor', *sys.argv[1:]]))"
+
+
+def port_of(line):
+    assert line.startswith("listening on "), line
+    return line.rpartition(":")[2]
+
+
+@pytest.mark.slow
+def test_on_one_host(spawn, capsys):
+    listening = spawn(DOCTOR, "--listen", "127.0.0.1:0")
+    address = f"127.0.0.1:{port_of(listening.line())}"
+    assert cli.main(["doctor", "--pair", address, "--json"]) == 0
+    found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert list(found) == ["path", "default", "posix", "tcp"]
+    assert found["path"]["what"] == f"{address} answers, with the same versions"
+    assert found["posix"]["what"].startswith("posix/memory: ")
+    assert found["tcp"]["what"].startswith("tcp/lo: ")
+    # a stranger, and one that goes without a word, disturb nobody
+    for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b'{"trial": "rm"}\n', b"[]\n", b""):
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10) as sock:
+            assert json.loads(sock.makefile("rb").readline())["weft"]
+            sock.sendall(nonsense)
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10) as sock:
+        assert json.loads(sock.makefile("rb").readline())["weft"]
+    assert listening.process.poll() is None
+
+
+@pytest.mark.slow
+def test_on_two_hosts(hosts):  # noqa: F811
+    a, b = hosts
+    listening = a.python(DOCTOR, "--listen", f"{a.ipv4}:0")
+    port = port_of(listening.line())
+    calling = b.python(DOCTOR, "--pair", f"{a.ipv4}:{port}")
+    assert calling.line().startswith(f"ok       path     {a.ipv4}:{port} answers")
+    for trial in ("default", "tcp"):
+        said = calling.line()
+        assert said.startswith(f"ok       {trial:<7}  tcp/{b.device}: "), said
+    assert calling.line() == "3 ok"
+    assert calling.wait() == 0
+
+
+def test_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    found = pair.examine(f"127.0.0.1:{port}")
+    assert list(found) == ["path"]
+    assert found["path"].remedy == "start it there: weft doctor --listen"
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"[1]\n", b"\xff\xfe\n", b"{" * 5000])
+def test_something_else_listens(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            caller, _ = server.accept()
+            with caller:
+                caller.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        found = pair.examine(f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join(10)
+    assert found["path"].level is Level.ERROR
+    assert "is no doctor of weft's" in found["path"].what
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"error": "connect to x: \x1b no answer"}, "no transfer: connect to x: ? no answer"),
+        ({}, "no transfer: no answer"),
+        ({"transports": 3, "one_way_s": "x", "bandwidth_Bps": None}, "no transfer: no answer"),
+    ],
+)
+def test_an_end_that_failed(told, said):
+    found = pair._judged("tcp", told)
+    assert (found.level, found.what) == (Level.ERROR, said)
+    assert "ephemeral ports" in found.remedy
+
+
+def test_other_versions_are_a_note():
+    found = pair._path("x", {"weft": "0.0.9", "ucx": "1.18.1"}, {"weft": "0.1.0", "ucx": "1.22.0"})
+    assert (found.level, found.evidence[1]) == (Level.NOTE, "ucx: 1.18.1 there, 1.22.0 here")
+
+
+def test_a_port_in_use(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert cli.main(["doctor", "--listen", f"127.0.0.1:{server.getsockname()[1]}"]) == 1
+    assert "choose another port" in capsys.readouterr().err
