@@ -23,9 +23,11 @@ FLOORS = [
     {"topo"},
     {"doctor"},
     {"dask"},
+    {"worker"},
     {"compat"},
     {"bench"},
     {"cli"},
+    {"_dask_cli"},
 ]
 
 

@@ -16,6 +16,7 @@ def main(argv: list[str] | None = None) -> int:
     from weft.bench import compare, demo, peers, pingpong, plot, send_recv, sweep
     from weft.doctor import command as doctor
     from weft.topo import command as topo
+    from weft.worker import command as worker
 
     parser = argparse.ArgumentParser(prog="weft", description=weft.__doc__ and weft.__doc__.splitlines()[0])
     parser.add_argument("--version", action="version", version=f"weft {weft.__version__}")
@@ -32,6 +33,10 @@ def main(argv: list[str] | None = None) -> int:
     doctor_parser = commands.add_parser("doctor", help="examine this machine, and say what to mend")
     doctor.add_arguments(doctor_parser)
     doctor_parser.set_defaults(run=doctor.run)
+
+    worker_parser = commands.add_parser("worker", help="start Dask workers where this machine has places for them")
+    worker.add_arguments(worker_parser)
+    worker_parser.set_defaults(run=worker.run)
 
     demo_parser = commands.add_parser("demo", help="the same Dask jobs over tcp:// and ucx://, side by side")
     demo.add_arguments(demo_parser)

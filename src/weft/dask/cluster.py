@@ -135,10 +135,14 @@ def _devices(given: str | Sequence[int | str] | None) -> tuple[str, ...] | None:
     return None if given is None else tuple(map(str, given))
 
 
-def _spec(worker: WorkerPlan, options: dict[str, Any]) -> dict[str, Any]:
-    """Make the entry of one worker for SpecCluster. What the user has set of UCX's variables stays."""
+def nanny_options(worker: WorkerPlan) -> dict[str, Any]:
+    """Return what places one worker, for its Nanny. What the user has set of UCX's variables stays."""
     env = {name: value for name, value in worker.env.items() if not (name.startswith("UCX_") and name in os.environ)}
     env |= {"WEFT_CPUS": cpulist.join(worker.cpus), "WEFT_MEMORY_NODES": cpulist.join(worker.nodes)}
-    placed = {"env": env, "preload": [_PRELOAD], "nthreads": worker.threads}
     memory = "auto" if worker.memory_nbytes is None else worker.memory_nbytes
-    return {"cls": Nanny, "options": {**options, **placed, "memory_limit": memory, "dashboard": False}}
+    return {"env": env, "preload": [_PRELOAD], "nthreads": worker.threads, "memory_limit": memory}
+
+
+def _spec(worker: WorkerPlan, options: dict[str, Any]) -> dict[str, Any]:
+    """Make the entry of one worker for SpecCluster."""
+    return {"cls": Nanny, "options": {**options, **nanny_options(worker), "dashboard": False}}

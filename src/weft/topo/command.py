@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     placing.add_argument(
         "--per", metavar="PLACE", help="a worker per gpu, numa, l3, or so many cores (default: gpu, else numa)"
     )
-    placing.add_argument("--workers", type=_count, metavar="N", help="at most so many workers")
-    placing.add_argument("--threads", type=_count, metavar="N", help="threads of each worker")
+    placing.add_argument("--workers", type=count, metavar="N", help="at most so many workers")
+    placing.add_argument("--threads", type=count, metavar="N", help="threads of each worker")
     placing.add_argument("--memory-limit", type=_gib, metavar="GIB", help="memory limit of each worker")
     placing.add_argument("--interface", metavar="NAME", help="the network device of the workers' addresses")
 
@@ -53,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
     """
     described = _described(args.nvidia_smi)
     if not args.plan:
-        _show(record(described) if args.json else draw.topology(described))
+        show(record(described) if args.json else draw.topology(described))
         return 0
     made = plan(described, _request(args, described))
-    _show(dataclasses.asdict(made) if args.json else draw.plan(made))
+    show(dataclasses.asdict(made) if args.json else draw.plan(made))
     return 0
 
 
@@ -93,7 +93,8 @@ def _request(args: argparse.Namespace, described: Topology) -> Request:
     )
 
 
-def _show(what: RenderableType | dict[str, Any]) -> None:
+def show(what: RenderableType | dict[str, Any]) -> None:
+    """Print a record as JSON, anything else drawn as wide as it needs."""
     if isinstance(what, dict):
         print(json.dumps(what, indent=2))
         return
@@ -103,7 +104,8 @@ def _show(what: RenderableType | dict[str, Any]) -> None:
     Console(width=max(console.width, least), highlight=False, markup=False).print(what)
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """Read a number from 1 up, for argparse."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
     return int(text)

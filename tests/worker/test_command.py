@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Options and layout; nothing is started."""
+
+import argparse
+import json
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import dask.cli
+import pytest
+from click.testing import CliRunner
+from tests.topo import matrices
+
+from weft import cli
+from weft.errors import InvalidParamError
+from weft.topo import machine, nvidia_smi
+from weft.topo.model import Allowed, Cpu, Gpu, NumaNode, Topology
+from weft.topo.plan import plan
+from weft.worker import command
+
+TWO_NODES = Topology(
+    ("made up",),
+    cpus=tuple(Cpu(i, i, i // 2, i // 2, None) for i in range(4)),
+    nodes=(NumaNode(0, (0, 1), 2**30), NumaNode(1, (2, 3), 2**30)),
+    allowed=Allowed((0, 1, 2, 3), (0, 1)),
+    memory_nbytes=2**31,
+)
+
+
+def parsed(*arguments):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def nannies(*arguments, topology=TWO_NODES):
+    args = parsed(*arguments)
+    return command.options(args, plan(topology, command.request(args, topology)))
+
+
+def test_each_worker_gets_its_place():
+    made = nannies("ucx://10.0.0.2:8786")
+    assert [each["env"] for each in made] == [
+        {"WEFT_CPUS": "0-1", "WEFT_MEMORY_NODES": "0"},
+        {"WEFT_CPUS": "2-3", "WEFT_MEMORY_NODES": "1"},
+    ]
+    assert [(each["nthreads"], each["memory_limit"], each["name"]) for each in made] == [(2, 2**30, None)] * 2
+    assert {each["scheduler_ip"] for each in made} == {"ucx://10.0.0.2:8786"}
+    assert made[0]["preload"] == ["weft.dask.place"]
+
+
+def test_options_reach_the_nannies():
+    asked = ["--per", "1", "--nworkers", "3", "--nthreads", "2", "--memory-limit", "64 MiB", "--name", "a"]
+    more = [
+        "--local-directory",
+        "/x",
+        "--preload",
+        "mine",
+        "--preload",
+        "too",
+        "--protocol",
+        "ucx",
+        "--interface",
+        "ib0",
+    ]
+    rest = ["--resources", "GPU=1, MEM=10e9", "--no-dashboard", "--death-timeout", "60", "--tls-cert", "c.pem"]
+    made = nannies("tcp://h:8786", *asked, *more, *rest)
+    assert [each["name"] for each in made] == ["a-0", "a-1", "a-2"]
+    first = made[0]
+    assert (first["nthreads"], first["memory_limit"], first["local_directory"]) == (2, 2**26, "/x")
+    assert first["preload"] == ["weft.dask.place", "mine", "too"]
+    assert (first["protocol"], first["interface"], first["dashboard"]) == ("ucx", "ib0", False)
+    assert (first["resources"], first["death_timeout"]) == ({"GPU": 1.0, "MEM": 1e10}, "60")
+    assert first["security"] == {"tls_worker_cert": "c.pem"}
+
+
+def test_one_worker_has_the_name_itself():
+    assert [each["name"] for each in nannies("s", "--workers", "1", "--name", "a")] == ["a"]
+
+
+def test_no_memory_limit():
+    assert {each["memory_limit"] for each in nannies("s", "--memory-limit", "0")} == {0}
+
+
+def test_a_dgx_1_has_a_worker_for_each_gpu_of_the_variable(monkeypatch):
+    topology = nvidia_smi.topology(nvidia_smi.parse(matrices.DGX_1, name="dgx"), source="dgx")
+    assert len(nannies("s", topology=topology)) == 8
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,1")
+    made = nannies("s", topology=topology)
+    assert [each["env"]["CUDA_VISIBLE_DEVICES"] for each in made] == ["4,1", "1,4"]
+    assert made[0]["env"]["WEFT_CPUS"] == "20-39,60-79"
+
+
+def test_what_the_user_set_of_ucx_stays(monkeypatch):
+    gpu = Topology(("x",), gpus=(Gpu("GPU0", 0, cpus=(0,)),), allowed=None)
+    monkeypatch.setenv("UCX_NET_DEVICES", "eth0")
+    assert "UCX_NET_DEVICES" not in nannies("s", topology=gpu)[0]["env"]
+
+
+@pytest.fixture
+def two_nodes(monkeypatch):
+    monkeypatch.setattr(machine, "read", lambda **_: TWO_NODES)
+
+
+def test_the_plan_is_printed_with_reasons_and_nothing_started(two_nodes, capsys):
+    assert cli.main(["worker", "--plan"]) == 0
+    assert "NUMA node 1" in capsys.readouterr().out
+    assert cli.main(["worker", "--plan", "--json", "--per", "1"]) == 0
+    workers = json.loads(capsys.readouterr().out)["workers"]
+    assert [worker["cpus"] for worker in workers] == [[0], [1], [2], [3]]
+    assert all(worker["reasons"]["cpus"] for worker in workers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["s", "--rmm-pool-size", "24GB"], "--rmm-pool-size is not supported: weft sets no RMM up"),
+        (["s", "--device-memory-limit=0.8"], "--device-memory-limit is not supported: weft spills no device memory"),
+        (["s", "--enable-nvlink"], "--enable-nvlink is not supported: UCX chooses its transports itself"),
+        (["s", "--memory-limit", "much"], "--memory-limit 'much': a size such as 4GiB"),
+        (["s", "--memory-limit", "-1"], "--memory-limit '-1': a size such as 4GiB"),
+        (["s", "--resources", "GPU"], "--resources 'GPU': write NAME=NUMBER"),
+        (["s", "--per", "gpu"], "plan per gpu: no GPU found"),
+        ([], "no scheduler; weft worker ucx://HOST:8786"),
+    ],
+)
+def test_errors_are_one_line(two_nodes, arguments, why, capsys):
+    assert cli.main(["worker", *arguments]) == 1
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.count("\n") == 1
+
+
+def test_an_odd_number_is_refused_before():
+    with pytest.raises(SystemExit):
+        parsed("s", "--workers", "0")
+
+
+def test_the_command_of_dask(two_nodes):
+    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    ((name, value),) = pyproject["project"]["entry-points"]["dask_cli"].items()
+    dask.cli._register_command_ep(dask.cli.cli, EntryPoint(name, value, "dask_cli"))
+    done = CliRunner().invoke(dask.cli.cli, ["weft", "worker", "--plan", "--per", "1"])
+    assert done.exit_code == 0, done.output
+    assert "cores3" in done.output
+    assert "--scheduler-file" in CliRunner().invoke(dask.cli.cli, ["weft", "worker", "--help"]).output
+    del dask.cli.cli.commands["weft"]
+
+
+def test_no_dask(two_nodes, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(InvalidParamError, match="Dask is not installed"):
+        command._require_dask()
