@@ -81,7 +81,10 @@ def namespaces(root, **own):
 def system_ucx(root, *, version="1.18.1+ds-2", verbs=True):
     """Debian's packages; the linker's cache has NUL after each path."""
     folder = "usr/lib/x86_64-linux-gnu"
-    trees.write(root, {f"{folder}/libucp.so.0": "", "etc/ld.so.cache": f"glibc\0/{folder}/libucp.so.0\0"})
+    trees.write(
+        root,
+        {f"{folder}/libucp.so.0": "", "etc/ld.so.cache": f"glibc\0/{folder}/libucp.so.0\0/{folder}/libibverbs.so.1\0"},
+    )
     trees.write(
         root, {"var/lib/dpkg/status": f"Package: libucx0\nStatus: install ok\nVersion: {version}\n\nPackage: zlib1g\n"}
     )

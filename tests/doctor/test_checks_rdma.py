@@ -80,6 +80,13 @@ def test_a_system_ucx_with_verbs_is_proposed_where_it_is_there(machine):
     assert checks_rdma.verbs(dataclasses.replace(made, environ={"WEFT_LIBUCX": "system"})).level is Level.OK
 
 
+def test_a_ucx_with_verbs_needs_their_library(machine):
+    made = machine("dgx1")
+    cache = made.root / "etc/ld.so.cache"
+    cache.write_text(cache.read_text().replace("libibverbs", "libother"))
+    assert checks_rdma.verbs(made).remedy.startswith("apt-get install ibverbs-providers")
+
+
 @pytest.mark.parametrize(
     ("limit", "files", "level", "remedy"),
     [

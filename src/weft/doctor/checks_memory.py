@@ -81,7 +81,7 @@ def shared_huge_pages(machine: Machine) -> Finding:
     return note(
         f"shared memory lies in small pages ({mode}): large messages cost more page faults",
         machine.quote(file),
-        remedy=f"{where}echo advise > /{file} lets the memory that asks for huge pages have them",
+        remedy=f"{where}echo advise > /{file}; memory that asks for huge pages then has them",
         source=_THP_SOURCE,
     )
 

@@ -189,6 +189,14 @@ def verbs(machine: Machine) -> Finding:
     if found is None:
         return ok("no libucp: see libucp", "no libucp found")
     folder = found.path.rpartition("/")[0]
+    if found.verbs and not _verbs_library(machine, folder):
+        return error(
+            f"libucp was built with verbs, and there is no libibverbs.so.1 for it: {found}",
+            f"{folder}/ucx: libuct_ib is there",
+            "/etc/ld.so.cache: no libibverbs.so.1",
+            remedy="apt-get install ibverbs-providers (Debian, Ubuntu), or rdma-core",
+            source="guide: InfiniBand driver; ldd of libuct_ib",
+        )
     if found.verbs:
         return ok(f"libucp can use RDMA: {found}", f"{folder}/ucx: libuct_ib is there")
     other = ucx.system(machine)
@@ -207,6 +215,11 @@ def verbs(machine: Machine) -> Finding:
         remedy=remedy,
         source="docs: libucx wheels are built --without-verbs (ucx_info -b)",
     )
+
+
+def _verbs_library(machine: Machine, folder: str) -> bool:
+    cached = re.search(r"/[^\0]*/libibverbs\.so\.1(?=\0)", machine.text("etc/ld.so.cache") or "")
+    return bool(cached) or machine.has(f"{folder}/libibverbs.so.1")
 
 
 def memlock(machine: Machine) -> Finding:

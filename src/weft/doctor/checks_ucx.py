@@ -35,7 +35,7 @@ def library(machine: Machine) -> Finding:
             remedy="pip install libucx-cu12, or a newer UCX and WEFT_LIBUCX with its path",
             source="docs/design.md: finding libucp",
         )
-    return ok(f"libucp: {found}", said, f"modules: {', '.join(_modules(found)) or 'none'}")
+    return ok(str(found), said, f"modules: {', '.join(_modules(found)) or 'none'}")
 
 
 def _modules(found: ucx.Ucx) -> list[str]:
@@ -125,7 +125,13 @@ def settings(machine: Machine) -> Finding:
         return ok(what, *(evidence or ["environment: none"]))
     remedy = "; ".join(dict.fromkeys(remedy for _, _, remedy in found))
     what = "; ".join(text for _, text, _ in found)
-    return Finding(max(level for level, _, _ in found), what, tuple(evidence), remedy, "docs/design.md: six laws, 6")
+    return Finding(
+        max(level for level, _, _ in found),
+        what,
+        tuple(evidence),
+        remedy,
+        "docs/design.md: shared memory that reports a dead peer",
+    )
 
 
 def _transports(tls: str) -> list[tuple[Level, str, str]]:
@@ -188,8 +194,9 @@ def scheme(machine: Machine) -> Finding:
         return ok("ucx:// is weft's", *evidence, "entry point dask.sizeof: weft._claim")
     evidence += [f"{name} {brief(have[name][0])}" for name in others]
     variable = "DASK_WEFT__CLAIM_UCX"
-    evidence.append(f"{variable}: {brief(machine.environ.get(variable, 'not set'))}")
-    if machine.environ.get(variable, "true").lower() in ("false", "0", "no"):
+    asked, where = _claim(machine, variable)
+    evidence.append(f"{where}: {asked or 'not set'}")
+    if asked.lower() in _OFF:
         return note("ucx:// is distributed-ucxx's, as asked for", *evidence, source="docs/design.md: Dask")
     return note(
         "ucx:// is weft's; distributed-ucxx is installed too",
@@ -197,3 +204,16 @@ def scheme(machine: Machine) -> Finding:
         remedy=f"uninstall it, or set {variable}=false to leave ucx:// to it",
         source="docs/design.md: Dask",
     )
+
+
+def _claim(machine: Machine, variable: str) -> tuple[str, str]:
+    """Return what Dask's configuration says of weft.claim-ucx, and where; the environment goes first there."""
+    if variable in machine.environ:
+        return brief(machine.environ[variable]), variable
+    own = machine.environ.get("DASK_CONFIG") or f"{machine.environ.get('HOME', '')}/.config/dask"
+    for folder in (own, "/etc/dask"):
+        for name in machine.names(folder):
+            found = re.search(r"^\s+claim-ucx:\s*(\w{1,9})", machine.text(f"{folder}/{name}") or "", re.MULTILINE)
+            if found:
+                return found[1], f"{folder}/{name}"
+    return "", variable
