@@ -7,7 +7,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["topo"], ["topo", "--json"], ["topo", "--plan"]])
+@pytest.mark.parametrize(
+    "arguments", [["info"], ["info", "--json"], ["topo"], ["topo", "--json"], ["topo", "--plan"], ["doctor"]]
+)
 def test_a_reader_that_has_seen_enough(arguments):
     command = [sys.executable, "-m", "weft.cli", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

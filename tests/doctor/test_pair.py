@@ -94,9 +94,19 @@ def test_an_end_that_failed(told, said):
     assert "ephemeral ports" in found.remedy
 
 
-def test_other_versions_are_a_note():
-    found = pair._path("x", {"weft": "0.0.9", "ucx": "1.18.1"}, {"weft": "0.1.0", "ucx": "1.22.0"})
-    assert (found.level, found.evidence[1]) == (Level.NOTE, "ucx: 1.18.1 there, 1.22.0 here")
+@pytest.mark.parametrize(
+    ("there", "level", "said"),
+    [
+        ({}, Level.OK, "ucx: 1.22.0 there, 1.22.0 here"),
+        ({"ucx": "1.18.1"}, Level.NOTE, "ucx: 1.18.1 there, 1.22.0 here"),
+        ({"UCX_TLS": "posix"}, Level.WARNING, "UCX_TLS: posix there, not set here"),
+    ],
+)
+def test_what_is_not_alike_at_both_ends(there, level, said):
+    here = {"weft": "0.1.0", "ucx": "1.22.0", "UCX_TLS": "not set"}
+    found = pair._path("x", {**here, **there}, here)
+    assert found.level is level
+    assert said in found.evidence
 
 
 def test_a_port_in_use(capsys):

@@ -22,7 +22,7 @@ from typing import Any
 import weft
 from weft.address import join, resolve, split
 from weft.doctor import here, ucx
-from weft.doctor.finding import Finding, error, note, ok
+from weft.doctor.finding import Finding, error, note, ok, warning
 from weft.doctor.machine import Machine, brief, printable
 from weft.doctor.pair_ends import LIMIT_S
 
@@ -110,7 +110,12 @@ def _self() -> dict[str, Any]:
     """Say what this side is."""
     machine = here.files()
     chosen = ucx.chosen(machine)
-    return {"weft": weft.__version__, "ucx": chosen.version if chosen else "", "rdma": _rdma(machine, chosen)}
+    return {
+        "weft": weft.__version__,
+        "ucx": chosen.version if chosen else "",
+        "UCX_TLS": machine.environ.get("UCX_TLS", "not set"),
+        "rdma": _rdma(machine, chosen),
+    }
 
 
 def _rdma(machine: Machine, chosen: ucx.Ucx | None) -> bool:
@@ -119,9 +124,13 @@ def _rdma(machine: Machine, chosen: ucx.Ucx | None) -> bool:
 
 
 def _path(name: str, there: dict[str, Any], here_: dict[str, Any]) -> Finding:
-    versions = {key: (brief(str(there.get(key, "?"))), str(here_[key])) for key in ("weft", "ucx")}
-    evidence = [f"{key}: {other} there, {own} here" for key, (other, own) in versions.items()]
-    if any(other != own for other, own in versions.values()):
+    both = {key: (brief(str(there.get(key, "?"))), str(here_[key])) for key in ("weft", "ucx", "UCX_TLS")}
+    evidence = [f"{key}: {other} there, {own} here" for key, (other, own) in both.items()]
+    unlike = [key for key, (other, own) in both.items() if other != own]
+    if "UCX_TLS" in unlike:
+        remedy = "set the same UCX_TLS at both ends, or none: both must have a transport in common"
+        return warning(f"{name} answers, with another UCX_TLS", *evidence, remedy=remedy, source=_SOURCE)
+    if unlike:
         remedy = "install the same versions on both: UCX promises nothing between different ones"
         return note(f"{name} answers, with other versions", *evidence, remedy=remedy, source=_SOURCE)
     return ok(f"{name} answers, with the same versions", *evidence)
