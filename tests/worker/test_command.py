@@ -119,6 +119,7 @@ def test_the_plan_is_printed_with_reasons_and_nothing_started(two_nodes, capsys)
         (["s", "--device-memory-limit=0.8"], "--device-memory-limit is not supported: weft spills no device memory"),
         (["s", "--enable-nvlink"], "--enable-nvlink is not supported: UCX chooses its transports itself"),
         (["s", "--memory-limit", "much"], "--memory-limit 'much': a size such as 4GiB"),
+        (["s", "--memory-limit", "0.5"], "--memory-limit '0.5': a size such as 4GiB"),
         (["s", "--memory-limit", "-1"], "--memory-limit '-1': a size such as 4GiB"),
         (["s", "--resources", "GPU"], "--resources 'GPU': write NAME=NUMBER"),
         (["s", "--per", "gpu"], "plan per gpu: no GPU found"),

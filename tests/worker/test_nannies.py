@@ -4,6 +4,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,7 @@ async def two_workers(scheduler, tcp, process):
         return list((await client.run(os.getpid)).values())
 
 
-async def run(end):
+async def run():
     both = {"protocol": ["tcp", "ucx"], "host": "127.0.0.1", "port": [0, 0]}
     async with Scheduler(**both, dashboard=False, dashboard_address=":0") as scheduler:
         tcp, ucx = (listener.contact_address for listener in scheduler.listeners)
@@ -52,7 +53,7 @@ async def run(end):
         try:
             pids = await two_workers(scheduler, tcp, process)
             assert os.getpid() not in pids
-            end(process)
+            os.killpg(process.pid, signal.SIGINT)
             said = (await asyncio.to_thread(process.communicate, None, 30))[1]
             assert process.returncode == 0, said.decode()
             assert b"Traceback" not in said, said.decode()
@@ -65,15 +66,25 @@ async def run(end):
 
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
-@pytest.mark.parametrize(
-    "end",
-    [
-        pytest.param(lambda process: process.send_signal(signal.SIGTERM), id="SIGTERM"),
-        pytest.param(lambda process: os.killpg(process.pid, signal.SIGINT), id="Ctrl-C"),
-    ],
-)
-def test_two_workers_of_a_tcp_scheduler_that_listens_on_both(end):
-    asyncio.run(asyncio.wait_for(run(end), 90))
+def test_two_workers_of_a_tcp_scheduler_that_listens_on_both_and_a_ctrl_c():
+    asyncio.run(asyncio.wait_for(run(), 90))
+
+
+@pytest.mark.slow
+def test_a_signal_while_the_scheduler_does_not_answer():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        command = [*COMMAND, f"tcp://127.0.0.1:{silent.getsockname()[1]}", "--workers", "1", "--no-dashboard"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                silent.settimeout(30)
+                caller, _ = silent.accept()
+                with caller:
+                    process.send_signal(signal.SIGTERM)
+                    said = process.communicate(timeout=30)[1]
+            finally:
+                process.kill()
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow

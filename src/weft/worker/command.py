@@ -165,12 +165,14 @@ def _resources(text: str | None) -> dict[str, float] | None:
 
 
 def _nbytes(text: str) -> int:
+    _require_dask()
     from dask.utils import parse_bytes
 
     try:
         nbytes = int(parse_bytes(text))
     except ValueError:
         nbytes = -1
-    if nbytes < 0:
+    # dask worker takes 0.5 for half of the machine's memory; here it would be 0 bytes, and no limit
+    if nbytes < 1024 and text.strip() != "0":
         raise InvalidParamError(f"--memory-limit {text!r}: a size such as 4GiB, a number of bytes, 0 for none, or auto")
     return nbytes
