@@ -204,7 +204,9 @@ def container(root):
 
 def slurm(root):
     """A step of Slurm's: half of a socket, with InfiniBand and too little memory that may be locked."""
-    machine = base(root, allowed="0-1", mems="0", environ={"SLURM_JOB_ID": "7", "UCX_TLS": "rc,tcp,cma"})
+    machine = base(
+        root, allowed="0-1", mems="0", environ={"SLURM_JOB_ID": "7", "UCX_TLS": "rc,tcp,cma", "WEFT_LIBUCX": "system"}
+    )
     system_ucx(root)
     infiniband(root, 1, state="2: INIT", ipoib="")
     trees.write(root, {"proc/self/limits": limits("4096", "65536")})

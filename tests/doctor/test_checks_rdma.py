@@ -109,5 +109,15 @@ def test_locked_memory(machine, limit, files, level, remedy):
     assert (found.level, found.remedy[: len(remedy)]) == (level, remedy)
 
 
+def test_without_verbs_what_may_be_locked_does_not_matter_yet(machine):
+    assert checks_rdma.memlock(machine("nd40")).level is Level.NOTE
+
+
+def test_roce_that_leads_nowhere_is_a_note(machine):
+    made = machine("arm", {"sys/class/infiniband/rocep1s0/ports/1/state": "1: DOWN"}, environ={})
+    assert checks_rdma.ports(made).what == "active: none; 1 not"
+    assert [check(made).level for check in (checks_rdma.ports, checks_rdma.verbs)] == [Level.NOTE, Level.NOTE]
+
+
 def test_locked_memory_in_slurm_is_slurms(machine):
     assert "PropagateResourceLimitsExcept=MEMLOCK" in checks_rdma.memlock(machine("slurm")).remedy

@@ -26,7 +26,7 @@ def test_lines_where_nobody_looks(nd40, capsys):
     assert "\x1b" not in out
     assert "error    GPU driver         8 NVIDIA GPUs on the PCI bus, and no driver is loaded" in lines
     assert "         source: guide: NVIDIA drivers" in lines
-    assert lines[-1] == "2 errors, 4 warnings, 1 note, 21 ok"
+    assert lines[-1] == "1 error, 4 warnings, 2 notes, 21 ok"
     assert sum(line.startswith("ok ") for line in lines) == 21
     assert "/sys/devices/system/node: one node" not in out
     assert cli.main(["doctor", "-v"]) == 2

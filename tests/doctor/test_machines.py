@@ -18,7 +18,7 @@ FOUND = {
             "IPoIB": "warning",
             "Azure's agent": "warning",
             "libucp with verbs": "warning",
-            "locked memory": "error",
+            "locked memory": "note",
         },
     ),
     "hgx_h100": (
@@ -63,7 +63,6 @@ FOUND = {
             "ptrace": "note",
             "RDMA ports": "error",
             "IPoIB": "note",
-            "libucp with verbs": "warning",
             "locked memory": "error",
         },
     ),

@@ -104,10 +104,10 @@ def ports(machine: Machine) -> Finding:
     source = "Linux, Documentation/ABI/stable/sysfs-class-infiniband; guide: ibv_devinfo"
     if not evidence:
         return note("the RDMA devices show no ports", f"/{_CLASS}: {', '.join(nic.name for nic in _rdma(machine))}")
-    if not up:
+    if not up and any(nic.kind == "infiniband" for nic in _rdma(machine)):
         return error("no RDMA port is active", *evidence, remedy="; ".join(remedies), source=source)
     if remedies:
-        what = f"active: {', '.join(up)}; {len(remedies)} not"
+        what = f"active: {', '.join(up) or 'none'}; {len(remedies)} not"
         return note(what, *evidence, remedy="; ".join(remedies), source=source)
     return ok(f"active: {', '.join(up)}", *evidence)
 
@@ -209,12 +209,12 @@ def verbs(machine: Machine) -> Finding:
             "install a UCX from 1.16 up that has verbs (Ubuntu 24.04, Debian 13: apt-get install libucx0; conda-forge:"
             " ucx) and set WEFT_LIBUCX=system, or to its path"
         )
-    return warning(
-        f"libucp was built without verbs and leaves RDMA idle: {found}",
-        *evidence,
-        remedy=remedy,
-        source="docs: libucx wheels are built --without-verbs (ucx_info -b)",
-    )
+    what = f"libucp was built without verbs and leaves RDMA idle: {found}"
+    source = "libucx wheels are built --without-verbs: ucx_info -b"
+    if not any(nic.kind == "infiniband" for nic in _rdma(machine)):
+        # many a virtual machine's Ethernet shows RoCE that leads nowhere
+        return note(what, *evidence, remedy=remedy, source=source)
+    return warning(what, *evidence, remedy=remedy, source=source)
 
 
 def _verbs_library(machine: Machine, folder: str) -> bool:
@@ -235,6 +235,10 @@ def memlock(machine: Machine) -> Finding:
         return ok("CAP_IPC_LOCK: the limit of locked memory does not hold", evidence, "/proc/self/status: CapEff")
     if not _rdma(machine):
         return ok(f"{_kib(soft)} may be locked; only RDMA needs more", evidence)
+    chosen = ucx.chosen(machine)
+    if chosen is None or not chosen.verbs:
+        what = f"{_kib(soft)} may be locked: too little once libucp uses RDMA, which this one does not"
+        return note(what, evidence, remedy=_memlock_remedy(machine, hard), source=_MEMLOCK_SOURCE)
     if soft >= _LOCKED_NBYTES:
         return note(
             f"{_kib(soft)} may be locked: enough to start; buffers beyond it cannot be registered",

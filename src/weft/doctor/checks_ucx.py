@@ -89,7 +89,7 @@ def variables(machine: Machine) -> Finding:
     known = set(re.findall(r"\bUCX_[A-Z0-9_]+", said or ""))
     if not known:
         return note("which UCX_* variables this UCX knows is not known", *evidence, f"{ucx.ASK_SETTINGS}: no answer")
-    stray = [name for name in names if name not in known]
+    stray = [name for name in names if name not in known and name != "UCX_CONFIG_DIR"]  # read, and not listed
     if not stray:
         return ok(f"this UCX knows {', '.join(names)}", *evidence, f"{ucx.ASK_SETTINGS}: {len(known)} names")
     near = [(name, difflib.get_close_matches(name, known, 1, 0.8)) for name in stray]
