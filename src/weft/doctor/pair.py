@@ -87,11 +87,11 @@ def examine(address: str) -> dict[str, Finding]:
 
 
 def _examine(lines: io.BufferedRWPair, name: str) -> dict[str, Finding]:
-    there, here_ = _hear(lines), _self()
-    found = {"path": _path(name, there, here_)}
+    there, own_side = _hear(lines), _self()
+    found = {"path": _path(name, there, own_side)}
     same_host = False
     for trial, tls in TRIALS.items():
-        if (trial == "posix" and not same_host) or (trial == "rc" and not (there.get("rdma") and here_["rdma"])):
+        if (trial == "posix" and not same_host) or (trial == "rc" and not (there.get("rdma") and own_side["rdma"])):
             continue
         _say(lines, {"trial": trial})
         told = _hear(lines)
@@ -123,8 +123,8 @@ def _rdma(machine: Machine, chosen: ucx.Ucx | None) -> bool:
     return active and chosen is not None and chosen.verbs
 
 
-def _path(name: str, there: dict[str, Any], here_: dict[str, Any]) -> Finding:
-    both = {key: (brief(str(there.get(key, "?"))), str(here_[key])) for key in ("weft", "ucx", "UCX_TLS")}
+def _path(name: str, there: dict[str, Any], own_side: dict[str, Any]) -> Finding:
+    both = {key: (brief(str(there.get(key, "?"))), str(own_side[key])) for key in ("weft", "ucx", "UCX_TLS")}
     evidence = [f"{key}: {other} there, {own} here" for key, (other, own) in both.items()]
     unlike = [key for key, (other, own) in both.items() if other != own]
     if "UCX_TLS" in unlike:
