@@ -2,6 +2,9 @@
 #include "endpoint.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
 
 #include "operation.hpp"
 
@@ -53,6 +56,39 @@ nb::list transports(ucp_ep_h endpoint) {
         if (!nb::cast<bool>(lanes.attr("__contains__")(lane))) lanes.append(lane);
     }
     return lanes;
+}
+
+const char *const print_info_doc =
+    "Return what UCX tells of the endpoint: its lanes, and a table of protocols for each operation that was looked up "
+    "so far. For people; the text differs with UCX's version. Empty if UCX has none. Source: ``ucp_ep_print_info``.";
+
+std::string print_info(ucp_ep_h endpoint) {
+    if (!ucp.ep_print_info) return "";
+    char *text = nullptr;
+    size_t length = 0;
+    FILE *stream = open_memstream(&text, &length);
+    if (!stream) raise("NoMemoryError", "print_info: no memory for its text", "print_info");
+    ucp.ep_print_info(endpoint, stream);
+    fclose(stream);
+    std::string told(text, length);
+    free(text);
+    return told;
+}
+
+const char *const evaluate_perf_doc =
+    "Return the seconds that UCX expects a message of `nbytes` to take over the fastest lane, None if it does not "
+    "tell. Source: ``ucp_ep_evaluate_perf``.";
+
+nb::object evaluate_perf(ucp_ep_h endpoint, size_t nbytes) {
+    ucp_ep_evaluate_perf_param_t param{};
+    param.field_mask = UCP_EP_PERF_PARAM_FIELD_MESSAGE_SIZE;
+    param.message_size = nbytes;
+    ucp_ep_evaluate_perf_attr_t attr{};
+    attr.field_mask = UCP_EP_PERF_ATTR_FIELD_ESTIMATED_TIME;
+    if (!ucp.ep_evaluate_perf || ucp.ep_evaluate_perf(endpoint, &param, &attr) != UCS_OK ||
+        !std::isfinite(attr.estimated_time))
+        return nb::none();
+    return nb::float_(attr.estimated_time);
 }
 
 static void failed(void *endpoint, ucp_ep_h, ucs_status_t status) {
@@ -151,14 +187,15 @@ nb::class_<Endpoint> define_endpoint(nb::module_ &m) {
              "``amo``. "
              "Source: ``ucp_ep_close_nbx``.")
         .def_prop_ro(
-            "transports",
-            [](Endpoint &e) {
-                e.worker->check_owner("transports");
-                if (!e.handle) raise("ClosedError", "transports: the endpoint is closed", "transports");
-                return transports(e.handle);
-            },
+            "transports", [](EndpointSelf e) { return transports(usable(e, "transports")->handle); },
             nb::sig("def transports(self) -> list[str]"),
             "The lanes in use, as ``transport/device``. Source: ``ucp_ep_query``.")
+        .def(
+            "print_info", [](EndpointSelf e) { return print_info(usable(e, "print_info")->handle); }, print_info_doc)
+        .def(
+            "evaluate_perf",
+            [](EndpointSelf e, size_t nbytes) { return evaluate_perf(usable(e, "evaluate_perf")->handle, nbytes); },
+            nb::arg("nbytes"), nb::sig("def evaluate_perf(self, nbytes: int) -> float | None"), evaluate_perf_doc)
         .def_prop_ro(
             "handle",
             [](Endpoint &e) {

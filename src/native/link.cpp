@@ -6,6 +6,7 @@
 
 #include "endpoint.hpp"
 #include "side.hpp"
+#include "wire.hpp"
 
 namespace {
 
@@ -105,6 +106,8 @@ void define_channel(nb::module_ &m) {
                  w->drain();
              })
         .def_prop_ro("lost", [](LinkObject &l) { return l.link->lost; })
+        .def_prop_ro("handle", [](LinkObject &l) { return reinterpret_cast<uintptr_t>(l.link->endpoint); })
+        .def("print_info", [](LinkObject &l) { return l.link->endpoint ? print_info(l.link->endpoint) : ""; })
         .def_prop_ro(
             "transports", [](LinkObject &l) { return l.link->endpoint ? transports(l.link->endpoint) : nb::list(); },
             nb::sig("def transports(self) -> list[str]"));
@@ -112,8 +115,13 @@ void define_channel(nb::module_ &m) {
           nb::sig("def prepare_link(worker: Worker, same_host: bool, name: str) -> Link"),
           "Make one side of a link; its `address` is for the other side's `join`.");
 
-    nb::class_<ChannelObject>(m, "Channel", nb::is_weak_referenceable(),
-                              "A connection: ordered messages, bounded on both sides.")
+    nb::class_<ChannelObject> channel(m, "Channel", nb::is_weak_referenceable(),
+                                      "A connection: ordered messages, bounded on both sides.");
+    // What decides a message's way before UCX sees it; weft.explain tells.
+    channel.attr("header_nbytes") = sizeof(Wire);
+    channel.attr("rendezvous_nbytes") = Channel::rendezvous_nbytes;
+    channel.attr("lend_nbytes") = Pool::page_threshold;
+    channel
         .def(
             "send",
             [](Self self, nb::handle first, nb::handle rest, bool lend) {
@@ -170,5 +178,22 @@ void define_channel(nb::module_ &m) {
                 auto &link = *c.channel->link;
                 return link.endpoint ? transports(link.endpoint) : nb::list();
             },
-            nb::sig("def transports(self) -> list[str]"));
+            nb::sig("def transports(self) -> list[str]"))
+        .def(
+            "print_info",
+            [](Self self) {
+                auto &link = *usable(self, "print_info").link;
+                return link.endpoint ? print_info(link.endpoint) : "";
+            },
+            print_info_doc)
+        .def(
+            "evaluate_perf",
+            [](Self self, size_t nbytes) {
+                auto &link = *usable(self, "evaluate_perf").link;
+                return link.endpoint ? evaluate_perf(link.endpoint, nbytes) : nb::none();
+            },
+            nb::arg("nbytes"), nb::sig("def evaluate_perf(self, nbytes: int) -> float | None"), evaluate_perf_doc)
+        .def_prop_ro(
+            "handle", [](ChannelObject &c) { return reinterpret_cast<uintptr_t>(c.channel->link->endpoint); },
+            "The address of the ``ucp_ep_h`` that its link sends through; 0 once that is lost.");
 }

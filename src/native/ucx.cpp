@@ -88,6 +88,9 @@ void bind_library(const std::string &path) {
 #define X(name) resolve(library, "ucp_" #name, ucp.name);
     WEFT_UCP_FUNCTIONS(X)
 #undef X
+#define X(name) ucp.name = reinterpret_cast<decltype(ucp.name)>(dlsym(library, "ucp_" #name));
+    WEFT_UCP_OPTIONAL(X)
+#undef X
     resolve(library, "ucs_status_string", ucx_status_string);
     redirect_log(library);
     is_bound = true;

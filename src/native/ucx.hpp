@@ -23,11 +23,14 @@ namespace nb = nanobind;
     X(tag_send_nbx) X(tag_send_sync_nbx) X(worker_arm) X(worker_create) X(worker_destroy)                    \
     X(worker_flush_nbx) X(worker_get_efd) X(worker_progress) X(worker_query) X(worker_release_address)       \
     X(worker_set_am_recv_handler)
+// Only for explaining: null where this libucp has none.
+#define WEFT_UCP_OPTIONAL(X) X(ep_evaluate_perf) X(ep_print_info)
 // clang-format on
 
 struct Ucp {
 #define X(name) decltype(&::ucp_##name) name;
     WEFT_UCP_FUNCTIONS(X)
+    WEFT_UCP_OPTIONAL(X)
 #undef X
 };
 

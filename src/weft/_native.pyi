@@ -485,6 +485,16 @@ class Endpoint:
     def transports(self) -> list[str]:
         """The lanes in use, as ``transport/device``. Source: ``ucp_ep_query``."""
 
+    def print_info(self) -> str:
+        """
+        Return what UCX tells of the endpoint: its lanes, and a table of protocols for each operation that was looked up so far. For people; the text differs with UCX's version. Empty if UCX has none. Source: ``ucp_ep_print_info``.
+        """
+
+    def evaluate_perf(self, nbytes: int) -> float | None:
+        """
+        Return the seconds that UCX expects a message of `nbytes` to take over the fastest lane, None if it does not tell. Source: ``ucp_ep_evaluate_perf``.
+        """
+
     @property
     def handle(self) -> int:
         """
@@ -912,6 +922,11 @@ class Link:
     def lost(self) -> bool: ...
 
     @property
+    def handle(self) -> int: ...
+
+    def print_info(self) -> str: ...
+
+    @property
     def transports(self) -> list[str]: ...
 
 def prepare_link(worker: Worker, same_host: bool, name: str) -> Link:
@@ -919,6 +934,12 @@ def prepare_link(worker: Worker, same_host: bool, name: str) -> Link:
 
 class Channel:
     """A connection: ordered messages, bounded on both sides."""
+
+    header_nbytes: int = 32
+
+    rendezvous_nbytes: int = 262144
+
+    lend_nbytes: int = 65536
 
     def send(self, first: Buffer, rest: list[Buffer] | None = None, lend: bool = False) -> Request: ...
 
@@ -951,3 +972,19 @@ class Channel:
 
     @property
     def transports(self) -> list[str]: ...
+
+    def print_info(self) -> str:
+        """
+        Return what UCX tells of the endpoint: its lanes, and a table of protocols for each operation that was looked up so far. For people; the text differs with UCX's version. Empty if UCX has none. Source: ``ucp_ep_print_info``.
+        """
+
+    def evaluate_perf(self, nbytes: int) -> float | None:
+        """
+        Return the seconds that UCX expects a message of `nbytes` to take over the fastest lane, None if it does not tell. Source: ``ucp_ep_evaluate_perf``.
+        """
+
+    @property
+    def handle(self) -> int:
+        """
+        The address of the ``ucp_ep_h`` that its link sends through; 0 once that is lost.
+        """

@@ -157,3 +157,15 @@ def test_a_thousand_requests_leave_no_reference(worker, endpoint):
         sent.wait(5)
     del received, sent
     assert (sys.getrefcount(data), sys.getrefcount(into), sys.getrefcount(worker), sys.getrefcount(endpoint)) == counts
+
+
+def test_what_ucx_tells_of_an_endpoint(endpoint):
+    text = endpoint.print_info()
+    assert "lane[0]" in text
+    assert "active message by ucp_am_send* from host memory" in text
+    assert 0 < endpoint.evaluate_perf(8) < endpoint.evaluate_perf(1 << 30)
+    endpoint.close(force=True)
+    with pytest.raises(weft.ClosedError):
+        endpoint.print_info()
+    with pytest.raises(weft.ClosedError):
+        endpoint.evaluate_perf(8)
