@@ -8,6 +8,7 @@ alike here stays alike: processor, clock, user. A child ends itself after `WATCH
 
 import contextlib
 import ipaddress
+import json
 import os
 import signal
 import subprocess
@@ -307,3 +308,26 @@ def test_what_is_lent_across_the_network_is_sent(hosts):
     calling = b.python(LENDER, "connect", listening.line())
     assert (listening.line(), calling.line()) == ("0 0", "0 0")
     assert (listening.wait(), calling.wait()) == (0, 0)
+
+
+EXPLAINED = """
+import json
+from weft import pair
+pair._MEASURE_S = 0.05
+say(json.dumps(pair.explain(sys.argv[1]).json()))
+"""
+
+
+def test_explained_from_the_other_host(hosts):
+    a, b = hosts
+    answering = a.python("from weft import pair; pair.answer(sys.argv[1], once=True)", bound(a, "IPv4"))
+    told = json.loads(b.python(EXPLAINED, answering.line()).line())
+    assert (told["same_host"], told["lines"][1].split(" ", 1)[1]) == (False, f"inter-node cfg#0 tag(tcp/{b.device})")
+    assert told["apart"] == "same boot of the same kernel, but another net namespace, another ipc namespace"
+    assert told["settings"]["NET_DEVICES"]["value"].split(",")[0] == b.device
+    posix = next(each for each in told["transports"] if each["transport"] == "posix")
+    assert not posix["chosen"]
+    assert posix["reason"].endswith(told["apart"])
+    assert {size["lanes"] for size in told["sizes"] if size["layer"] == "UCX"} == {f"tcp/{b.device}"}
+    assert all(time["observed_s"] > 0 for time in told["times"])
+    assert answering.wait() == 0

@@ -5,6 +5,7 @@ A map of the house; imports go one way, ``native <- core <- topo <- dask, bench,
 
 - ``_native``: UCP itself (context, worker, endpoint, request, memory, listener, connection, receive pool).
 - ``_load``: which libucp. ``config``: which settings. ``errors``: every exception.
+- ``explain``: which wire carries a connection, and why; ``pair``: two processes to try it with.
 - ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``drive`` (over a socket) and
   ``links`` (the workers of a loop or thread).
 - ``memory``: arrays that can be lent.
@@ -39,6 +40,7 @@ from weft.errors import (
     UnreachableError,
     UnsupportedError,
 )
+from weft.explain import Explanation
 from weft.listen import Listener, listen
 from weft.memory import arrays_in_pool
 from weft.peer import Peer
@@ -53,6 +55,7 @@ __all__ = [
     "Context",
     "Endpoint",
     "Error",
+    "Explanation",
     "HandshakeError",
     "InvalidParamError",
     "Listener",

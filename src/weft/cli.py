@@ -13,6 +13,7 @@ import weft
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    from weft import pair
     from weft.bench import compare, demo, peers, pingpong, plot, send_recv, sweep
     from weft.doctor import command as doctor
     from weft.topo import command as topo
@@ -37,6 +38,10 @@ def main(argv: list[str] | None = None) -> int:
     worker_parser = commands.add_parser("worker", help="start Dask workers where this machine has places for them")
     worker.add_arguments(worker_parser)
     worker_parser.set_defaults(run=worker.run)
+
+    explain = commands.add_parser("explain", help="which wire carries the data between two processes, and why")
+    pair.add_arguments(explain)
+    explain.set_defaults(run=pair.run)
 
     demo_parser = commands.add_parser("demo", help="the same Dask jobs over tcp:// and ucx://, side by side")
     demo.add_arguments(demo_parser)

@@ -27,6 +27,7 @@ def peer_of(joined: handshake.Joined, sock: socket.socket) -> Peer:
         remote_address=join(*sock.getpeername()[:2]),
         same_host=joined.same_host,
         remote=joined.remote,
+        config=joined.link.worker.context.config,
     )
 
 

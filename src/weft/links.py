@@ -15,7 +15,7 @@ import threading
 from collections.abc import AsyncGenerator, Generator
 from typing import Any, NamedTuple
 
-from weft import _native
+from weft import _native, explain
 from weft.address import device_of, infiniband_ports, is_loopback
 from weft.config import Context
 from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
@@ -136,8 +136,10 @@ class Link:
 
     def settle(self) -> None:
         """The other side has it too: other handshakes may use it."""
-        self.settled = True
+        new, self.settled = not self.settled, True
         self._release()
+        if new and explain.wanted():
+            explain.announce(self.native, self.worker.context.config, same_host=self.worker.same_host)
 
     def abandon(self) -> None:
         """A handshake failed. A link that it was making is of no use to either side."""
@@ -163,6 +165,7 @@ class LocalWorker:
 
     def __init__(self, context: Context, *, same_host: bool) -> None:
         self.native = _native.Worker(context, links_only=same_host)
+        self.context = context
         self.same_host = same_host
         self.id = os.urandom(16).hex()
         self.links: dict[str, Link] = {}

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from weft import _native, frames
 from weft._native import Request
+from weft.explain import Explanation, explain
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -38,8 +39,10 @@ class Peer:
         remote_address: str,
         same_host: bool,
         remote: dict[str, Any],
+        config: Mapping[str, tuple[str, str]],
     ) -> None:
         self._channel = channel
+        self._config = config
         self.local_address = local_address
         self.remote_address = remote_address
         self.same_host = same_host
@@ -186,6 +189,33 @@ class Peer:
     def transports(self) -> list[str]:
         """The lanes between the two processes, as ``transport/device``."""
         return self._channel.transports
+
+    def explain(self) -> Explanation:
+        """Tell which wire carries this connection's messages, and why not another one.
+
+        Returns
+        -------
+        Explanation
+            To print, or as :meth:`Explanation.json`: lanes, which size goes by which protocol, what UCX expects
+            messages to take, and each transport that is not used, with the reason and what that was read from;
+            ``unknown`` where nothing was found. Nothing is sent, so nothing is measured: ``weft explain`` does that.
+
+        Raises
+        ------
+        ClosedError
+            The worker of this connection is closed.
+
+        The first call in a process runs ``ucx_info``, half a second in which an event loop stands still.
+        Source: ``ucp_ep_query``, ``ucp_ep_print_info``, ``ucp_ep_evaluate_perf``.
+        """
+        return explain(
+            self._channel,
+            config=self._config,
+            same_host=self.same_host,
+            local_address=self.local_address,
+            remote_address=self.remote_address,
+            remote=self.remote,
+        )
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "ended" if self.ended else "open"

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which wire carries a connection's data, and why that one: for :meth:`weft.Peer.explain` and ``weft explain``.
+
+``evidence`` reads this machine, ``protocols`` reads UCX's tables, ``reasons`` judges the transports, ``draw`` prints.
+Nothing is sent to the peer; what a message takes is measured by ``weft.pair``, not here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft import address
+from weft._load import Library
+from weft._native import Channel, Link
+from weft.config import ucx_library
+from weft.explain import evidence, protocols
+from weft.explain.protocols import Lane, Size
+from weft.explain.reasons import Case, Setting, Verdict, verdicts
+
+#: What the processes of ``weft explain`` tell each other of themselves goes by this name in the handshake.
+PLACE = "place"
+#: Sizes for which UCX is asked what it expects.
+TIMED_NBYTES = (8, 64 << 10, 4 << 20)
+#: Settings that limit which transports and devices may be used.
+_LIMITS = ("TLS", "NET_DEVICES")
+_log = logging.getLogger("weft")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Time:
+    """What a message of `nbytes` takes one way: what UCX expects, and what was measured; None where nothing was."""
+
+    nbytes: int
+    predicted_s: float | None
+    observed_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """Which wire carries the messages of a connection, and why not another one. ``print`` it, or take :meth:`json`.
+
+    Attributes
+    ----------
+    peer, local_address : str
+        ``host:port`` of the two ends of the connection's socket.
+    same_host : bool
+        The other process has proved that it is on this host; if not, `apart` says what is known of why.
+    apart : str
+    ucx : str
+        Which libucp is in use.
+    endpoint : str
+        The ``ucp_ep_h``, as hexadecimal.
+    scope : str
+        UCX's name for the endpoint's configuration, ``intra-node cfg#0``, or ``unknown``.
+    settings : dict of str to Setting
+        What limits the choice, and who set it.
+    lanes : list of Lane
+    sizes : list of Size
+        Which size goes by which protocol and lane.
+    times : list of Time
+    transports : list of Verdict
+        Every transport that UCX may have, with the reason why it is used or not.
+    """
+
+    peer: str
+    local_address: str
+    same_host: bool
+    apart: str
+    ucx: str
+    endpoint: str
+    scope: str
+    settings: dict[str, Setting]
+    lanes: list[Lane]
+    sizes: list[Size]
+    times: list[Time]
+    transports: list[Verdict]
+
+    def json(self) -> dict[str, Any]:
+        """Return it as what JSON can hold."""
+        return {**dataclasses.asdict(self), "lines": list(self.lines)}
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """The two lines that ``WEFT_EXPLAIN=1`` prints: ``UCX_TLS=...``, and the endpoint with its lanes."""
+        names = [f"{lane.transport}/{lane.device}" for lane in self.lanes]
+        return lines(self.settings, self.endpoint, self.scope, names)
+
+    def __rich__(self) -> Any:
+        from weft.explain import draw
+
+        return draw.explanation(self)
+
+    def __str__(self) -> str:
+        from weft.explain import draw
+
+        return draw.text(self)
+
+
+def explain(
+    channel: Channel,
+    *,
+    config: Mapping[str, tuple[str, str]],
+    same_host: bool,
+    local_address: str,
+    remote_address: str,
+    remote: Mapping[str, Any],
+) -> Explanation:
+    """Explain the connection of `channel`; see :meth:`weft.Peer.explain`. `config` is its context's."""
+    library = ucx_library()
+    settings = limits(config, same_host=same_host)
+    text = channel.print_info()
+    tables = protocols.tables(text)
+    scope = protocols.scope(tables)
+    told = remote.get(PLACE)
+    apart = "" if same_host else _apart(told if isinstance(told, dict) else {}, remote_address)
+    abilities = tuple((name, value) for name, (value, _) in config.items() if name not in _LIMITS)
+    case = Case(channel.transports, settings, same_host, apart, _evidence(library, abilities))
+    return Explanation(
+        peer=remote_address,
+        local_address=local_address,
+        same_host=same_host,
+        apart=apart,
+        ucx=str(library),
+        endpoint=hex(channel.handle),
+        scope=scope,
+        settings=settings,
+        lanes=protocols.lanes(text, channel.transports),
+        sizes=protocols.sizes(tables, lends=same_host and not scope.startswith("self")),
+        times=[Time(nbytes, channel.evaluate_perf(nbytes)) for nbytes in TIMED_NBYTES],
+        transports=verdicts(case),
+    )
+
+
+def limits(config: Mapping[str, tuple[str, str]], *, same_host: bool) -> dict[str, Setting]:
+    """Return the settings that limit a connection, with who set them: weft, for its route, or the environment."""
+    found = {}
+    for name in _LIMITS:
+        if name in config:
+            value, who = config[name]
+            route = "weft for peers on this host" if same_host else "weft for peers across the network"
+            found[name] = Setting(value, route if who == "argument" else "weft's defaults", weft=True)
+        elif f"UCX_{name}" in os.environ:
+            found[name] = Setting(os.environ[f"UCX_{name}"], "the environment")
+    return found
+
+
+def wanted() -> bool:
+    """Tell whether the environment asks for each new endpoint to be told of: ``WEFT_EXPLAIN=1``."""
+    return os.environ.get("WEFT_EXPLAIN", "") not in ("", "0", "n")
+
+
+def announce(link: Link, config: Mapping[str, tuple[str, str]], *, same_host: bool) -> None:
+    """Tell of a new endpoint in two lines: to the logger ``weft`` as info if it takes that, else to stderr."""
+    scope = protocols.scope(protocols.tables(link.print_info()))
+    told = lines(limits(config, same_host=same_host), hex(link.handle), scope, link.transports)
+    if _log.isEnabledFor(logging.INFO):
+        for line in told:
+            _log.info("%s", line)
+    else:
+        sys.stderr.write("".join(f"{line}\n" for line in told))
+
+
+def lines(settings: Mapping[str, Setting], endpoint: str, scope: str, transports: Sequence[str]) -> tuple[str, str]:
+    """Write an endpoint as two lines: the setting that limits it, and its lanes after UCX's name for it."""
+    tls = settings.get("TLS", Setting("all", "UCX's default"))
+    return f"UCX_TLS={tls.value}", f"{endpoint} {scope} tag({' '.join(transports)})"
+
+
+def _apart(told: Mapping[str, object], remote_address: str) -> str:
+    host = address.split(remote_address)[0]
+    own = address.is_loopback(host) or address.device_of(host) is not None
+    return evidence.apart(evidence.place(), told, own_address=own)
+
+
+@functools.cache
+def _evidence(library: Library, settings: tuple[tuple[str, str], ...]) -> evidence.Evidence:
+    return evidence.read(library, dict(settings))

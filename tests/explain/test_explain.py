@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Connections explained: two workers of this process, each in a thread of its own, joined by shared memory."""
+
+import contextlib
+import json
+import logging
+import threading
+
+import pytest
+
+import weft
+from weft import explain
+from weft.explain import draw
+from weft.explain.protocols import UNKNOWN
+from weft.explain.reasons import Setting
+
+SETTINGS = {"TLS": Setting("^ib", "the environment")}
+
+
+@contextlib.contextmanager
+def connected():
+    """A peer whose other end, in another thread, sends back what comes."""
+
+    def echo():
+        with listener.accept(10) as other, contextlib.suppress(weft.PeerClosedError):
+            while True:
+                other.send(other.recv().wait(10)).wait(10)
+
+    with weft.listen("127.0.0.1:0") as listener:
+        thread = threading.Thread(target=echo)
+        thread.start()
+        try:
+            with weft.connect(listener.address) as peer:
+                yield peer
+        finally:
+            thread.join(10)
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch):
+    for name in ("UCX_TLS", "UCX_NET_DEVICES", "WEFT_EXPLAIN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.slow
+def test_on_one_host():
+    with connected() as peer:
+        for nbytes in (8, 300_000):
+            peer.send(bytes(nbytes)).wait(10)
+            assert peer.recv().wait(10).nbytes == nbytes
+        told = peer.explain()
+        assert told.endpoint == hex(peer._channel.handle)
+    assert [(lane.transport, lane.device) for lane in told.lanes] == [("posix", "memory")]
+    assert told.scope == "intra-node cfg#0"
+    assert told.settings["TLS"].weft
+    assert told.same_host
+    assert not told.apart
+    sends = [size for size in told.sizes if size.operation == "send"]
+    assert {size.lanes for size in sends} == {"posix/memory"}
+    assert "rendezvous" in sends[-1].protocol
+    assert [size.first for size in told.sizes if size.operation == "lend"] == [0, 64 << 10]
+    assert all(time.predicted_s > 0 and time.observed_s is None for time in told.times)
+    used = {each.transport for each in told.transports if each.chosen}
+    assert used == {"posix"}
+    assert json.loads(json.dumps(told.json()))["lines"][0] == "UCX_TLS=^tcp,sysv,cma,ib"
+    text = str(told)
+    assert f"{told.endpoint} intra-node cfg#0 tag(posix/memory)" in text
+    assert "it cannot tell a dead peer" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_a_worker_to_itself_lends_nothing():
+    import asyncio
+
+    async def main():
+        async def handler(peer):
+            told.append(peer.explain())
+
+        async with weft.listen("127.0.0.1:0", handler) as listener, weft.connect(listener.address) as peer:
+            told.append(peer.explain())
+            with contextlib.suppress(weft.PeerLostError):
+                await peer.recv()
+
+    told = []
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert [each.scope for each in told] == ["self cfg#0"] * 2
+    assert [len([size for size in each.sizes if size.operation == "lend"]) for each in told] == [1, 1]
+
+
+def test_a_connection_whose_worker_is_closed():
+    with connected() as peer:
+        peer.close().wait(10)
+        assert peer.explain().lanes  # the link is there for the next connection
+
+
+def test_new_endpoints_are_told_of_when_asked(monkeypatch, capfd):
+    monkeypatch.setenv("WEFT_EXPLAIN", "1")
+    with connected():
+        pass
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[::2] == ["UCX_TLS=^tcp,sysv,cma,ib"] * 2
+    assert all(line.startswith("0x") and line.endswith(" intra-node cfg#0 tag(posix/memory)") for line in lines[1::2])
+
+
+def test_a_logger_that_takes_it_gets_it(monkeypatch, capfd, caplog):
+    monkeypatch.setenv("WEFT_EXPLAIN", "1")
+    caplog.set_level(logging.INFO, "weft")
+    with connected():
+        pass
+    assert not capfd.readouterr().err
+    assert len([record for record in caplog.messages if "cfg#0 tag(" in record]) == 2
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("", False), ("0", False), ("n", False), ("1", True), ("y", True)])
+def test_wanted(value, wanted, monkeypatch):
+    monkeypatch.setenv("WEFT_EXPLAIN", value)
+    assert explain.wanted() is wanted
+
+
+def test_who_set_what(monkeypatch):
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    found = explain.limits({"NET_DEVICES": ("lo", "argument"), "MM_ERROR_HANDLING": ("y", "weft")}, same_host=False)
+    assert found == {
+        "TLS": Setting("tcp", "the environment"),
+        "NET_DEVICES": Setting("lo", "weft for peers across the network", weft=True),
+    }
+
+
+def test_two_lines_without_knowledge():
+    assert explain.lines({}, "0x0", UNKNOWN, []) == ("UCX_TLS=all", "0x0 unknown tag()")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (2.0, "2 s"), (3.36e-1, "336 ms"), (1.16e-5, "11.6 us"), (8.05e-8, "80.5 ns")]
+)
+def test_seconds(value, text):
+    assert draw.seconds(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (60, "60"), (65536, "64 KiB"), (4 << 20, "4 MiB")])
+def test_nbytes(value, text):
+    assert draw.nbytes(value) == text
