@@ -204,6 +204,8 @@ class Peer:
         ------
         ClosedError
             The worker of this connection is closed.
+        PeerLostError
+            The peer is gone, and its lanes with it.
 
         The first call in a process runs ``ucx_info``, half a second in which an event loop stands still.
         Source: ``ucp_ep_query``, ``ucp_ep_print_info``, ``ucp_ep_evaluate_perf``.

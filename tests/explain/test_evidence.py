@@ -54,6 +54,7 @@ def test_this_process():
     [
         ({}, False, "none of this host's"),
         ({}, True, "this host's own: another user"),
+        ({"boot": 7, "host": "\x1b[2J" + "b" * 99}, False, f"another host, [2J{'b' * 60}: its"),
         ({"boot": 7}, False, "another host, ?"),
         ({**HERE, "boot": "2", "host": "b"}, False, "another host, b: its boot id differs"),
         ({**HERE, "net": "net:[2]", "ipc": "ipc:[2]"}, False, "another net namespace, another ipc namespace"),

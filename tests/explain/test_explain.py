@@ -93,6 +93,17 @@ def test_a_connection_whose_worker_is_closed():
         assert peer.explain().lanes  # the link is there for the next connection
 
 
+def test_a_peer_that_was_lost(spawn):
+    with weft.listen("127.0.0.1:0") as listener:
+        child = spawn("import sys, weft; weft.connect(sys.argv[1]).open().recv().wait()", listener.address)
+        peer = listener.accept(20)
+    child.kill()
+    with pytest.raises(weft.PeerLostError):
+        peer.recv().wait(10)
+    with pytest.raises(weft.PeerLostError, match="its lanes with it"):
+        peer.explain()
+
+
 def test_new_endpoints_are_told_of_when_asked(monkeypatch, capfd):
     monkeypatch.setenv("WEFT_EXPLAIN", "1")
     with connected():

@@ -19,6 +19,7 @@ from weft import address
 from weft._load import Library
 from weft._native import Channel, Link
 from weft.config import ucx_library
+from weft.errors import PeerLostError
 from weft.explain import evidence, protocols
 from weft.explain.protocols import Lane, Size
 from weft.explain.reasons import Case, Setting, Verdict, verdicts
@@ -112,6 +113,8 @@ def explain(
     remote: Mapping[str, Any],
 ) -> Explanation:
     """Explain the connection of `channel`; see :meth:`weft.Peer.explain`. `config` is its context's."""
+    if not channel.handle:
+        raise PeerLostError(f"explain {remote_address}: the peer was lost, and its lanes with it")
     library = ucx_library()
     settings = limits(config, same_host=same_host)
     text = channel.print_info()
@@ -162,7 +165,7 @@ def announce(link: Link, config: Mapping[str, tuple[str, str]], *, same_host: bo
     if _log.isEnabledFor(logging.INFO):
         for line in told:
             _log.info("%s", line)
-    else:
+    elif sys.stderr is not None:
         sys.stderr.write("".join(f"{line}\n" for line in told))
 
 

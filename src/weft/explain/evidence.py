@@ -88,10 +88,15 @@ def apart(here: Mapping[str, str], there: Mapping[str, object], *, own_address: 
             return "its address is this host's own: another user, or a namespace without this one's Unix sockets"
         return "its address is none of this host's; where it is was not told"
     if there["boot"] != here["boot"]:
-        return f"it is on another host, {there.get('host', '?')}: its boot id differs"
+        return f"it is on another host, {_printable(there.get('host', '?'))}: its boot id differs"
     differing = [f"{name} namespace" for name in _NAMESPACES if there.get(name) != here[name]]
     if there.get("uid") != here["uid"]:
-        differing.append(f"user ({there.get('uid')}, here {here['uid']})")
+        differing.append(f"user ({_printable(there.get('uid'))}, here {here['uid']})")
     if not differing:
         return "same host, namespaces and user by its own account; why its Unix socket was not reached is unknown"
     return f"same boot of the same kernel, but another {', another '.join(differing)}"
+
+
+def _printable(told: object) -> str:
+    """Keep what a stranger told from the terminal's control sequences."""
+    return "".join(character for character in str(told)[:64] if character.isprintable())
