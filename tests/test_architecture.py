@@ -23,7 +23,7 @@ FLOORS = [
     {"__init__"},
     {"topo", "pair"},
     {"doctor"},
-    {"dask"},
+    {"dask", "lab"},
     {"worker"},
     {"compat"},
     {"bench"},

@@ -6,17 +6,18 @@ processes have IPC namespaces of their own too, because UCX takes those who shar
 alike here stays alike: processor, clock, user. A child ends itself after `WATCHDOG_S`: no line is awaited for ever.
 """
 
-import contextlib
 import ipaddress
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+
+import weft
+from weft import lab
 
 WATCHDOG_S = 50
 #: In place of weft.drive's 60 s. Below 10 the count of keepalive probes is 0, which the kernel refuses.
@@ -39,67 +40,40 @@ def meet(role, address):
 """
 
 
-def ip(*arguments):
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=10)
-    if done.returncode != 0:
-        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
-
-
 class Host:
-    """One side: its namespace, its device and addresses there, and processes in it."""
+    """One side: its device and addresses, and processes in it."""
 
-    def __init__(self, letter, number, spawn):
-        self.name = f"weft-{os.getpid()}-{letter}"
-        self.device = f"weft{os.getpid()}{letter}"  # 15 characters at most
-        self.ipv4, self.ipv6 = f"10.77.0.{number}", f"fd77::{number}"
-        self._spawn = spawn
+    def __init__(self, lab, name, spawn):
+        self.ipv4, self.ipv6 = lab.address(name), lab.address(name, version=6)
+        self.device = lab.device()
+        self._lab, self._name, self._spawn = lab, name, spawn
 
     def ip(self, *arguments):
-        return ip("-n", self.name, *arguments)
+        return self._lab.ip(self._name, *arguments)
 
     def python(self, code, *arguments, own_ipc=True):
-        """Run `code` here. The child turns into `ip`, and that into Python: one process id, one pair of pipes."""
+        """Run `code` here. The child turns into what the lab says, and that into Python: one process id, one pipe."""
+        command = [sys.executable, "-c", PREAMBLE + code, *map(str, arguments)]
         return self._spawn(
             "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])",
-            *("ip", "netns", "exec", self.name, *(["unshare", "--ipc"] if own_ipc else [])),
-            *(sys.executable, "-c", PREAMBLE + code, *map(str, arguments)),
+            *self._lab.command(self._name, command, own_ipc=own_ipc),
             env={"UCX_LOG_FILE": "stderr"},  # its errors would come between the lines
         )
 
 
 @pytest.fixture
-def undo():
-    """What is to be done at the end, after `spawn` has ended the children."""
-    with contextlib.ExitStack() as stack:
-        yield stack
+def cable():
+    """Two hosts, joined by a cable; taken down after `spawn` has ended the children."""
+    try:
+        with lab.Lab(lab.parse({"hosts": {"a": {}, "b": {}}, "links": [{"between": ["a", "b"]}]})) as standing:
+            yield standing
+    except weft.UnsupportedError as e:
+        pytest.skip(str(e))
 
 
 @pytest.fixture
-def hosts(undo, spawn):
-    """Two hosts, joined by a cable."""
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    a, b = Host("a", 1, spawn), Host("b", 2, spawn)
-    try:
-        for host in (a, b):
-            ip("netns", "add", host.name)
-            undo.callback(ip, "netns", "del", host.name)
-        # Made where they belong: nothing ever appears in the namespace of the tests.
-        ip("link", "add", a.device, "netns", a.name, "type", "veth", "peer", "name", b.device, "netns", b.name)
-        for host in (a, b):
-            host.ip("addr", "add", f"{host.ipv4}/24", "dev", host.device)
-            host.ip("addr", "add", f"{host.ipv6}/64", "dev", host.device, "nodad")
-            host.ip("link", "set", "lo", "up")
-            host.ip("link", "set", host.device, "up")
-            ip("netns", "exec", host.name, "unshare", "--ipc", "true")
-    except OSError as e:
-        pytest.skip(f"no network namespaces here (they take iproute2 and util-linux): {e}")
-    until = time.monotonic() + 10
-    for host in (a, b):  # the kernel declares it up in its own time, and UCX takes no device before
-        while "state UP" not in host.ip("link", "show", host.device):
-            assert time.monotonic() < until, f"{host.device} does not come up"
-    return a, b
+def hosts(cable, spawn):
+    return Host(cable, "a", spawn), Host(cable, "b", spawn)
 
 
 ECHO = """

@@ -10,6 +10,7 @@ A map of the house; imports go one way, ``native <- core <- topo <- dask, bench,
   ``links`` (the workers of a loop or thread).
 - ``memory``: arrays that can be lent.
 - ``topo``: what the machine consists of, and where to put workers. ``shm``: what killed processes left behind.
+- ``lab``: hosts and links on one machine.
 - ``compat``: other libraries' interfaces, so that their programs run over weft.
 - ``dask``: the ``ucx://`` comm. ``bench``: measurements and the demo. ``cli``: the command.
 

@@ -16,6 +16,7 @@ def main(argv: list[str] | None = None) -> int:
     from weft import pair
     from weft.bench import compare, demo, peers, pingpong, plot, send_recv, sweep
     from weft.doctor import command as doctor
+    from weft.lab import command as lab
     from weft.topo import command as topo
     from weft.worker import command as worker
 
@@ -42,6 +43,10 @@ def main(argv: list[str] | None = None) -> int:
     explain = commands.add_parser("explain", help="which wire carries the data between two processes, and why")
     pair.add_arguments(explain)
     explain.set_defaults(run=pair.run)
+
+    lab_parser = commands.add_parser("lab", help="hosts and links on this machine, and a command on each")
+    lab.add_arguments(lab_parser)
+    lab_parser.set_defaults(run=lab.run)
 
     demo_parser = commands.add_parser("demo", help="the same Dask jobs over tcp:// and ucx://, side by side")
     demo.add_arguments(demo_parser)

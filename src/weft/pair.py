@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft explain`` to `parser`."""
     parser.add_argument("address", nargs="?", help="host:port of a weft explain --listen; without it, a child here")
     parser.add_argument("--listen", metavar="HOST:PORT", help="answer those who explain the way to here, until Ctrl-C")
+    parser.add_argument("--once", action="store_true", help="with --listen: answer one, who has to come within 30 s")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if args.listen is not None:
         if args.address is not None:
             raise weft.InvalidParamError("give an address to explain the way there, or --listen, not both")
-        answer(args.listen)
+        answer(args.listen, once=args.once)
         return 0
     with contextlib.nullcontext(args.address) if args.address else _child() as address:
         told = explain(address)

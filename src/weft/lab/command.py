@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft lab``: run a command on each host of a lab, or on one, and take the lab down however that ends."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+from weft.errors import InvalidParamError
+from weft.lab import network, plan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``weft lab`` to `parser`."""
+    parser.add_argument("file", nargs="?", help="the lab: hosts and links, in TOML (docs/lab.md)")
+    parser.add_argument("--on", metavar="HOST", help="run the command on this host only, with this terminal")
+    parser.add_argument("--clean", action="store_true", help="remove what labs left that were killed; nothing is run")
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="[--] command", help="what to run on each host")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command, or clean up.
+
+    Returns
+    -------
+    int
+        0 if every host's command returned that, else the first other status, by the order of the hosts.
+
+    Raises
+    ------
+    InvalidParamError
+        The file describes no lab, or there is no command, or no such host.
+    UnsupportedError
+        This is not root, or a tool or the kernel's permission is missing.
+    """
+    if args.clean:
+        for space in network.clean():
+            print(f"removed {space}")
+        return 0
+    on, command = _split(args.argv)
+    on = on or args.on
+    if args.file is None or not command:
+        raise InvalidParamError("weft lab takes a file and a command: weft lab two.toml -- hostname")
+    planned = plan.read(args.file)
+    with _ended_by_signals(), network.Lab(planned) as lab:
+        if on is not None:
+            return _status(lab.start(on, command).wait())
+        started = [_Started(lab, host.name, command) for host in planned.hosts]
+        statuses = [each.wait() for each in started]
+        return next((status for status in statuses if status), 0)
+
+
+def _split(rest: list[str]) -> tuple[str | None, list[str]]:
+    """Find ``--on HOST`` and ``--`` between the file and the command: argparse leaves all of it together."""
+    on = None
+    if rest[:1] == ["--on"]:
+        on, rest = "".join(rest[1:2]), rest[2:]
+    elif rest and rest[0].startswith("--on="):
+        on, rest = rest[0].removeprefix("--on="), rest[1:]
+    return on, rest[1:] if rest[:1] == ["--"] else rest
+
+
+class _Started:
+    """A host's process, and the thread that passes its lines on."""
+
+    def __init__(self, lab: network.Lab, host: str, command: list[str]) -> None:
+        self._host = host
+        self._process = lab.start(
+            host,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        # a daemon: a grandchild that has taken the pipe along must not hold the command up
+        self._thread = threading.Thread(target=self._pass_on, daemon=True)
+        self._thread.start()
+
+    def _pass_on(self) -> None:
+        assert self._process.stdout is not None
+        # closed at the end: when nobody reads this command's output, the host's process learns of it, too
+        with contextlib.suppress(BrokenPipeError), self._process.stdout as lines:
+            for line in lines:
+                sys.stdout.write(f"{self._host} | {line.rstrip()}\n")
+                sys.stdout.flush()
+
+    def wait(self) -> int:
+        status = self._process.wait()
+        self._thread.join(1)
+        return _status(status)
+
+
+def _status(returncode: int) -> int:
+    return returncode if returncode >= 0 else 128 - returncode  # as a shell says it
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP unwind as Ctrl-C does; within, the lab is taken down."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        # the first one is enough: a second must not cut short what the first began
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a lab consists of, from its file, and the commands of iproute2 that build it; nothing is run here."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.errors import InvalidParamError
+from weft.topo import cpulist
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
+_DELAY = re.compile(r"\d+(?:\.\d+)?(?:us|ms|s)")
+_BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+#: A shaper lets so much pass at once: 10 ms of the rate, and two of the largest packets that a veth takes.
+_BURST_S, _BURST_NBYTES = 0.01, 128 << 10
+_MOST = 250  # of hosts on a link, and of links: each has its own /24
+SWITCH = "switch"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host: a name that the others find in ``/etc/hosts``, and the CPUs of its processes, all if None."""
+
+    name: str
+    cpus: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cable between two hosts, or a switch with a cable to each of more; rate and delay hold one way, each way."""
+
+    between: tuple[str, ...]
+    rate: str | None = None
+    delay: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Hosts and links, checked."""
+
+    hosts: tuple[Host, ...]
+    links: tuple[Link, ...]
+
+    def address(self, host: str, *, link: int = 0, version: int = 4) -> str:
+        """Return the host's address on that link, the link counted as in the file."""
+        number = self.links[link].between.index(host) + 1
+        if version == 4:
+            return f"10.77.{link}.{number}"
+        return str(ipaddress.IPv6Address(0xFD77 << 112 | link << 64 | number))
+
+    def seen_from(self, host: str) -> dict[str, str]:
+        """Return the address of each host as `host` reaches it; those that it shares no link with are left out."""
+        found: dict[str, str] = {}
+        for i, link in enumerate(self.links):
+            if host in link.between:
+                for other in link.between:
+                    found.setdefault(other, self.address(other, link=i))
+        return found
+
+
+def read(path: str | Path) -> Plan:
+    """Read a lab's file.
+
+    Raises
+    ------
+    InvalidParamError
+        The file cannot be read, is no TOML, or describes no lab.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        return parse(tomllib.loads(text))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, InvalidParamError) as e:
+        raise InvalidParamError(f"lab {path}: {e}") from None
+
+
+def parse(record: Mapping[str, Any]) -> Plan:
+    """Make a plan of a file's contents; see docs/lab.md for the keys."""
+    _refuse_others("the file", record, {"hosts", "links"})
+    tables, links = record.get("hosts"), record.get("links", [])
+    if not isinstance(tables, Mapping) or not tables:
+        raise InvalidParamError("there are no hosts: write [hosts.a] and [hosts.b]")
+    hosts = tuple(_host(name, table) for name, table in tables.items())
+    if not isinstance(links, list) or len(links) > _MOST:
+        raise InvalidParamError(f"links must be tables, [[links]], and at most {_MOST} of them")
+    return Plan(hosts, tuple(_link(i, link, {host.name for host in hosts}) for i, link in enumerate(links)))
+
+
+def _host(name: str, table: Any) -> Host:
+    if not _NAME.fullmatch(name) or name == SWITCH:
+        raise InvalidParamError(f"host {name!r}: a name is a lower-case letter and up to 14 more, digits or hyphens")
+    _refuse_others(f"host {name}", table, {"cpus"})
+    cpus = table.get("cpus")
+    if cpus is not None:
+        try:
+            if not cpulist.parse(str(cpus)):
+                raise ValueError("none")
+        except ValueError as e:
+            raise InvalidParamError(f'host {name}: cpus={cpus!r} is no list as "0-3,8": {e}') from None
+    return Host(name, None if cpus is None else str(cpus))
+
+
+def _link(index: int, table: Any, hosts: set[str]) -> Link:
+    what = f"link {index}"
+    _refuse_others(what, table, {"between", "rate", "delay"})
+    between, rate, delay = table.get("between"), table.get("rate"), table.get("delay")
+    if not isinstance(between, list) or len(between) not in range(2, _MOST + 1) or len({*between}) < len(between):
+        raise InvalidParamError(f'{what}: between={between!r} must name two hosts or more, as ["a", "b"]')
+    if unknown := [name for name in between if name not in hosts]:
+        raise InvalidParamError(f"{what}: no such host: {', '.join(map(str, unknown))}")
+    if rate is not None and not _RATE.fullmatch(str(rate)):
+        raise InvalidParamError(f'{what}: rate={rate!r} is no rate as "100mbit" (kbit, mbit, gbit)')
+    if delay is not None and not _DELAY.fullmatch(str(delay)):
+        raise InvalidParamError(f'{what}: delay={delay!r} is no time as "5ms" (us, ms, s)')
+    return Link(tuple(between), rate, delay)
+
+
+def _refuse_others(what: str, table: Any, known: set[str]) -> None:
+    if not isinstance(table, Mapping):
+        raise InvalidParamError(f"{what}: {table!r} is no table")
+    if others := [key for key in table if key not in known]:
+        raise InvalidParamError(f"{what}: unknown key {', '.join(others)}; there are {', '.join(sorted(known))}")
+
+
+def namespaces(plan: Plan, prefix: str) -> dict[str, str]:
+    """Name the network namespace of each host, and of the switch of each link that has one."""
+    switches = [f"{SWITCH}{i}" for i, link in enumerate(plan.links) if len(link.between) > 2]
+    return {name: f"{prefix}-{name}" for name in [*(host.name for host in plan.hosts), *switches]}
+
+
+def commands(plan: Plan, spaces: Mapping[str, str]) -> Iterator[list[str]]:
+    """Yield what builds the network between the namespaces, which are there, in order."""
+    for space in spaces.values():
+        yield ["ip", "-n", space, "link", "set", "lo", "up"]
+    for i, link in enumerate(plan.links):
+        device = f"lab{i}"
+        if len(link.between) == 2:
+            a, b = (spaces[name] for name in link.between)
+            # Made where they belong: nothing ever appears in the caller's own namespace.
+            yield ["ip", "link", "add", device, "netns", a, "type", "veth", "peer", "name", device, "netns", b]
+        else:
+            yield from _switch(i, link, spaces)
+        for name in link.between:
+            for version, bits in ((4, 24), (6, 64)):
+                address = f"{plan.address(name, link=i, version=version)}/{bits}"
+                # an IPv6 address is not used before the kernel has looked for another of its kind, which takes seconds
+                yield ["ip", "-n", spaces[name], "addr", "add", address, "dev", device, *["nodad"][: version == 6]]
+            yield ["ip", "-n", spaces[name], "link", "set", device, "up"]
+            yield from _shape(spaces[name], device, link.rate, link.delay)
+
+
+def _switch(index: int, link: Link, spaces: Mapping[str, str]) -> Iterator[list[str]]:
+    switch = spaces[f"{SWITCH}{index}"]
+    yield ["ip", "-n", switch, "link", "add", "bridge", "type", "bridge"]
+    yield ["ip", "-n", switch, "link", "set", "bridge", "up"]
+    for number, name in enumerate(link.between):
+        port = f"port{number}"
+        ends = ["netns", spaces[name], "type", "veth", "peer", "name", port, "netns", switch]
+        yield ["ip", "link", "add", f"lab{index}", *ends]
+        yield ["ip", "-n", switch, "link", "set", port, "master", "bridge", "up"]
+        yield from _shape(switch, port, link.rate, None)  # the way to the host; the delay is on the way from it
+
+
+def _shape(space: str, device: str, rate: str | None, delay: str | None) -> Iterator[list[str]]:
+    add = ["tc", "-n", space, "qdisc", "add", "dev", device]
+    if rate is not None:
+        burst = max(int(_bits(rate) / 8 * _BURST_S), _BURST_NBYTES)
+        yield [*add, "root", "handle", "1:", "tbf", "rate", rate, "burst", f"{burst}b", "latency", "50ms"]
+    if delay is not None:
+        yield [*add, *(["parent", "1:1"] if rate is not None else ["root"]), "netem", "delay", delay, "limit", "100000"]
+
+
+def _bits(rate: str) -> float:
+    match = _RATE.fullmatch(rate)
+    assert match is not None
+    return float(match[1]) * _BITS[match[2]]

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft lab`` where there is no lab to be had, and what it makes of its arguments."""
+
+import pytest
+
+from weft import cli
+from weft.lab import command, network
+
+FILE = "[hosts.a]\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["x.toml"], ["x.toml", "--"], ["x.toml", "--on", "a"]])
+def test_a_file_and_a_command_are_needed(arguments, capsys):
+    assert cli.main(["lab", *arguments]) == 1
+    assert "takes a file and a command" in capsys.readouterr().err
+
+
+def test_it_needs_root(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(network.os, "geteuid", lambda: 1000)
+    (tmp_path / "one.toml").write_text(FILE)
+    for arguments in ([str(tmp_path / "one.toml"), "true"], ["--clean"]):
+        assert cli.main(["lab", *arguments]) == 1
+        assert "need root" in capsys.readouterr().err
+
+
+def test_it_needs_tools(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(network.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(network.shutil, "which", lambda _: None)
+    (tmp_path / "one.toml").write_text(FILE)
+    assert cli.main(["lab", str(tmp_path / "one.toml"), "true"]) == 1
+    assert "ip, tc, unshare, nsenter, taskset not found; apt-get install iproute2 util-linux" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("Error: Specified qdisc kind is unknown.", "no sch_netem: modprobe sch_netem, or leave delay out"),
+        ("mount: Operation not permitted", "without CAP_NET_ADMIN"),
+        ("Cannot find device", ""),
+    ],
+)
+def test_what_can_be_done(said, remedy):
+    told = network._remedy(["tc", "qdisc", "add", "netem"], said)
+    assert (remedy in told) if remedy else told == ""
+
+
+@pytest.mark.parametrize(
+    ("rest", "split"),
+    [
+        (["ls", "-l"], (None, ["ls", "-l"])),
+        (["--", "ls", "--on", "x"], (None, ["ls", "--on", "x"])),
+        (["--on", "b", "--", "ls"], ("b", ["ls"])),
+        (["--on=b", "ls"], ("b", ["ls"])),
+        (["--on"], ("", [])),
+    ],
+)
+def test_what_stands_between_the_file_and_the_command(rest, split):
+    assert command._split(rest) == split

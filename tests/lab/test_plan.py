@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A lab's file, and the commands that it turns into."""
+
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft
+from weft.lab import plan
+from weft.lab.plan import Host, Link, Plan
+
+TWO = """
+[hosts.a]
+cpus = "0-1"
+[hosts.b]
+[[links]]
+between = ["a", "b"]
+rate = "100mbit"
+delay = "5ms"
+"""
+THREE = Plan((Host("a"), Host("b"), Host("c")), (Link(("a", "b")), Link(("a", "b", "c"), "1gbit", "2ms")))
+
+
+def commands(planned):
+    return [" ".join(command) for command in plan.commands(planned, plan.namespaces(planned, "weft-1-0"))]
+
+
+def test_a_file(tmp_path):
+    (tmp_path / "two.toml").write_text(TWO)
+    assert plan.read(tmp_path / "two.toml") == Plan(
+        (Host("a", "0-1"), Host("b")), (Link(("a", "b"), "100mbit", "5ms"),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no hosts"),
+        ("hosts = 1", "no hosts"),
+        ("[hosts.a]\n[host.b]", "the file: unknown key host; there are hosts, links"),
+        ("[hosts.A]", "host 'A': a name is"),
+        ("[hosts.switch]", "host 'switch'"),
+        ("[hosts.a]\ncpu = '0'", "host a: unknown key cpu"),
+        ("[hosts]\na = 1", "host a: 1 is no table"),
+        ("[hosts.a]\ncpus = 'x'", "host a: cpus='x'"),
+        ("[hosts.a]\ncpus = ''", "host a: cpus=''"),
+        ("links = 1\n[hosts.a]", "links must be tables"),
+        ("[hosts.a]\n[[links]]\nbetween = ['a']", "must name two hosts or more"),
+        ("[hosts.a]\n[[links]]\nbetween = ['a', 'a']", "must name two hosts or more"),
+        ("[hosts.a]\n[[links]]\nbetween = ['a', 'x']", "link 0: no such host: x"),
+        ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\nrate = 'fast'", "rate='fast'"),
+        ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\ndelay = 5", "delay=5"),
+        ("[hosts.a", "lab "),
+    ],
+)
+def test_what_is_no_lab(text, said, tmp_path):
+    (tmp_path / "x.toml").write_text(text)
+    with pytest.raises(weft.InvalidParamError, match=r"lab .*x\.toml: ") as e:
+        plan.read(tmp_path / "x.toml")
+    assert said in str(e.value)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(weft.InvalidParamError, match="No such file"):
+        plan.read(tmp_path / "none.toml")
+
+
+def test_a_cable_with_rate_and_delay():
+    built = commands(plan.parse(tomllib.loads(TWO)))
+    assert built[2] == "ip link add lab0 netns weft-1-0-a type veth peer name lab0 netns weft-1-0-b"
+    assert built[3:8] == [
+        "ip -n weft-1-0-a addr add 10.77.0.1/24 dev lab0",
+        "ip -n weft-1-0-a addr add fd77::1/64 dev lab0 nodad",
+        "ip -n weft-1-0-a link set lab0 up",
+        "tc -n weft-1-0-a qdisc add dev lab0 root handle 1: tbf rate 100mbit burst 131072b latency 50ms",
+        "tc -n weft-1-0-a qdisc add dev lab0 parent 1:1 netem delay 5ms limit 100000",
+    ]
+    assert len(built) == 13
+
+
+def test_a_switch():
+    built = commands(THREE)
+    assert plan.namespaces(THREE, "p") == {"a": "p-a", "b": "p-b", "c": "p-c", "switch1": "p-switch1"}
+    assert "ip link add lab1 netns weft-1-0-c type veth peer name port2 netns weft-1-0-switch1" in built
+    assert [line for line in built if "tbf" in line and "burst 1250000b" in line] == [
+        line for line in built if "tbf" in line
+    ]
+    assert len([line for line in built if "tbf" in line]) == 6  # both ways of three cables
+    assert len([line for line in built if "netem" in line]) == 3  # one way: from the hosts
+
+
+def test_names_lead_over_links_that_are_shared():
+    assert THREE.seen_from("a") == {"a": "10.77.0.1", "b": "10.77.0.2", "c": "10.77.1.3"}
+    assert THREE.seen_from("c") == {"a": "10.77.1.1", "b": "10.77.1.2", "c": "10.77.1.3"}
+    assert THREE.address("b", link=1, version=6) == "fd77:0:0:1::2"
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=2), min_size=1, max_size=8))
+def test_no_address_is_given_twice(links):
+    planned = Plan(tuple(map(Host, "abcdefgh")), tuple(Link(tuple(sorted(between))) for between in links))
+    given_out = [line.split()[5] for line in commands(planned) if " addr add " in line]
+    assert len(set(given_out)) == len(given_out) == 2 * sum(map(len, links))
