@@ -26,3 +26,9 @@ def test_lost_links_go_when_new_ones_come(worker, decides):
         if number:  # the first one stays
             link.native.close()
     assert sorted(worker.links) == ["0" * 32, remote_id]
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("", False), ("0", False), ("n", False), ("1", True), ("y", True)])
+def test_whether_new_endpoints_are_told_of(value, wanted, monkeypatch):
+    monkeypatch.setenv("WEFT_EXPLAIN", value)
+    assert links._told_of() is wanted

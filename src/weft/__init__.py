@@ -41,7 +41,6 @@ from weft.errors import (
     UnreachableError,
     UnsupportedError,
 )
-from weft.explain import Explanation
 from weft.listen import Listener, listen
 from weft.memory import arrays_in_pool
 from weft.peer import Peer
@@ -56,7 +55,6 @@ __all__ = [
     "Context",
     "Endpoint",
     "Error",
-    "Explanation",
     "HandshakeError",
     "InvalidParamError",
     "Listener",

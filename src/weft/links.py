@@ -15,7 +15,7 @@ import threading
 from collections.abc import AsyncGenerator, Generator
 from typing import Any, NamedTuple
 
-from weft import _native, explain
+from weft import _native
 from weft.address import device_of, infiniband_ports, is_loopback
 from weft.config import Context
 from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
@@ -138,7 +138,9 @@ class Link:
         """The other side has it too: other handshakes may use it."""
         new, self.settled = not self.settled, True
         self._release()
-        if new and explain.wanted():
+        if new and _told_of():
+            from weft import explain  # seldom asked for, and a quarter of weft's own import
+
             explain.announce(self.native, self.worker.context.config, same_host=self.worker.same_host)
 
     def abandon(self) -> None:
@@ -250,6 +252,11 @@ async def _until_shutdown(local: Local) -> AsyncGenerator[None]:
     finally:
         _locals[:] = [entry for entry in _locals if entry[1] is not local]
         local.close()
+
+
+def _told_of() -> bool:
+    """Tell whether the environment asks for each new endpoint to be told of."""
+    return os.environ.get("WEFT_EXPLAIN", "") not in ("", "0", "n")
 
 
 def _hint(same_host: bool) -> str:

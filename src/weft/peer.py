@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from weft import _native, frames
 from weft._native import Request
-from weft.explain import Explanation, explain
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from weft.explain import Explanation
 
 
 class Peer:
@@ -210,6 +211,8 @@ class Peer:
         The first call in a process runs ``ucx_info``, half a second in which an event loop stands still.
         Source: ``ucp_ep_query``, ``ucp_ep_print_info``, ``ucp_ep_evaluate_perf``.
         """
+        from weft.explain import explain  # seldom asked for, and a quarter of weft's own import
+
         return explain(
             self._channel,
             config=self._config,

@@ -122,12 +122,6 @@ def test_a_logger_that_takes_it_gets_it(monkeypatch, capfd, caplog):
     assert len([record for record in caplog.messages if "cfg#0 tag(" in record]) == 2
 
 
-@pytest.mark.parametrize(("value", "wanted"), [("", False), ("0", False), ("n", False), ("1", True), ("y", True)])
-def test_wanted(value, wanted, monkeypatch):
-    monkeypatch.setenv("WEFT_EXPLAIN", value)
-    assert explain.wanted() is wanted
-
-
 def test_who_set_what(monkeypatch):
     monkeypatch.setenv("UCX_TLS", "tcp")
     found = explain.limits({"NET_DEVICES": ("lo", "argument"), "MM_ERROR_HANDLING": ("y", "weft")}, same_host=False)

@@ -64,6 +64,21 @@ def test_two_hosts():
         standing.ip("a", "link")
 
 
+ANSWER = "import socket; s = socket.create_server(('a', 1)); print(flush=True); s.accept()[0].sendall(b'yes')"
+ASK = "import socket; print(socket.create_connection(('a', 1)).recv(3).decode())"
+
+
+@pytest.mark.slow
+def test_a_switch():
+    names = ["a", "b", "c"]
+    with lab.Lab(lab.parse({"hosts": {name: {} for name in names}, "links": [{"between": names}]})) as standing:
+        answering = standing.start("a", [sys.executable, "-c", ANSWER], stdout=subprocess.PIPE)
+        with answering.stdout:
+            answering.stdout.readline()
+        assert said(standing, "c", sys.executable, "-c", ASK) == ["yes"]
+    assert mine() == []
+
+
 def test_what_fails_on_the_way_leaves_nothing(monkeypatch):
     wrong = [["ip", "-n", "none", "link"]]
     monkeypatch.setattr(network.plans, "commands", lambda *_: iter(wrong))

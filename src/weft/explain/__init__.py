@@ -153,11 +153,6 @@ def limits(config: Mapping[str, tuple[str, str]], *, same_host: bool) -> dict[st
     return found
 
 
-def wanted() -> bool:
-    """Tell whether the environment asks for each new endpoint to be told of: ``WEFT_EXPLAIN=1``."""
-    return os.environ.get("WEFT_EXPLAIN", "") not in ("", "0", "n")
-
-
 def announce(link: Link, config: Mapping[str, tuple[str, str]], *, same_host: bool) -> None:
     """Tell of a new endpoint in two lines: to the logger ``weft`` as info if it takes that, else to stderr."""
     scope = protocols.scope(protocols.tables(link.print_info()))
