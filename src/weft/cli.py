@@ -28,29 +28,17 @@ def main(argv: list[str] | None = None) -> int:
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
 
-    topo_parser = commands.add_parser("topo", help="what this machine consists of, and where to put workers")
-    topo.add_arguments(topo_parser)
-    topo_parser.set_defaults(run=topo.run)
-
-    doctor_parser = commands.add_parser("doctor", help="examine this machine, and say what to mend")
-    doctor.add_arguments(doctor_parser)
-    doctor_parser.set_defaults(run=doctor.run)
-
-    worker_parser = commands.add_parser("worker", help="start Dask workers where this machine has places for them")
-    worker.add_arguments(worker_parser)
-    worker_parser.set_defaults(run=worker.run)
-
-    explain = commands.add_parser("explain", help="which wire carries the data between two processes, and why")
-    pair.add_arguments(explain)
-    explain.set_defaults(run=pair.run)
-
-    lab_parser = commands.add_parser("lab", help="hosts and links on this machine, and a command on each")
-    lab.add_arguments(lab_parser)
-    lab_parser.set_defaults(run=lab.run)
-
-    demo_parser = commands.add_parser("demo", help="the same Dask jobs over tcp:// and ucx://, side by side")
-    demo.add_arguments(demo_parser)
-    demo_parser.set_defaults(run=demo.run)
+    for name, module, text in (
+        ("topo", topo, "what this machine consists of, and where to put workers"),
+        ("doctor", doctor, "examine this machine, and say what to mend"),
+        ("worker", worker, "start Dask workers where this machine has places for them"),
+        ("explain", pair, "which wire carries the data between two processes, and why"),
+        ("lab", lab, "hosts and links on this machine, and a command on each"),
+        ("demo", demo, "the same Dask jobs over tcp:// and ucx://, side by side"),
+    ):
+        command = commands.add_parser(name, help=text)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
 
     bench = commands.add_parser("bench", help="measure, compare, draw")
     benches = bench.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
