@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Any
 from distributed.comm.registry import backends
 
 from weft.dask.comm import UCX, UCXBackend, UCXConnector, UCXListener, lanes
+from weft.dask.pairs import Transports, transports
 
 if TYPE_CHECKING:
     from weft.dask.cluster import TopologyCluster
 
 backends["ucx"] = UCXBackend()
 
-__all__ = ["UCX", "TopologyCluster", "UCXBackend", "UCXConnector", "UCXListener", "lanes"]
+__all__ = [
+    "UCX",
+    "TopologyCluster",
+    "Transports",
+    "UCXBackend",
+    "UCXConnector",
+    "UCXListener",
+    "lanes",
+    "transports",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ import asyncio
 import functools
 import importlib.util
 import logging
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -25,7 +26,7 @@ from distributed.worker import Worker
 
 from weft import _native
 from weft.connect import connect
-from weft.dask import config
+from weft.dask import config, traffic
 from weft.dask.offload import read_offloads, write_offloads
 from weft.dask.pressure import live_within_limits
 from weft.errors import ClosedError, Error, PeerLostError
@@ -53,6 +54,7 @@ class UCX(Comm):  # type: ignore[misc]
         self._lend = config.lend()
         self._local_addr = local_addr
         self._peer_addr = peer_addr
+        self._account = traffic.Account(peer, peer_addr)
         _comms.add(self)
 
     @property
@@ -74,11 +76,13 @@ class UCX(Comm):  # type: ignore[misc]
         except ClosedError as e:  # by this side, perhaps still on its way: abort would cut short what it sends
             raise CommClosedError(f"{self!r}: {e}") from e
         except PeerLostError as e:
+            self._account.failed(e)
             self.abort()
             raise CommClosedError(f"{self!r}: {e}") from e
         except BaseException:
             self.abort()
             raise
+        self._account.received(frames)
         try:
             return await from_frames(
                 frames,
@@ -99,15 +103,17 @@ class UCX(Comm):  # type: ignore[misc]
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
             frame_split_size=_WHOLE,
         )
+        began = time.perf_counter()
         try:
             await self._peer.send_frames(frames, lend=self._lend and _carries_results(msg))
         except (PeerLostError, ClosedError) as e:
+            self._account.failed(e)
             self.abort()
             raise CommClosedError(f"{self!r}: {e}") from e
         except BaseException:
             self.abort()
             raise
-        return sum(memoryview(frame).nbytes for frame in frames)
+        return self._account.sent(frames, began)
 
     async def close(self) -> None:
         if self._peer.closed:
@@ -152,7 +158,9 @@ class UCXConnector(Connector):  # type: ignore[misc]
         _refuse_encryption(PREFIX + address, connection_args)
         host, port = parse_host_port(address)
         # distributed bounds the attempt itself, and retries what is an OSError.
-        peer = await connect(unparse_host_port(host, port), timeout=3600, settings=config.ucx())
+        peer = await connect(
+            unparse_host_port(host, port), timeout=3600, info=traffic.INFO, settings=config.ucx()
+        )
         return UCX(peer, local_addr=PREFIX + peer.local_address, peer_addr=PREFIX + address, deserialize=deserialize)
 
 
@@ -185,7 +193,8 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         if isinstance(server, Worker):
             _arrays_of_tasks_in_pool()
             live_within_limits(server)
-        listener = Listener(unparse_host_port(self.ip, self.port), None, settings=config.ucx(), on_peer=self._on_peer)
+        address = unparse_host_port(self.ip, self.port)
+        listener = Listener(address, None, info=traffic.INFO, settings=config.ucx(), on_peer=self._on_peer)
         await listener.start()
         self._listener = listener
         self._host_port = parse_host_port(listener.bound_address)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The halves of conversations put together, and the table of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from weft.dask.pairs import Pair, Transports, bandwidth_text, join, named
+
+
+def row(
+    sent: int = 0, received: int = 0, *, lent: int = 0, address: str = "ucx://x:1", errors: int = 0
+) -> dict[str, Any]:
+    return {
+        "address": address,
+        "lanes": ["posix/memory"],
+        "sent_messages": int(bool(sent)),
+        "sent_nbytes": sent,
+        "sent_seconds": 0.5,
+        "lent_nbytes": lent,
+        "received_messages": int(bool(received)),
+        "received_nbytes": received,
+        "borrowed_nbytes": 0,
+        "bandwidth_Bps": 1e9 if sent > lent else None,
+        "errors": errors,
+    }
+
+
+def report(process: str, **peers: dict[str, Any]) -> dict[str, Any]:
+    return {"process": process, "peers": peers}
+
+
+def test_a_direction_is_counted_once_and_by_its_sender() -> None:
+    pairs = join({"a": "0", "b": "1"}, [report("a", b=row(100, 7)), report("b", a=row(8, 99))])
+    assert [(p.source, p.destination, p.nbytes, p.seconds) for p in pairs] == [("0", "1", 100, 0.5), ("1", "0", 8, 0.5)]
+
+
+def test_who_was_not_asked_is_known_from_its_receiver_and_by_its_address() -> None:
+    (pair,) = join({"a": "scheduler"}, [report("a", nanny=row(0, 50, address="ucx://h:9"))])
+    assert (pair.source, pair.destination, pair.nbytes) == ("ucx://h:9", "scheduler", 50)
+    assert pair.seconds is None
+    assert pair.bandwidth_Bps is None
+
+
+def test_the_same_process_twice_counts_once() -> None:
+    both = report("a", a=row(100, 100))
+    (pair,) = join(named([("a", "0"), ("a", "1")]), [both, both])
+    assert (pair.source, pair.destination, pair.nbytes) == ("0, 1", "0, 1", 100)
+
+
+def test_lent_memory_is_a_lane() -> None:
+    (pair,) = join({}, [report("a", b=row(100, lent=60))])
+    assert pair.lanes == ("posix/memory", "lent")
+    assert pair.lent_nbytes == 60
+
+
+def test_a_comm_that_broke_before_it_sent_is_told() -> None:
+    (pair,) = join({}, [report("a", b=row(errors=1))])
+    assert (pair.messages, pair.errors) == (0, 1)
+
+
+PAIRS = [
+    Pair("0", "1", ("posix/memory", "lent"), 1234, 3 << 30, 2 << 30, 1.5, 8.126e9, 0),
+    Pair("<b>", "scheduler", ("tcp/eth0",), 1, 100, 0, None, None, 2),
+]
+
+
+def test_rows_are_json() -> None:
+    rows = json.loads(Transports(PAIRS).to_json())
+    assert rows == Transports(PAIRS).rows
+    assert rows[0]["lanes"] == ["posix/memory", "lent"]
+    assert rows[0]["bandwidth_Bps"] == 8.126e9
+    assert rows[1]["seconds"] is None
+
+
+def test_the_table_prints_itself() -> None:
+    text = str(Transports(PAIRS))
+    for word in ("posix/memory, lent", "1,234", "3.00 GiB", "2.00 GiB", "8.13 GB/s", "scheduler"):
+        assert word in text
+    console = Console(width=80, color_system=None)
+    with console.capture() as capture:
+        console.print(Transports(PAIRS))
+    assert max(map(len, capture.get().splitlines())) <= 80
+    assert "8.13 GB/s" in capture.get()
+
+
+def test_a_long_table_says_what_it_leaves_out() -> None:
+    table = Transports(PAIRS * 50)
+    assert "60 more pairs are in .rows" in str(table)
+    assert len(table.rows) == 100
+    assert repr(table) == "<weft.dask.Transports, 100 pairs>"
+
+
+def test_a_notebook_shows_names_as_they_are() -> None:
+    page = Transports(PAIRS)._repr_html_()
+    assert "<td>&lt;b&gt;</td>" in page
+    assert page.count("<tr>") == 3
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (None, "-"),
+        (8.126e9, "8.13 GB/s"),
+        (87.0e6, "87 MB/s"),
+        (999.7e6, "1 GB/s"),
+        (1234.0, "1.23 kB/s"),
+        (2.5e12, "2500 GB/s"),
+    ],
+)
+def test_bandwidths_have_three_digits_and_a_unit(rate: float | None, text: str) -> None:
+    assert bandwidth_text(rate) == text
