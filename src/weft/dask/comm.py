@@ -189,10 +189,13 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         self._host_port: tuple[str, int] | None = None
 
     async def start(self) -> None:
+        from weft.dask import observe  # distributed may load this module while it is itself half imported
+
         server = getattr(self.comm_handler, "__self__", None)
         if isinstance(server, Worker):
             _arrays_of_tasks_in_pool()
             live_within_limits(server)
+        observe.listening(server)
         address = unparse_host_port(self.ip, self.port)
         listener = Listener(address, None, info=traffic.INFO, settings=config.ucx(), on_peer=self._on_peer)
         await listener.start()

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a scheduler and its workers get beside their comms: figures in the heartbeats, Prometheus' metrics, a page.
+
+All of it comes when a server starts to listen on ``ucx://``, without a line in anyone's program. What needs bokeh
+or prometheus_client is loaded only where the server has loaded them itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from distributed import Scheduler, Worker
+
+from weft.dask import traffic
+from weft.dask.pairs import Pair, join, named
+
+#: The name of both extensions: a worker's heartbeat carries what the one tells to the other.
+EXTENSION = "weft"
+
+logger = logging.getLogger("weft")
+
+
+def listening(server: object) -> None:
+    """Take note that `server` is about to listen on ``ucx://``."""
+    if isinstance(server, Worker):
+        # A scheduler that another protocol leads to may know nothing of weft, and then a heartbeat with something for
+        # its extension would end the worker.
+        if server.scheduler.address.startswith("ucx://"):
+            server.extensions.setdefault(EXTENSION, WorkerTraffic())
+        _register_metrics()
+    elif isinstance(server, Scheduler) and EXTENSION not in server.extensions:
+        server.extensions[EXTENSION] = SchedulerTraffic(server)
+        _register_metrics()
+        _add_page(server)
+
+
+def _register_metrics() -> None:
+    if "prometheus_client" in sys.modules:
+        from weft.dask.prometheus import register
+
+        register()
+
+
+def _add_page(scheduler: Any) -> None:
+    if "distributed.dashboard.core" in sys.modules:
+        from weft.dask.dashboard import add_page
+
+        add_page(scheduler)
+
+
+class WorkerTraffic:
+    """A worker's extension: tells the scheduler what has changed since it last told."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[int, ...]] = {}
+
+    def heartbeat(self) -> dict[str, Any]:
+        """Return the report of this process, of peers with news only. Counts are totals, never differences."""
+        peers = {}
+        for process, row in traffic.report()["peers"].items():
+            so_far = row["sent_messages"], row["received_messages"], row["errors"]
+            if self._told.get(process) != so_far:
+                self._told[process] = so_far
+                peers[process] = row
+        return {"process": traffic.PROCESS, "peers": peers}
+
+
+class SchedulerTraffic:
+    """The scheduler's extension: the latest report of each worker, and the means that Dask gets wrong.
+
+    A worker's heartbeat carries the sum and the count of the bandwidths that it saw from each other worker. Dask's
+    scheduler weighs the sum as if it were a mean (``Scheduler.heartbeat_worker``), so its figures for a pair are too
+    high by up to the count. Extensions are called at the end of a heartbeat: that is when the right figure is put in
+    place of it, by the same formula.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self._reports: dict[str, dict[str, Any]] = {}
+        self._means: dict[tuple[str, str], float] = {}
+        self._means_of_types: dict[str, float] = {}
+
+    def heartbeat(self, ws: Any, report: Mapping[str, Any]) -> None:
+        """Take what a worker's heartbeat brought."""
+        known = self._reports.setdefault(ws.address, {"process": report["process"], "peers": {}})
+        known["peers"].update(report["peers"])
+        self._forget_who_left()
+        scheduler, told = self._scheduler, ws.metrics["bandwidth"]
+        share = 1 / len(scheduler.workers)
+        for other, (total, count) in told["workers"].items():
+            pair = ws.address, other
+            scheduler.bandwidth_workers[pair] = _weigh(self._means, pair, total, count, share)
+        for kind, (total, count) in told["types"].items():
+            scheduler.bandwidth_types[kind] = _weigh(self._means_of_types, kind, total, count, share)
+
+    def _forget_who_left(self) -> None:
+        workers = self._scheduler.workers
+        for address in [a for a in self._reports if a not in workers]:
+            del self._reports[address]
+            for pair in [p for p in self._means if address in p]:
+                del self._means[pair]
+
+    def names(self) -> dict[str, str]:
+        """Return the name of each worker's process, by its id."""
+        workers = self._scheduler.workers
+        return named(
+            (report["process"], str(workers[address].name))
+            for address, report in self._reports.items()
+            if address in workers
+        )
+
+    def pairs(self) -> list[Pair]:
+        """Return what went between the workers that are here, as of their latest heartbeats."""
+        names = self.names()
+        here = set(names.values())
+        told = [report for report in self._reports.values() if report["process"] in names]
+        return [pair for pair in join(names, told) if {pair.source, pair.destination} <= here]
+
+    def seen_by_dask(self) -> dict[tuple[str, str], float]:
+        """Return the mean bandwidth of whole requests between workers, by the names of sender and receiver."""
+        names = self.names()
+        name_at = {address: names[report["process"]] for address, report in self._reports.items()}
+        means = self._means.items()
+        return {(name_at[a], name_at[b]): mean for (b, a), mean in means if a in name_at and b in name_at}
+
+
+def _weigh(means: dict[Any, float], key: Any, total: float, count: int, share: float) -> float:
+    """Average a new mean of `count` bandwidths with what is known, as Dask means to."""
+    mean = total / count
+    if key in means:
+        alpha = (1 - share) ** count
+        mean = means[key] * alpha + mean * (1 - alpha)
+    means[key] = mean
+    return mean
