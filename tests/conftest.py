@@ -16,6 +16,10 @@ import pytest
 import weft
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--screenshots", metavar="FOLDER", help="keep the dashboard's screenshots there")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def ctrl_c() -> None:
     """Let SIGINT be what it is in a terminal: a shell starts background jobs with it ignored."""

@@ -97,9 +97,19 @@ def test_who_has_left_is_forgotten() -> None:
     cluster.heartbeat("b")
     cluster.heartbeat("a", seen=("b", 30.0, 3))
     del cluster.workers["ucx://b"]
+    assert cluster.traffic.seen_by_dask() == {}  # before the next heartbeat, too
+    assert set(cluster.traffic.names().values()) == {"a"}
     cluster.heartbeat("a")
     assert cluster.traffic.seen_by_dask() == {}
     assert cluster.traffic._means == {}
+
+
+def test_a_worker_at_the_address_of_an_old_one_is_another() -> None:
+    cluster = Workers("a", "b")
+    cluster.heartbeat("b")
+    cluster.heartbeat("a", b=100)
+    cluster.traffic.heartbeat(cluster.workers["ucx://a"], {"process": "a's successor", "peers": {}})
+    assert cluster.traffic.pairs() == []
 
 
 def test_a_scheduler_without_a_dashboard_gets_the_rest() -> None:

@@ -2,12 +2,12 @@
 """What a scheduler and its workers get beside their comms: figures in the heartbeats, Prometheus' metrics, a page.
 
 All of it comes when a server starts to listen on ``ucx://``, without a line in anyone's program. What needs bokeh
-or prometheus_client is loaded only where the server has loaded them itself.
+or prometheus_client is loaded only where the server loads them itself.
 """
 
 from __future__ import annotations
 
-import logging
+import importlib.util
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -19,8 +19,6 @@ from weft.dask.pairs import Pair, join, named
 
 #: The name of both extensions: a worker's heartbeat carries what the one tells to the other.
 EXTENSION = "weft"
-
-logger = logging.getLogger("weft")
 
 
 def listening(server: object) -> None:
@@ -38,7 +36,8 @@ def listening(server: object) -> None:
 
 
 def _register_metrics() -> None:
-    if "prometheus_client" in sys.modules:
+    # distributed's own handler loads it where it is there, but a worker's only after it listens
+    if importlib.util.find_spec("prometheus_client") is not None:
         from weft.dask.prometheus import register
 
         register()
@@ -59,13 +58,11 @@ class WorkerTraffic:
 
     def heartbeat(self) -> dict[str, Any]:
         """Return the report of this process, of peers with news only. Counts are totals, never differences."""
-        peers = {}
-        for process, row in traffic.report()["peers"].items():
-            so_far = row["sent_messages"], row["received_messages"], row["errors"]
-            if self._told.get(process) != so_far:
-                self._told[process] = so_far
-                peers[process] = row
-        return {"process": traffic.PROCESS, "peers": peers}
+        peers = traffic.report()["peers"]
+        before = self._told
+        self._told = {p: (row["sent_messages"], row["received_messages"], row["errors"]) for p, row in peers.items()}
+        news = {p: row for p, row in peers.items() if before.get(p) != self._told[p]}
+        return {"process": traffic.PROCESS, "peers": news}
 
 
 class SchedulerTraffic:
@@ -85,7 +82,9 @@ class SchedulerTraffic:
 
     def heartbeat(self, ws: Any, report: Mapping[str, Any]) -> None:
         """Take what a worker's heartbeat brought."""
-        known = self._reports.setdefault(ws.address, {"process": report["process"], "peers": {}})
+        known = self._reports.get(ws.address)
+        if known is None or known["process"] != report["process"]:  # a new worker may get the address of an old one
+            known = self._reports[ws.address] = {"process": report["process"], "peers": {}}
         known["peers"].update(report["peers"])
         self._forget_who_left()
         scheduler, told = self._scheduler, ws.metrics["bandwidth"]
@@ -98,8 +97,11 @@ class SchedulerTraffic:
 
     def _forget_who_left(self) -> None:
         workers = self._scheduler.workers
-        for address in [a for a in self._reports if a not in workers]:
-            del self._reports[address]
+        left = [address for address in self._reports if address not in workers]
+        for address in left:
+            gone = self._reports.pop(address)["process"]
+            for report in self._reports.values():
+                report["peers"].pop(gone, None)
             for pair in [p for p in self._means if address in p]:
                 del self._means[pair]
 
@@ -122,7 +124,7 @@ class SchedulerTraffic:
     def seen_by_dask(self) -> dict[tuple[str, str], float]:
         """Return the mean bandwidth of whole requests between workers, by the names of sender and receiver."""
         names = self.names()
-        name_at = {address: names[report["process"]] for address, report in self._reports.items()}
+        name_at = {a: names[report["process"]] for a, report in self._reports.items() if report["process"] in names}
         means = self._means.items()
         return {(name_at[a], name_at[b]): mean for (b, a), mean in means if a in name_at and b in name_at}
 
