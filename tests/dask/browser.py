@@ -103,6 +103,8 @@ async def opened(url: str, profile: Path, *, width: int = 1280, height: int = 90
             yield Page(socket, session)
             await _call(socket, "Browser.close", {})
             socket.close()
+            while await socket.read_message() is not None:
+                pass  # until it has hung up
     finally:
         # asked to close, it ends its children too
         with contextlib.suppress(subprocess.TimeoutExpired):
