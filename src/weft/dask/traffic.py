@@ -2,8 +2,8 @@
 """What this process has sent to and received from each other process, over ``ucx://``.
 
 Counted by process, not by address: whoever connects comes from a new port each time, so the two sides tell each
-other in weft's handshake which process they are. A few additions per message; no clock on the receiving side, where
-nobody can tell receiving from waiting for a sender that has nothing to say.
+other in weft's handshake which process they are. No clock on the receiving side, where nobody can tell receiving from
+waiting for a sender that has nothing to say.
 """
 
 from __future__ import annotations
