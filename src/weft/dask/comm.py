@@ -158,9 +158,7 @@ class UCXConnector(Connector):  # type: ignore[misc]
         _refuse_encryption(PREFIX + address, connection_args)
         host, port = parse_host_port(address)
         # distributed bounds the attempt itself, and retries what is an OSError.
-        peer = await connect(
-            unparse_host_port(host, port), timeout=3600, info=traffic.INFO, settings=config.ucx()
-        )
+        peer = await connect(unparse_host_port(host, port), timeout=3600, info=traffic.INFO, settings=config.ucx())
         return UCX(peer, local_addr=PREFIX + peer.local_address, peer_addr=PREFIX + address, deserialize=deserialize)
 
 
