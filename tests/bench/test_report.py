@@ -7,11 +7,12 @@ import io
 import json
 import re
 import xml.etree.ElementTree
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from weft.bench import report
+from weft.bench import printed, report
 
 MIB = 1 << 20
 LANES = {"tcp": "tcp", "ucx": "posix/memory"}
@@ -27,16 +28,18 @@ def rounds_of(walls, rate, *, nbytes=4 * MIB, difference=""):
     return [report.Round(wall, transfers, difference) for wall in walls]
 
 
+def work(name, parameters, nbytes, *, tasks=0):
+    return SimpleNamespace(name=name, parameters=parameters, nbytes=nbytes, tasks=tasks, checked=report.CHECKED)
+
+
 def entry_of(name, protocol, walls, rate, *, nbytes=4 * MIB, difference=""):
     workers = [f"{protocol}://127.0.0.1:4000{i}" for i in range(2)]
     timed = rounds_of(walls, rate, nbytes=nbytes, difference=difference)
     return report.entry(
-        name,
+        work(name, {"Size": "10000 x 10000 float64", "Rows <b>": 7}, 64 * MIB),
         protocol,
         rounds=timed,
-        warm_up=rounds_of([9.0], rate)[0],
-        parameters={"Size": "10000 x 10000 float64", "Rows <b>": 7},
-        nbytes=64 * MIB,
+        warm_ups=rounds_of([9.0], rate),
         workers=workers,
         lanes={workers[0]: {workers[1]: [LANES[protocol]]}, workers[1]: {workers[0]: [LANES[protocol]]}},
     )
@@ -49,7 +52,6 @@ def record_of(entries, protocols):
         "rounds": 3,
         "protocols": protocols,
         "workloads": entries,
-        "ratios": report.ratios(entries, protocols),
         "idle_cpu_percent": dict.fromkeys(protocols, 6.5),
         "idle_cpu_percent_by_process": {p: {"client and scheduler": 2.5, "worker 0": 4.0} for p in protocols},
         "environment": {
@@ -71,9 +73,9 @@ def record():
     return record_of(entries, ["tcp", "ucx"])
 
 
-def printed(record, width):
+def shown_of(record, width):
     out = io.StringIO()
-    report.print_record(record, Console(file=out, width=width))
+    printed.print_record(record, Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -97,12 +99,10 @@ def test_entry_counts_all_transfers_if_none_is_large():
 def test_entry_without_transfers_has_no_bandwidth():
     entries = [
         report.entry(
-            "merge",
+            work("merge", {}, 1),
             protocol,
             rounds=[report.Round(1.0, [], "")],
-            warm_up=report.Round(1.0, [], ""),
-            parameters={},
-            nbytes=1,
+            warm_ups=[report.Round(1.0, [], "")],
             workers=["a", "b"],
             lanes={},
         )
@@ -110,31 +110,30 @@ def test_entry_without_transfers_has_no_bandwidth():
     ]
     assert entries[0]["p2p_Bps"] == {"q25": None, "q50": None, "q75": None}
     record = record_of(entries, ["tcp", "ucx"])
-    assert record["ratios"]["merge"]["p2p"] is None
-    assert "nothing moved" in printed(record, 80)
+    assert report.comparisons(record)[0].ratio["p2p"] is None
+    assert "nothing moved" in shown_of(record, 80)
 
 
 def test_a_wrong_warm_up_is_a_wrong_result():
     timed = rounds_of([1.0], MIB)
     e = report.entry(
-        "merge",
+        work("merge", {}, 1),
         "tcp",
         rounds=timed,
-        warm_up=timed[0]._replace(difference="2 rows, pandas has 3"),
-        parameters={},
-        nbytes=1,
+        warm_ups=[timed[0]._replace(difference="2 rows, pandas has 3")],
         workers=["a", "b"],
         lanes={},
     )
     assert e["correct"] is False
     assert e["difference"] == "2 rows, pandas has 3"
-    shown = printed(record_of([e], ["tcp"]), 80)
+    shown = shown_of(record_of([e], ["tcp"]), 80)
     assert "WRONG RESULTS: merge over tcp://" in shown
     assert "WRONG: 2 rows, pandas has 3" in shown
 
 
 def test_ratios_are_medians_over_rounds_with_their_range(record):
-    ratio = record["ratios"]["transpose-sum"]
+    name, above, below, ratio = report.comparisons(record)[0]
+    assert (name, above, below) == ("transpose-sum", "ucx", "tcp")
     assert ratio["wall"] == 0.5
     assert ratio["wall_range"] == [0.25, 0.5]
     assert ratio["p2p"] == pytest.approx(3.0)
@@ -142,10 +141,10 @@ def test_ratios_are_medians_over_rounds_with_their_range(record):
 
 @pytest.mark.parametrize(
     ("protocols", "expected"),
-    [(["tcp"], None), (["ucx", "tcp"], ("ucx", "tcp")), (["ws", "ucx"], ("ucx", "ws"))],
+    [(["tcp"], "tcp"), (["ucx", "tcp"], "tcp"), (["ws", "ucx"], "ws")],
 )
 def test_ratios_are_taken_to_tcp_where_it_took_part(protocols, expected):
-    assert report.sides(protocols) == expected
+    assert report.baseline(protocols) == expected
 
 
 @pytest.mark.parametrize(
@@ -163,7 +162,7 @@ def test_the_verdict_says_who_lost(wall, low, high, expected):
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_printed_report_fits_and_has_the_tables(record, width):
-    shown = printed(json.loads(json.dumps(record)), width)
+    shown = shown_of(json.loads(json.dumps(record)), width)
     assert max(len(line) for line in shown.splitlines()) <= 80
     for line in (
         "transpose-sum over ucx://",
@@ -221,12 +220,10 @@ def test_the_page_of_one_protocol_without_transfers():
     from weft.bench.charts import page
 
     e = report.entry(
-        "merge",
+        work("merge", {}, 1),
         "tcp",
         rounds=[report.Round(1.0, [], "2 rows, pandas has 3")],
-        warm_up=report.Round(1.0, [], ""),
-        parameters={},
-        nbytes=1,
+        warm_ups=[],
         workers=["a", "b"],
         lanes={},
     )

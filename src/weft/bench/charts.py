@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One self-contained HTML page for ``weft demo``, drawn from the JSON record and nothing else.
+"""The charts of Dask work over several protocols, and its page, drawn from the JSON record and nothing else.
 
-What is printed in a terminal is in ``report``, what all pages share in ``page``.
+What is printed in a terminal is in ``printed``, what all pages share in ``page``.
 """
 
 from __future__ import annotations
 
 import html
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 
 from weft.bench import report
 from weft.bench.page import INK, document, flat, rc, svg, table
 
-# A grey and Okabe and Ito's vermilion: colour-blind readers tell them apart, and so does a grey printer.
-_COLOURS = ("#8a94a3", "#d55e00")
+# A grey, and Okabe and Ito's: colour-blind readers tell them apart, and so does a grey printer.
+_GREY, _COLOURS = "#8a94a3", ("#d55e00", "#0072b2", "#009e73", "#e69f00")
+_WALL_HEIGHT = 3.1  # inches
 
 
 def page(record: Mapping[str, Any]) -> str:
@@ -27,7 +29,7 @@ def page(record: Mapping[str, Any]) -> str:
     Parameters
     ----------
     record : mapping
-        As in the file that ``weft demo --json`` writes.
+        As in the file that ``--json`` writes.
 
     Returns
     -------
@@ -35,12 +37,13 @@ def page(record: Mapping[str, Any]) -> str:
         One HTML document without references to anything outside it.
     """
     protocols = record["protocols"]
-    title = "weft demo: the same work over " + " and ".join(f"{p}://" for p in protocols)
+    title = f"{record['command']}: the same work over " + " and ".join(f"{p}://" for p in protocols)
     wrong = not all(e["correct"] for e in record["workloads"])
+    workers = len(record["workloads"][0]["workers"])
     rounds = f"{record['rounds']} round{'s' if record['rounds'] != 1 else ''}"
     parts = [
         f"<h1>{html.escape(title)}</h1>",
-        f'<p class="note">Dask, two worker processes on one machine, {rounds} each, alternating.</p>',
+        f'<p class="note">Dask, {workers} worker processes, {rounds} each, in turns.</p>',
         f"<p{' class=wrong' if wrong else ''}>{html.escape(report.correctness(record))}</p>",
         '<ul class="verdict">',
         *(f"<li>{html.escape(line)}</li>" for line in report.verdicts(record)),
@@ -48,10 +51,10 @@ def page(record: Mapping[str, Any]) -> str:
         _comparison(record),
         "<h2>Wall clock</h2>",
         '<p class="note">Bars are medians, dots the single rounds. Less is better.</p>',
-        _wall_chart(record),
+        _svg(_draw_wall, record, 3 * len(_names(record)), _WALL_HEIGHT),
         "<h2>Bandwidth between the workers</h2>",
         f'<p class="note">{html.escape(_p2p_note(record))} More is better.</p>',
-        _p2p_chart(record),
+        _svg(_draw_p2p, record, 9, _p2p_height(record)),
         _pairs(record),
         "<h2>Idle cluster</h2>",
         _idle(record),
@@ -62,9 +65,10 @@ def page(record: Mapping[str, Any]) -> str:
 
 
 def _colour(record: Mapping[str, Any], protocol: str) -> str:
-    # The protocol that ratios are taken to is grey, the other stands out.
-    both = report.sides(record["protocols"])
-    return _COLOURS[both is not None and protocol == both[0]]
+    # The protocol that ratios are taken to is grey, the others stand out.
+    below = report.baseline(record["protocols"])
+    others = [p for p in record["protocols"] if p != below]
+    return _GREY if protocol == below else _COLOURS[others.index(protocol) % len(_COLOURS)]
 
 
 def _names(record: Mapping[str, Any]) -> list[str]:
@@ -78,32 +82,52 @@ def _entry(record: Mapping[str, Any], name: str, protocol: str) -> Mapping[str, 
 # --- charts -------------------------------------------------------------------------------------------------
 
 
-def _wall_chart(record: Mapping[str, Any]) -> str:
+def save(record: Mapping[str, Any], path: Path) -> None:
+    """Write the charts to `path`, in the format that its ending names."""
+    with mpl.rc_context(rc()):
+        figure = Figure(figsize=(9, _WALL_HEIGHT + _p2p_height(record)), layout="constrained")
+        halves = figure.subfigures(2, 1, squeeze=False, height_ratios=[_WALL_HEIGHT, _p2p_height(record)])
+        for draw, half in zip((_draw_wall, _draw_p2p), halves.flat, strict=True):
+            draw(half, record)
+        figure.savefig(path, dpi=130)
+
+
+def _svg(
+    draw: Callable[[FigureBase, Mapping[str, Any]], None], record: Mapping[str, Any], width: float, height: float
+) -> str:
+    with mpl.rc_context(rc()):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure, record)
+        return svg(figure, draw.__name__.removeprefix("_draw_"))
+
+
+def _p2p_height(record: Mapping[str, Any]) -> float:
+    return 0.8 + 0.42 * len(record["workloads"])
+
+
+def _draw_wall(figure: FigureBase, record: Mapping[str, Any]) -> None:
     """Draw a panel per workload, each with its own scale: the workloads are not to be compared."""
     names, protocols = _names(record), record["protocols"]
-    with mpl.rc_context(rc()):
-        figure = Figure(figsize=(3 * len(names), 3.1), layout="constrained")
-        for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-            for x, protocol in enumerate(protocols):
-                wall = _entry(record, name, protocol)["wall_s"]
-                median = statistics.median(wall)
-                axes.bar(x, median, width=0.62, color=_colour(record, protocol), alpha=0.85)
-                axes.plot(_apart(x, len(wall)), wall, "o", markersize=5, color=INK, markeredgecolor="white")
-                axes.annotate(
-                    f"{median:.3g} s",
-                    (x, max(wall)),
-                    xytext=(0, 6),
-                    textcoords="offset points",
-                    ha="center",
-                    fontweight="bold",
-                )
-            axes.set_xticks(range(len(protocols)), [f"{p}://" for p in protocols])
-            axes.set_xlim(-0.6, len(protocols) - 0.4)
-            axes.set_ylim(0, 1.18 * max(max(_entry(record, name, p)["wall_s"]) for p in protocols))
-            axes.set_title(name, loc="left")
-            axes.set_ylabel("seconds" if name == names[0] else "")
-            axes.grid(axis="y")
-        return svg(figure, "wall")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for x, protocol in enumerate(protocols):
+            wall = _entry(record, name, protocol)["wall_s"]
+            median = statistics.median(wall)
+            axes.bar(x, median, width=0.62, color=_colour(record, protocol), alpha=0.85)
+            axes.plot(_apart(x, len(wall)), wall, "o", markersize=5, color=INK, markeredgecolor="white")
+            axes.annotate(
+                f"{median:.3g} s",
+                (x, max(wall)),
+                xytext=(0, 6),
+                textcoords="offset points",
+                ha="center",
+                fontweight="bold",
+            )
+        axes.set_xticks(range(len(protocols)), [f"{p}://" for p in protocols])
+        axes.set_xlim(-0.6, len(protocols) - 0.4)
+        axes.set_ylim(0, 1.18 * max(max(_entry(record, name, p)["wall_s"]) for p in protocols))
+        axes.set_title(name, loc="left")
+        axes.set_ylabel("seconds" if name == names[0] else "")
+        axes.grid(axis="y")
 
 
 def _apart(x: float, count: int) -> list[float]:
@@ -111,57 +135,53 @@ def _apart(x: float, count: int) -> list[float]:
     return [x + 0.1 * (i - (count - 1) / 2) * min(1, 5 / count) for i in range(count)]
 
 
-def _p2p_chart(record: Mapping[str, Any]) -> str:
+def _draw_p2p(figure: FigureBase, record: Mapping[str, Any]) -> None:
     """Draw one line per workload and protocol: 25 % to 75 % as a bar, the median as a mark."""
     rows = [
         (name, protocol, _entry(record, name, protocol)["p2p_Bps"])
         for name in _names(record)
         for protocol in record["protocols"]
     ]
-    with mpl.rc_context(rc()):
-        figure = Figure(figsize=(9, 0.8 + 0.42 * len(rows)), layout="constrained")
-        axes = figure.subplots()
-        for y, (_, protocol, p2p) in enumerate(rows):
-            if p2p["q50"] is None:
-                axes.annotate("nothing moved", (0, y), xytext=(6, 0), textcoords="offset points", va="center")
-                continue
-            low, middle, high = (p2p[q] / 2**20 for q in ("q25", "q50", "q75"))
-            axes.barh(y, high - low, left=low, height=0.5, color=_colour(record, protocol), alpha=0.85)
-            axes.plot([middle, middle], [y - 0.34, y + 0.34], color=INK, linewidth=2.5)
-            axes.annotate(
-                f"{middle:,.0f}",
-                (max(high, middle), y),
-                xytext=(6, 0),
-                textcoords="offset points",
-                va="center",
-                fontweight="bold",
-            )
-        axes.set_yticks(range(len(rows)), [f"{name}, {protocol}://" for name, protocol, _ in rows])
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        rates = [p2p["q75"] / 2**20 for *_, p2p in rows if p2p["q75"] is not None]
-        axes.set_xlim(0, 1.12 * max(rates, default=1.0))
-        axes.set_xlabel("MiB/s")
-        axes.grid(axis="x")
-        return svg(figure, "p2p")
+    axes = figure.subplots()
+    for y, (_, protocol, p2p) in enumerate(rows):
+        if p2p["q50"] is None:
+            axes.annotate("nothing moved", (0, y), xytext=(6, 0), textcoords="offset points", va="center")
+            continue
+        low, middle, high = (p2p[q] / 2**20 for q in ("q25", "q50", "q75"))
+        axes.barh(y, high - low, left=low, height=0.5, color=_colour(record, protocol), alpha=0.85)
+        axes.plot([middle, middle], [y - 0.34, y + 0.34], color=INK, linewidth=2.5)
+        axes.annotate(
+            f"{middle:,.0f}",
+            (max(high, middle), y),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontweight="bold",
+        )
+    axes.set_yticks(range(len(rows)), [f"{name}, {protocol}://" for name, protocol, _ in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    rates = [p2p["q75"] / 2**20 for *_, p2p in rows if p2p["q75"] is not None]
+    axes.set_xlim(0, 1.12 * max(rates, default=1.0))
+    axes.set_xlabel("MiB/s")
+    axes.grid(axis="x")
 
 
 # --- tables -------------------------------------------------------------------------------------------------
 
 
 def _comparison(record: Mapping[str, Any]) -> str:
-    both = report.sides(record["protocols"])
+    compared = report.comparisons(record)
     head = ["workload", *(f"{p}:// wall clock, throughput" for p in record["protocols"])]
-    if both is not None:
-        head += [f"wall, {both[0]}/{both[1]}", f"bandwidth, {both[0]}/{both[1]}"]
+    for above, below in dict.fromkeys((c.above, c.below) for c in compared):
+        head += [f"wall, {above}/{below}", f"bandwidth, {above}/{below}"]
     rows = []
     for name in _names(record):
         row = [name]
         for protocol in record["protocols"]:
             e = _entry(record, name, protocol)
             wall, throughput = statistics.median(e["wall_s"]), statistics.median(e["throughput_Bps"])
-            row.append(f"{wall:.3f} s, {report.format_rate(throughput)}")
-        if both is not None:
-            row += [_ratio(record["ratios"][name], key) for key in ("wall", "p2p")]
+            row.append(f"{wall:.3g} s, {report.format_rate(throughput)}")
+        row += [_ratio(c.ratio, key) for c in compared if c.name == name for key in ("wall", "p2p")]
         rows.append(row)
     return table(head, rows, range(1, len(head)))
 

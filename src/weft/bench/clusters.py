@@ -1,41 +1,42 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Two Dask workers on this machine, one cluster per protocol, as ``weft demo`` uses them.
+"""The Dask clusters that ``weft demo`` and ``weft bench merge`` and its kin work on, one per protocol.
 
-Starting and stopping them, and what is read from their processes: transfers, lanes, idle CPU time. What they
-compute is in ``workloads``, when is in ``demo``.
+Where their processes run, starting and stopping them, and what is read from them: transfers, lanes, CPU time.
+What they compute is in ``workloads``, when is in ``rounds``.
 
-The newcomer's screen belongs to the report: nothing that distributed says while it shuts down is about the
-newcomer. Before that, errors are shown.
+The screen belongs to the report: nothing that distributed says while it shuts down is about the reader. Before
+that, errors are shown.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any
-
-import psutil
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from distributed import Client, LocalCluster
+    from distributed import Client
+    from distributed.deploy import Cluster as Started
 
 WORKERS = 2
+# distributed's own limit is 1000 transfers, which 10,000 tasks pass.
+_LOG_LENGTH = 100_000
 
 
-class DemoError(Exception):
+class ClusterError(Exception):
     """The command cannot go on; the message is the one line to print."""
 
 
 @contextlib.contextmanager
 def named(what: str, timeout: float) -> Iterator[None]:
-    """Turn whatever is raised inside into a `DemoError` whose one line begins with `what`.
+    """Turn whatever is raised inside into a `ClusterError` whose one line begins with `what`.
 
     Parameters
     ----------
@@ -47,6 +48,8 @@ def named(what: str, timeout: float) -> Iterator[None]:
     begin = time.perf_counter()
     try:
         yield
+    except ClusterError:
+        raise
     except Exception as error:  # a task may raise anything; each kind ends the command, named
         late = isinstance(error, TimeoutError) or time.perf_counter() - begin > timeout
         cause: BaseException = error
@@ -54,12 +57,48 @@ def named(what: str, timeout: float) -> Iterator[None]:
             cause = cause.__cause__
         text = " ".join(str(cause).split())[:400]
         kind = type(cause).__name__
-        raise DemoError(f"{what}{f' within {timeout:g} s' * late}: {kind}{f': {text}' * bool(text)}") from error
+        raise ClusterError(f"{what}{f' within {timeout:g} s' * late}: {kind}{f': {text}' * bool(text)}") from error
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the processes of a cluster run; on this machine's CPUs unless told otherwise.
+
+    Parameters
+    ----------
+    workers : int
+        On this machine, or on each of `hosts`.
+    threads : int
+        Of each worker.
+    memory_nbytes : int
+        Of each worker; 0 is no limit.
+    interface : str, optional
+        The network device whose address scheduler and workers listen on.
+    gpus : str, optional
+        One worker beside each of these GPUs of this machine, such as ``"0,1"``, in place of `workers`; empty: all.
+    hosts : tuple of str
+        Reached by SSH: the scheduler's first, then the workers'.
+    address : str, optional
+        Of a scheduler that runs already. Then nothing is started or stopped, and the rest has no meaning.
+    """
+
+    workers: int = WORKERS
+    threads: int = 1
+    memory_nbytes: int = 0
+    interface: str | None = None
+    gpus: str | None = None
+    hosts: tuple[str, ...] = ()
+    address: str | None = None
+
+    @property
+    def here(self) -> bool:
+        """Whether the scheduler lives in this process."""
+        return not (self.hosts or self.address)
 
 
 @dataclass
 class Cluster:
-    """A running cluster: `workers` are addresses, `pids` their processes, both by worker index.
+    """A running cluster: `workers` are addresses by worker index.
 
     `idle_cpu` is in percent of one core, by process, once it has been measured.
     """
@@ -67,8 +106,8 @@ class Cluster:
     protocol: str
     client: Client
     workers: list[str]
-    pids: list[int]
     start_s: float
+    scheduler_here: bool = True
     idle_cpu: dict[str, float] = field(default_factory=dict)
 
     def lanes(self, timeout: float) -> dict[str, dict[str, list[str]]]:
@@ -78,6 +117,17 @@ class Cluster:
                 return dict(self.client.run(read_lanes))
         return {w: {peer: [self.protocol] for peer in self.workers if peer != w} for w in self.workers}
 
+    def read(self) -> Reading:
+        """Read the workers and the clocks of all processes; empties the workers' logs of transfers."""
+        workers = self.client.run(read_worker)
+        # A nanny replaces a worker that died, and the work goes on; but it is not the same work any more.
+        if set(workers) != set(self.workers):
+            raise ClusterError(f"{self.protocol}://: a worker died")
+        rest = time.process_time()
+        if not self.scheduler_here:
+            rest += self.client.run_on_scheduler(time.process_time)
+        return Reading([workers[w] for w in self.workers], rest)
+
     def measure_idle(self, alone: float, seconds: float) -> float:
         """Measure what the cluster uses while idle, and return what this process used meanwhile.
 
@@ -85,57 +135,65 @@ class Cluster:
         `alone` percent: the difference is this cluster's.
         """
         time.sleep(0.5)  # the last heartbeats and releases of what ran before
-        here, *workers = idle_cpu([os.getpid(), *self.pids], seconds)
-        self.idle_cpu["client and scheduler"] = max(0.0, here - alone)
-        self.idle_cpu |= {f"worker {i}": percent for i, percent in enumerate(workers)}
+        before, begin = self.read(), time.perf_counter()
+        here = idle_cpu(seconds)
+        after, elapsed = self.read(), time.perf_counter() - begin
+        self.idle_cpu["client and scheduler"] = max(0.0, 100 * (after.rest_cpu_s - before.rest_cpu_s) / elapsed - alone)
+        for i, (a, b) in enumerate(zip(before.workers, after.workers, strict=True)):
+            self.idle_cpu[f"worker {i}"] = 100 * (b["cpu_s"] - a["cpu_s"]) / elapsed
         return here
 
 
+class Reading(NamedTuple):
+    """What `Cluster.read` found: `read_worker` of each worker by index, and the CPU seconds of all other processes."""
+
+    workers: list[dict[str, Any]]
+    rest_cpu_s: float
+
+    def total(self, name: str) -> float:
+        """Add up one figure of the workers."""
+        return float(sum(w[name] for w in self.workers))
+
+
 @contextlib.contextmanager
-def running(protocol: str, timeout: float) -> Iterator[Cluster]:
-    """Own a cluster of two single-threaded worker processes; take it down on every way out.
+def running(protocol: str, timeout: float, place: Place = Place()) -> Iterator[Cluster]:
+    """Own a cluster and take it down on every way out, or use one that runs already.
 
     Raises
     ------
-    DemoError
+    ClusterError
         It did not start, or not within `timeout` seconds.
     """
     from distributed import Client
 
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        with named(f"{protocol}:// cluster did not start", timeout):
-            stack.callback(_close, cluster := _start(protocol, timeout))
+        with named(f"{protocol}:// cluster did not {'answer' if place.address else 'start'}", timeout):
+            cluster: Any = place.address
+            if place.address is None:
+                stack.callback(_close, cluster := _start(place, protocol, timeout))
             client = stack.enter_context(Client(cluster, timeout=timeout))
-            pids = client.run(os.getpid)
             names = client.run(lambda dask_worker: str(dask_worker.name))
-        workers = sorted(names, key=lambda address: names[address])
-        stack.callback(_hush, client, workers)
-        yield Cluster(protocol, client, workers, [pids[w] for w in workers], time.perf_counter() - started)
+            if not names:
+                raise ClusterError(f"{place.address}: that scheduler has no workers")
+        workers = sorted(names, key=lambda address: (len(names[address]), names[address]))  # 10 after 9
+        if place.address is None:
+            stack.callback(_hush, client, workers)
+        yield Cluster(protocol, client, workers, time.perf_counter() - started, place.here)
 
 
-def _start(protocol: str, timeout: float) -> LocalCluster:
+def _start(place: Place, protocol: str, timeout: float) -> Started:
     """Start a cluster whose processes never see Ctrl-C: it is this process that answers it, and stops them.
 
     The terminal sends SIGINT to every process of the job. Threads and processes inherit the signal mask, so
     what a thread with SIGINT blocked starts has it blocked; this process still gets it, in the main thread.
     """
-    from distributed import LocalCluster
 
-    def start() -> LocalCluster:
+    def start() -> Started:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        return LocalCluster(
-            protocol=protocol,
-            n_workers=WORKERS,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=None,
-            # The scheduler serves HTTP even so; a port of its own lets two of them live side by side.
-            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
-            memory_limit=0,
-            death_timeout=timeout,
-            silence_logs=logging.ERROR,
-        )
+        if place.hosts:
+            return _over_ssh(place, protocol, timeout)
+        return _beside_gpus(place, protocol) if place.gpus is not None else _on_cpus(place, protocol, timeout)
 
     # Starting the tracker unblocks SIGINT in the thread that needs it first (CPython 3.11); here that is
     # harmless.
@@ -148,6 +206,56 @@ def _start(protocol: str, timeout: float) -> LocalCluster:
             # Half a cluster cannot be closed; a whole one can, a second later.
             _close(starting.result())
             raise
+
+
+def _on_cpus(place: Place, protocol: str, timeout: float) -> Started:
+    from distributed import LocalCluster
+
+    return LocalCluster(
+        protocol=protocol,
+        n_workers=place.workers,
+        threads_per_worker=place.threads,
+        processes=True,
+        interface=place.interface,
+        dashboard_address=None,
+        # The scheduler serves HTTP even so; a port of its own lets two of them live side by side.
+        scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+        memory_limit=place.memory_nbytes,
+        death_timeout=timeout,
+        silence_logs=logging.ERROR,
+    )
+
+
+def _beside_gpus(place: Place, protocol: str) -> Started:
+    from weft.dask import TopologyCluster
+
+    return TopologyCluster(
+        per="gpu",
+        threads_per_worker=place.threads,
+        memory_limit=place.memory_nbytes,
+        CUDA_VISIBLE_DEVICES=place.gpus or None,
+        protocol=protocol,
+        interface=place.interface,
+        dashboard_address=None,
+        silence_logs=logging.ERROR,
+    )
+
+
+def _over_ssh(place: Place, protocol: str, timeout: float) -> Started:
+    from distributed import SSHCluster
+
+    common = {"protocol": protocol, "interface": place.interface}
+    return SSHCluster(
+        list(place.hosts),
+        worker_options={
+            **common,
+            "n_workers": place.workers,
+            "nthreads": place.threads,
+            "memory_limit": place.memory_nbytes,
+            "death_timeout": timeout,
+        },
+        scheduler_options={**common, "port": 0, "dashboard_address": ":0"},
+    )
 
 
 def _hush(client: Client, workers: Sequence[str]) -> None:
@@ -165,7 +273,7 @@ def hush_logs() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _close(cluster: LocalCluster) -> None:
+def _close(cluster: Started) -> None:
     # Both ends of every connection go away now, in no order: that they broke is no news.
     logger = logging.getLogger("distributed")
     level = logger.level
@@ -176,26 +284,34 @@ def _close(cluster: LocalCluster) -> None:
         logger.setLevel(level)
 
 
-def take_transfers(dask_worker: Any) -> list[dict[str, Any]]:
-    """Empty a worker's log of what it fetched from others, and return it; runs in the worker.
+def read_worker(dask_worker: Any) -> dict[str, Any]:
+    """Empty a worker's log of what it fetched from others, and read its counts; runs in the worker.
 
     Returns
     -------
-    list of dict
-        ``who`` (address of the sender), ``nbytes``, and ``duration_s`` from the request to the last byte
-        deserialised, which Dask never lets fall below 1 ms.
+    dict
+        ``transfers``: for each ``who`` (address of the sender), ``nbytes``, ``start_s`` on the scheduler's clock,
+        and ``duration_s`` from the request to the last byte deserialised. ``borrowed_nbytes``: received without a
+        copy, since the process began. ``cpu_s``: CPU time of the process.
     """
-    log = dask_worker.transfer_incoming_log
-    taken = [{"who": e["who"], "nbytes": e["total"], "duration_s": e["duration"]} for e in log]
-    log.clear()
-    return taken
-
-
-def read_borrowed() -> int:
-    """Ask weft how many bytes this process has received without a copy, so far; runs in the worker."""
     from weft import _native
 
-    return _native.pool_statistics()["borrowed_total_nbytes"]
+    log = dask_worker.transfer_incoming_log
+    dask_worker.transfer_incoming_log = deque(maxlen=_LOG_LENGTH)
+    return {
+        # Not distributed's duration, which never falls below 1 ms.
+        "transfers": [
+            {
+                "who": e["who"],
+                "nbytes": e["total"],
+                "start_s": e["start"],
+                "duration_s": max(1e-6, e["stop"] - e["start"]),
+            }
+            for e in log
+        ],
+        "borrowed_nbytes": _native.pool_statistics()["borrowed_total_nbytes"],
+        "cpu_s": time.process_time(),
+    }
 
 
 def read_lanes() -> dict[str, list[str]]:
@@ -205,15 +321,8 @@ def read_lanes() -> dict[str, list[str]]:
     return {peer: list(used) for peer, used in lanes().items()}
 
 
-def idle_cpu(pids: Sequence[int], seconds: float) -> list[float]:
-    """Measure the CPU time that processes use in the next `seconds`, in percent of one core each."""
-    processes = [psutil.Process(pid) for pid in pids]
-    begin, before = time.perf_counter(), [_cpu_s(p) for p in processes]
+def idle_cpu(seconds: float) -> float:
+    """Measure the CPU time that this process uses in the next `seconds`, in percent of one core."""
+    begin, before = time.perf_counter(), time.process_time()
     time.sleep(seconds)
-    elapsed = time.perf_counter() - begin
-    return [100 * (_cpu_s(p) - b) / elapsed for p, b in zip(processes, before, strict=True)]
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    return 100 * (time.process_time() - before) / (time.perf_counter() - begin)

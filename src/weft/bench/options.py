@@ -60,6 +60,14 @@ def some_of(allowed: Sequence[str], text: str) -> list[str]:
     return chosen
 
 
+def protocols(text: str) -> list[str]:
+    """Read Dask's protocols with commas between them, each once."""
+    names = [name.strip().removesuffix("://") for name in text.split(",")]
+    if not all(names) or len(set(names)) != len(names):
+        raise argparse.ArgumentTypeError(f"{text!r}: give protocols such as tcp,ucx, each once")
+    return names
+
+
 def positive(kind: Callable[[str], Number], text: str) -> Number:
     """Read a finite number above 0."""
     with contextlib.suppress(ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -155,3 +155,12 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
     ratios = [a / b for a, b in zip(numerators, denominators, strict=True)]
     low, high = interval(ratios)
     return Ratio(statistics.median(ratios), low, high)
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """Add up what intervals, each a beginning and an end, cover together; what several cover counts once."""
+    total, reached = 0.0, -math.inf
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
