@@ -14,7 +14,7 @@ import weft
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     from weft import pair
-    from weft.bench import compare, demo, peers, pingpong, plot, send_recv, sweep
+    from weft.bench import compare, demo, loads, peers, pingpong, plot, send_recv, sweep
     from weft.doctor import command as doctor
     from weft.lab import command as lab
     from weft.topo import command as topo
@@ -48,11 +48,15 @@ def main(argv: list[str] | None = None) -> int:
         ("send-recv", send_recv, "the round trip of ucx-py's and UCXX's send_recv, with their options"),
         ("peers", peers, "the ping-pong beside mpi4py, pyzmq, UCXX, ucx-py and others"),
         ("compare", compare, "two records of the same benchmark, row by row"),
-        ("plot", plot, "draw what sweep measured, from its JSON record"),
+        ("plot", plot, "draw what sweep, demo or a workload measured, from its JSON record"),
     ):
         benchmark = benches.add_parser(name, help=text)
         module.add_arguments(benchmark)
         benchmark.set_defaults(run=module.run)
+    for name, load in loads.LOADS.items():
+        benchmark = benches.add_parser(name, help=f"Dask: {load.text}")
+        loads.add_arguments(benchmark, name)
+        benchmark.set_defaults(run=loads.run, load=name)
 
     args = parser.parse_args(argv)
     try:

@@ -62,7 +62,7 @@ def test_page_is_whole_and_escaped(path, tmp_path):
     ("content", "message"),
     [
         ("[", "is not a record"),
-        ("{}", "is not what `weft bench sweep --json` wrote"),
+        ("{}", "is not what sweep, demo or a workload wrote with --json"),
         ('{"command": "weft bench sweep", "records": []}', "or nothing was measured"),
     ],
 )

