@@ -102,3 +102,11 @@ def test_nothing_says_nothing(function):
 def test_quantile_outside_is_refused(fraction):
     with pytest.raises(ValueError, match="between 0 and 1"):
         stats.quantile([1.0], fraction)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "expected"),
+    [([], 0.0), ([(1, 3), (2, 5), (7, 8)], 5.0), ([(0, 10), (2, 3), (4, 12)], 12.0), ([(5, 6), (5, 6)], 1.0)],
+)
+def test_covered_counts_once_what_several_intervals_cover(intervals, expected):
+    assert stats.covered(intervals) == stats.covered(intervals[::-1]) == expected

@@ -38,13 +38,15 @@ class _Payloads(Workload):
     def prepare(self, client: Client, workers: Sequence[str], timeout: float) -> Any:
         if len(workers) < 2:
             raise ValueError("there must be two workers")
-        made = [place(client, workers[0], payload, i, self.each, self.kind) for i in range(self.count)]
-        wait(made, timeout=timeout)
+        # One at a time, here and below: idle workers steal tasks from one that has several.
+        made = []
+        for i in range(self.count):
+            wait(future := place(client, workers[0], payload, i, self.each, self.kind), timeout=timeout)
+            made.append(future)
         return made, workers
 
     def result(self, client: Client, computed: Any, timeout: float) -> Any:
-        checks = [place(client, worker, checksum, future) for future, worker in computed]
-        return [check.result(timeout=timeout) for check in checks]
+        return [place(client, worker, checksum, future).result(timeout=timeout) for future, worker in computed]
 
     def reference(self) -> Any:
         return [checksum(payload(i, self.each)) for i in range(self.count)]
@@ -65,12 +67,13 @@ class Fetch(_Payloads):
 
 
 class Broadcast(_Payloads):
-    """Every worker but the one that made it fetches an array, all at once."""
+    """Every worker but the one that made it fetches an array, all at once; one array after the other."""
 
     def compute(self, client: Client, inputs: Any, timeout: float) -> Any:
         made, workers = inputs
-        wait([place(client, w, nbytes_of, future) for future in made for w in workers[1:]], timeout=timeout)
-        return [(future, w) for future in made for w in workers[1:]]
+        for future in made:
+            wait([place(client, worker, nbytes_of, future) for worker in workers[1:]], timeout=timeout)
+        return [(future, worker) for future in made for worker in workers[1:]]
 
     def difference(self, result: Any, expected: Any) -> str:
         receivers = max(1, len(result) // len(expected))
