@@ -101,3 +101,15 @@ def test_records_without_a_common_row_are_refused(swept, write, capsys):
         r["transport"] = "sysv"
     assert compared(write("a.json", swept), write("b.json", other)) == 1
     assert "a.json and b.json have no row in common" in capsys.readouterr().err
+
+
+def test_records_of_one_workload_are_told_by_their_command_and_sizes(write, capsys):
+    record = json.loads((PUBLISHED / "demo.json").read_text()) | {"command": "weft bench merge"}
+    other = copy.deepcopy(record)
+    for e in other["workloads"]:
+        e["parameters"] = {"Rows per chunk": 7}
+    assert compared(write("a.json", record), write("b.json", other)) == 0
+    shown = capsys.readouterr().out
+    assert "weft bench merge" in shown
+    assert "Not alike: transpose-sum: {'Size': " in shown
+    assert compared(write("a.json", record), PUBLISHED / "demo.json") == 1

@@ -4,6 +4,7 @@
 import argparse
 import json
 import xml.etree.ElementTree
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +83,11 @@ def test_missing_matplotlib_is_named(path, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
     assert drawn(path, "--plot", tmp_path / "x.png") == 1
     assert 'needs matplotlib: pip install "weft[bench]"' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_published_record_of_dasks_work_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    record = Path(__file__).parents[2] / "docs" / "benchmarks" / "demo.json"
+    assert drawn(record, "--html", tmp_path / "demo.html") == 0
+    assert (tmp_path / "demo.html").read_text().count("<svg") == 2

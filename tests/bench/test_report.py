@@ -15,7 +15,7 @@ from rich.console import Console
 from weft.bench import printed, report
 
 MIB = 1 << 20
-LANES = {"tcp": "tcp", "ucx": "posix/memory"}
+LANES = {"tcp": "tcp", "ucx": "posix/memory", "ws": "ws"}
 
 
 def rounds_of(walls, rate, *, nbytes=4 * MIB, difference=""):
@@ -179,6 +179,79 @@ def test_the_printed_report_fits_and_has_the_tables(record, width):
     assert re.search(r"^\(idle\) +CPU +6\.5 % +6\.5 %", shown, re.MULTILINE)
 
 
+def test_entry_says_how_long_workers_received_and_what_a_round_cost():
+    transfers = [
+        report.Transfer(0, 1, 8, 2.0, 10.0),
+        report.Transfer(1, 0, 8, 2.0, 11.0),
+        report.Transfer(1, 0, 8, 1.0, 20.0),
+    ]
+    e = report.entry(
+        work("merge", {}, 1),
+        "tcp",
+        rounds=[report.Round(8.0, transfers, "", 0, 1.5, 0.25)],
+        warm_ups=[],
+        workers=["a", "b"],
+        lanes={},
+    )
+    assert e["communication_s"] == [4.0]
+    assert (e["worker_cpu_s"], e["client_and_scheduler_cpu_s"]) == ([1.5], [0.25])
+    assert e["warm_up_wall_s"] is None
+    shown = shown_of(record_of([e], ["tcp"]), 80)
+    assert "Communication             | 4.000 s (4.000 s .. 4.000 s)" in shown
+    assert "of the wall clock         | 50% (50% .. 50%)" in shown
+
+
+def test_ignored_sizes_do_not_count():
+    rounds = rounds_of([1.0], MIB, nbytes=2 * MIB)
+    few = report.entry(
+        work("merge", {}, 1), "tcp", rounds=rounds, warm_ups=[], workers=["a", "b"], lanes={}, ignore_nbytes=0
+    )
+    assert sum(p["transfers"] for p in few["pairs"]) == 4
+    assert few["p2p_min_nbytes"] == 0
+
+
+def test_tasks_are_counted_in_place_of_bytes():
+    e = report.entry(
+        work("tasks", {}, 0, tasks=1000),
+        "tcp",
+        rounds=[report.Round(0.05, [], "")],
+        warm_ups=[],
+        workers=["a"],
+        lanes={},
+    )
+    assert "50 ms                     | 20,000 tasks/s" in shown_of(record_of([e], ["tcp"]), 80)
+
+
+def test_more_than_two_protocols_are_compared_with_the_same_one(record):
+    walls = ([1.0], [0.5], [2.0])
+    entries = [entry_of("merge", p, w, MIB) for p, w in zip(("tcp", "ucx", "ws"), walls, strict=True)]
+    record = record_of(entries, ["ucx", "tcp", "ws"])
+    assert [(c.above, c.below, c.ratio["wall"]) for c in report.comparisons(record)] == [
+        ("ucx", "tcp", 0.5),
+        ("ws", "tcp", 2.0),
+    ]
+    shown = shown_of(record, 120)
+    assert re.search(r"^workload +measured +ucx +tcp +ws +ucx/tcp +range +ws/tcp +range", shown, re.MULTILINE)
+    assert "merge: ws is slower: it takes 2.00 times as long as tcp" in shown
+
+
+def test_markdown_says_the_same(record):
+    text = printed.markdown(record)
+    for line in (
+        "### transpose-sum over ucx://",
+        "| Wall clock | Throughput |",
+        "| 0.500 s | 128.00 MiB/s |",
+        "| (0,1) | 100.00 MiB/s 200.00 MiB/s 300.00 MiB/s (24.00 MiB) |",
+        "| transpose-sum | wall clock | 2.000 s | 1.000 s | 0.50 | 0.25-0.50 |",
+        "- merge: ucx is slower: it takes 1.40 times as long as tcp",
+    ):
+        assert line in text.splitlines()
+    for head, rule in zip(text.splitlines(), text.splitlines()[1:], strict=False):
+        if rule.startswith("|---"):
+            assert head.count("|") == rule.count("|")
+    assert "(w1,w2)" not in printed.markdown(record, show_p2p=False)
+
+
 # --- the page -----------------------------------------------------------------------------------------------
 
 
@@ -230,3 +303,13 @@ def test_the_page_of_one_protocol_without_transfers():
     text = page(record_of([e], ["tcp"]))
     assert "nothing moved" in text
     assert "WRONG RESULTS" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["picture.png", "picture.svg"])
+def test_the_picture_is_drawn_from_the_record(record, name, tmp_path):
+    pytest.importorskip("matplotlib")
+    from weft.bench.charts import save
+
+    save(json.loads(json.dumps(record)), tmp_path / name)
+    assert (tmp_path / name).stat().st_size > 10_000
