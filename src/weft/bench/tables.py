@@ -64,7 +64,7 @@ class Merge(Workload):
         if base_chunks * chunk_size > _MOST_ROWS:
             raise ValueError(f"a table of {base_chunks} chunks of {chunk_size} rows: at most {_MOST_ROWS} rows")
         self.nbytes = (base_chunks + other_chunks) * chunk_size * 16
-        chunks = str(base_chunks) if base_chunks == other_chunks else f"{base_chunks} and {other_chunks}"
+        chunks = base_chunks if base_chunks == other_chunks else f"{base_chunks} and {other_chunks}"
         self.parameters = {"Rows per chunk": chunk_size, "Chunks per table": chunks, "Frac-match": frac_match}
         if not self._whole():
             self.checked = "has the rows that the rule of its inputs says"
