@@ -5,8 +5,8 @@ A map of the house; imports go one way, ``native <- core <- topo <- dask, bench,
 
 - ``_native``: UCP itself (context, worker, endpoint, request, memory, listener, connection, receive pool).
 - ``_load``: which libucp. ``config``: which settings. ``errors``: every exception.
-- ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``drive`` (over a socket) and
-  ``links`` (the workers of a loop or thread).
+- ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``tls`` (around it), ``drive``
+  (over a socket) and ``links`` (the workers of a loop or thread).
 - ``memory``: arrays that can be lent.
 - ``topo``: what the machine consists of, and where to put workers. ``shm``: what killed processes left behind.
 - ``compat``: other libraries' interfaces, so that their programs run over weft.
@@ -22,7 +22,9 @@ from weft.connect import connect
 from weft.errors import (
     AddressError,
     CanceledError,
+    CertificateError,
     ClosedError,
+    EncryptionError,
     Error,
     HandshakeError,
     InvalidParamError,
@@ -34,6 +36,7 @@ from weft.errors import (
     ReadOnlyError,
     ThreadError,
     TimedOutError,
+    TlsError,
     TopologyError,
     TruncatedError,
     UnreachableError,
@@ -49,8 +52,10 @@ __all__ = [
     "ActiveMessage",
     "AddressError",
     "CanceledError",
+    "CertificateError",
     "ClosedError",
     "Context",
+    "EncryptionError",
     "Endpoint",
     "Error",
     "HandshakeError",
@@ -68,6 +73,7 @@ __all__ = [
     "Request",
     "ThreadError",
     "TimedOutError",
+    "TlsError",
     "TopologyError",
     "TruncatedError",
     "UnreachableError",

@@ -13,9 +13,10 @@ import os
 import secrets
 import socket
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from weft import _native
 from weft.address import device_of, infiniband_ports, is_loopback
@@ -45,6 +46,32 @@ class Wait:
         for future in self._futures:
             if not future.done() and not future.get_loop().is_closed():
                 future.set_result(None)
+
+
+#: UCX's transports that reach no further than this host, by the names that ``UCX_TLS`` takes.
+_MEMORY_TLS = frozenset(
+    (
+        "posix",
+        "self",
+        "sysv",
+        "cma",
+        "knem",
+        "xpmem",
+        "mm",
+        "shm",
+        "sm",
+        "cuda_copy",
+        "cuda_ipc",
+        "gdr_copy",
+        "rocm_copy",
+    )
+)
+
+
+def memory_only() -> bool:
+    """Tell whether links to processes on this host have no network transport; only ``UCX_TLS`` can give them one."""
+    asked = os.environ.get("UCX_TLS")
+    return asked is None or _MEMORY_TLS.issuperset(asked.split(","))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +228,12 @@ class LocalWorker:
         return link
 
 
+class Abortable(Protocol):
+    """A connection, as far as it matters here."""
+
+    def abort(self) -> None: ...
+
+
 class Local:
     """The workers of one event loop or one thread."""
 
@@ -208,6 +241,7 @@ class Local:
         self.loop = loop
         self._workers: dict[tuple[bool, tuple[tuple[str, str], ...]], LocalWorker] = {}
         self._guard: AsyncGenerator[None] | None = None
+        self._adopted: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.pid = os.getpid()
 
     def worker(self, lan: Lan, *, same_host: bool) -> LocalWorker:
@@ -233,6 +267,12 @@ class Local:
         for worker in self._workers.values():
             worker.native.close()
         self._workers.clear()
+        for connection in list(self._adopted):
+            connection.abort()
+
+    def adopt(self, connection: Abortable) -> None:
+        """Have a connection that no worker carries end with the workers."""
+        self._adopted.add(connection)
 
 
 async def _until_shutdown(local: Local) -> AsyncGenerator[None]:
