@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import ssl
+from typing import Any
 
 import trustme
 
@@ -14,21 +15,21 @@ class Authority:
 
     def __init__(self, *hosts: str) -> None:
         self.ca = trustme.CA()
-        self._certificate = self.ca.issue_cert(*hosts)
+        self.certificate = self.ca.issue_cert(*hosts)
 
     def connector(self, *, shows: bool = True) -> ssl.SSLContext:
         """Make a connector's context; one that `shows` nothing has no certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.ca.configure_trust(context)
         if shows:
-            self._certificate.configure_cert(context)
+            self.certificate.configure_cert(context)
         return context
 
     def listener(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED
         self.ca.configure_trust(context)
-        self._certificate.configure_cert(context)
+        self.certificate.configure_cert(context)
         return context
 
 
@@ -42,3 +43,19 @@ def authority() -> Authority:
 def stranger() -> Authority:
     """One that nobody else trusts."""
     return Authority("127.0.0.1")
+
+
+def security(whose: Authority | None = None, **options: Any) -> Any:
+    """Make distributed's ``Security`` of an authority, the same certificate for all."""
+    from distributed import Security
+
+    signed = whose or authority()
+    certificate = signed.certificate
+    chain = b"".join(blob.bytes() for blob in certificate.cert_chain_pems).decode()
+    key = certificate.private_key_pem.bytes().decode()
+    shown = {
+        f"tls_{role}_{what}": text
+        for role in ("client", "scheduler", "worker")
+        for what, text in (("cert", chain), ("key", key))
+    }
+    return Security(tls_ca_file=signed.ca.cert_pem.bytes().decode(), **shown, **options)

@@ -13,7 +13,7 @@ ROOT = Path(weft.__file__).parent
 #: Imports go one way: a room may import from the rooms before it.
 FLOORS = [
     {"errors", "_native", "_claim"},
-    {"_load", "address", "frames", "memory", "shm", "tls_operation"},
+    {"_load", "address", "frames", "memory", "payload", "shm", "tls_operation"},
     {"config", "tls_wire"},
     {"links", "peer"},
     {"handshake"},

@@ -10,7 +10,7 @@ import pytest
 from tests.certificates import Authority, authority, stranger
 
 import weft
-from weft import handshake, links
+from weft import handshake, payload
 
 LOOPBACK = "127.0.0.1:0"
 
@@ -253,19 +253,19 @@ def test_on_one_host_nothing_leaves_it():
 )
 def test_transports_that_stay_on_the_host(monkeypatch, tls, stays):
     monkeypatch.setenv("UCX_TLS", tls)
-    assert links.memory_only() is stays
+    assert payload.memory_only() is stays
 
 
 @pytest.mark.parametrize("told", [None, False, "yes"])
 def test_whose_ucx_tls_has_a_network_is_on_the_network(told):
     hello = {"payload": "clear", "memory_only": told}
     with pytest.raises(weft.EncryptionError):
-        handshake._over_tls("refuse", hello, True, "connect")
-    assert not handshake._over_tls("refuse", hello | {"memory_only": True}, True, "connect")
-    assert not handshake._over_tls(None, hello, True, "connect")
+        payload.over_tls("refuse", hello, True, "connect")
+    assert not payload.over_tls("refuse", hello | {"memory_only": True}, True, "connect")
+    assert not payload.over_tls(None, hello, True, "connect")
 
 
 @pytest.mark.parametrize("told", [None, 1, [], "none"])
 def test_a_payload_that_is_none_does_not_soften_this_sides(told):
-    assert handshake._over_tls("tls", {"payload": told}, False, "connect")
-    assert not handshake._over_tls("clear", {"payload": told}, False, "connect")
+    assert payload.over_tls("tls", {"payload": told}, False, "connect")
+    assert not payload.over_tls("clear", {"payload": told}, False, "connect")

@@ -16,6 +16,7 @@ from weft.address import join, resolve, split
 from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import InvalidParamError, PeerLostError, TimedOutError, UnreachableError
 from weft.links import Lan, local_of_loop, local_of_thread
+from weft.payload import Payload
 from weft.peer import Peer
 from weft.tls import Session, payload_of
 
@@ -26,7 +27,7 @@ def connect(
     timeout: float = 30.0,
     info: dict[str, Any] | None = None,
     ssl: SSLContext | None = None,
-    payload: handshake.Payload = "refuse",
+    payload: Payload = "refuse",
 ) -> Connecting:
     """Connect to a listener.
 
@@ -80,7 +81,7 @@ class Connecting:
         timeout: float,
         info: dict[str, Any],
         ssl: SSLContext | None,
-        payload: handshake.Payload | None,
+        payload: Payload | None,
     ) -> None:
         self._host, self._port, self._timeout, self._info = host, port, timeout, info
         self._ssl, self._payload = ssl, payload

@@ -74,6 +74,10 @@ class AddressError(Error, OSError):
 
 
 class HandshakeError(Error, ConnectionError):
+    """The other side of a new connection does not do as weft does: it closed the socket, or said what it should not."""
+
+
+class ProtocolError(HandshakeError):
     """The other side of a new connection does not speak weft, or not this version of it."""
 
 

@@ -21,7 +21,7 @@ One link joins two workers; the addresses are told when it is new. The worker wi
 handshake makes the link or uses the one that is there, and it decides for one handshake at a time.
 
 With TLS, both sides know after the route whether messages would leave the host unencrypted, and by what both said of
-their payload, what then: the handshake ends there, with an error, or with messages that go over the TLS socket.
+their payload, what then: an error on both, or the server is ready at once and messages go over the TLS socket.
 """
 
 from __future__ import annotations
@@ -34,11 +34,20 @@ import socket
 import struct
 import weakref
 from collections.abc import Generator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from weft import _native
-from weft.errors import EncryptionError, Error, HandshakeError, TimedOutError, TlsError, UnreachableError
-from weft.links import Lan, Link, Local, LocalWorker, Wait, memory_only
+from weft.errors import (
+    EncryptionError,
+    Error,
+    HandshakeError,
+    ProtocolError,
+    TimedOutError,
+    TlsError,
+    UnreachableError,
+)
+from weft.links import Lan, Link, Local, LocalWorker, Wait
+from weft.payload import Payload, memory_only, over_tls
 
 MAGIC = b"WEFT"
 VERSION = 1
@@ -74,10 +83,6 @@ class UpTo(NamedTuple):
 Step = bytes | int | UpTo | Wait
 Steps = Generator[Step, Any, "Joined"]
 
-#: What becomes of messages that would leave the host unencrypted, the strictest first: that of either side holds.
-Payload = Literal["refuse", "tls", "clear"]
-PAYLOADS: tuple[Payload, ...] = ("refuse", "tls", "clear")
-
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # how an alert begins, and a TLS handshake
 #: RFC 8446, 6: an alert, fatal, protocol_version.
 _NO_TLS_HERE = b"\x15\x03\x03\x00\x02\x02\x46"
@@ -109,9 +114,9 @@ def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
         yield from turn_away(_NO_TLS_HERE)
         raise TlsError(f"{what}: the other side speaks TLS, and this one was given no `ssl`")
     if magic != MAGIC:
-        raise HandshakeError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
+        raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
     if version != VERSION:
-        raise HandshakeError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
+        raise ProtocolError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
     if nbytes > _MAX_NBYTES:
         raise HandshakeError(
             f"{what}: the other side announced {nbytes} B; a handshake message has at most {_MAX_NBYTES}"
@@ -183,28 +188,6 @@ def turn_away(words: bytes) -> Generator[Step, Any, None]:
                 return
 
 
-def _over_tls(payload: Payload | None, hello: dict[str, Any], same_host: bool, what: str) -> bool:
-    """Tell whether messages go over the TLS socket. Both sides ask this of the same facts.
-
-    Raises
-    ------
-    EncryptionError
-        They would leave the host unencrypted, and a side does not allow it.
-    """
-    if payload is None or (same_host and memory_only() and hello.get("memory_only") is True):
-        return False
-    told = hello.get("payload")
-    strictest = min([payload, *(known for known in PAYLOADS if known == told)], key=PAYLOADS.index)
-    if strictest == "refuse":
-        whose = "this" if payload == "refuse" else "the other"
-        raise EncryptionError(
-            f"{what}: no shared memory leads there, so UCX would send the messages over the network unencrypted, and"
-            f" {whose} side refuses that; payload='tls' (Dask: weft.encrypted-payload: tls) on both sides has them go"
-            " over the TLS socket"
-        )
-    return strictest == "tls"
-
-
 def client(
     local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[str, Any], payload: Payload | None = None
 ) -> Steps:
@@ -221,7 +204,8 @@ def client(
     link: Link | None = None
     try:
         yield _say(route="host" if same_host else "network")
-        if _over_tls(payload, hello, same_host, what):
+        if over_tls(payload, hello, same_host, what):
+            yield from _hear(what)
             return Joined(local, None, same_host=same_host, remote=remote)
         worker = local.worker(lan, same_host=same_host)
         remote_id = _worker_of((yield from _hear(what)), worker, what)
@@ -274,7 +258,8 @@ def server(
     try:
         if route == "host" and not same_host:
             raise HandshakeError(f"{what}: it claims to be on this host, but did not show up at the unix socket")
-        if _over_tls(payload, hello, same_host, what):
+        if over_tls(payload, hello, same_host, what):
+            yield _say(ready=True)
             return Joined(local, None, same_host=same_host, remote=remote)
         worker = local.worker(lan, same_host=same_host)
         yield _say(worker=worker.id)

@@ -48,32 +48,6 @@ class Wait:
                 future.set_result(None)
 
 
-#: UCX's transports that reach no further than this host, by the names that ``UCX_TLS`` takes.
-_MEMORY_TLS = frozenset(
-    (
-        "posix",
-        "self",
-        "sysv",
-        "cma",
-        "knem",
-        "xpmem",
-        "mm",
-        "shm",
-        "sm",
-        "cuda_copy",
-        "cuda_ipc",
-        "gdr_copy",
-        "rocm_copy",
-    )
-)
-
-
-def memory_only() -> bool:
-    """Tell whether links to processes on this host have no network transport; only ``UCX_TLS`` can give them one."""
-    asked = os.environ.get("UCX_TLS")
-    return asked is None or _MEMORY_TLS.issuperset(asked.split(","))
-
-
 @dataclass(frozen=True, slots=True)
 class Lan:
     """The address of this host that a connection uses; UCX's network transports are limited to its device."""

@@ -17,6 +17,7 @@ from weft.address import is_wildcard, join, outward, resolve, split
 from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError
 from weft.links import Lan, local_of_loop, local_of_thread
+from weft.payload import Payload
 from weft.peer import Peer
 from weft.tls import Session, payload_of
 
@@ -34,7 +35,7 @@ def listen(
     *,
     info: dict[str, Any] | None = None,
     ssl: SSLContext | None = None,
-    payload: handshake.Payload = "refuse",
+    payload: Payload = "refuse",
 ) -> Listener:
     """Listen for connections.
 
@@ -81,7 +82,7 @@ class Listener:
         info: dict[str, Any] | None = None,
         on_peer: Callable[[Peer], Awaitable[object]] | None = None,
         ssl: SSLContext | None = None,
-        payload: handshake.Payload = "refuse",
+        payload: Payload = "refuse",
     ) -> None:
         self._host, self._port = split(address)
         self._ssl, self._payload = ssl, payload_of(ssl, payload)

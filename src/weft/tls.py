@@ -12,7 +12,8 @@ from collections.abc import Generator
 from typing import Any
 
 from weft.errors import CertificateError, HandshakeError, InvalidParamError, TlsError
-from weft.handshake import MAGIC, PAYLOADS, Joined, Payload, Step, Steps, UpTo, turn_away, want_tls
+from weft.handshake import MAGIC, Joined, Step, Steps, UpTo, turn_away, want_tls
+from weft.payload import PAYLOADS, Payload
 
 #: More than one record (16 KiB), and what a socket's buffer is likely to hold.
 _READ_NBYTES = 1 << 16
