@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
-from distributed import Client
+from distributed import Client, Scheduler, Worker
 from distributed.comm import CommClosedError, connect, listen
 from distributed.comm.core import Comm, FatalCommClosedError
 from distributed.protocol import to_serialize
@@ -20,7 +22,7 @@ from tests.certificates import security, stranger
 from tests.dask.clusters import local_cluster, workers_of
 from tests.dask.pairs import LOOPBACK
 
-import weft
+import weft.dask
 from weft import handshake
 
 pytestmark = pytest.mark.usefixtures("no_comms_left")
@@ -136,11 +138,14 @@ async def test_a_tcp_client_at_a_ucx_port(caplog: Any) -> None:
                 await asyncio.sleep(0.001)
 
 
-async def test_a_ucx_client_at_a_tcp_port(caplog: Any) -> None:
-    caplog.set_level(logging.CRITICAL, "distributed")  # what tcp:// makes of it is its own
+async def test_a_ucx_client_at_a_tcp_port(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker goes on trying; it is told why once, as it does not say so itself."""
+    monkeypatch.setattr(logging.getLogger("tornado.application"), "disabled", True)
     async with listen("tcp://127.0.0.1", never) as listener:
-        with pytest.raises(FatalCommClosedError, match="does not speak weft"):
-            await connect(listener.contact_address.replace("tcp://", "ucx://"), timeout=10)
+        for _ in range(3):
+            with pytest.raises(FatalCommClosedError, match="does not speak weft"):
+                await connect(listener.contact_address.replace("tcp://", "ucx://"), timeout=10)
+    assert [record.levelname for record in caplog.records if "does not speak weft" in record.message] == ["WARNING"]
 
 
 @pytest.mark.slow
@@ -160,3 +165,42 @@ def test_a_cluster_whose_messages_go_over_tls(monkeypatch: pytest.MonkeyPatch) -
     finally:
         monkeypatch.undo()
         dask.config.refresh()
+
+
+async def test_a_ucx_worker_of_a_tcp_scheduler() -> None:
+    async with (
+        Scheduler(host="127.0.0.1", protocol="tcp", dashboard_address=":0", port=0) as scheduler,
+        Worker(scheduler.address, protocol="ucx", dashboard=False, host="127.0.0.1") as worker,
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        assert scheduler.address.startswith("tcp://")
+        assert worker.address.startswith("ucx://")
+        assert await client.submit(sum, [1, 2]) == 3
+
+
+WITHOUT_WEFT = """
+import contextlib, importlib, sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "weft":
+            raise ModuleNotFoundError(name)
+for metadata in ("importlib.metadata", "importlib_metadata"):  # dask takes the latter for Python 3.11
+    with contextlib.suppress(ImportError):
+        found = importlib.import_module(metadata).Distribution
+        discover = found.discover
+        found.discover = lambda discover=discover, **k: (d for d in discover(**k) if d.metadata["Name"] != "weft")
+sys.meta_path.insert(0, Hidden())
+from distributed.comm import listen
+try:
+    listen("ucx://127.0.0.1", None)
+except FutureWarning as e:
+    print(e)
+"""
+
+
+@pytest.mark.slow
+def test_what_distributed_says_where_weft_is_not_installed() -> None:
+    """As docs/security.md quotes it: weft has no say there."""
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_WEFT]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert told.stdout.startswith("The 'ucx' protocol was removed from Distributed"), told.stderr

@@ -152,6 +152,12 @@ def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext
     return context, payload if context is not None else "refuse"
 
 
+@functools.lru_cache(1024)
+def _say_once(why: str) -> None:
+    """Tell the log: a worker goes on trying to reach its scheduler, and does not say what is wrong."""
+    logger.warning("%s", why)
+
+
 class UCXConnector(Connector):  # type: ignore[misc]
     """Connects to a :class:`UCXListener`."""
 
@@ -162,6 +168,7 @@ class UCXConnector(Connector):  # type: ignore[misc]
             # distributed bounds the attempt itself, and retries what is an OSError.
             peer = await connect(target, timeout=3600, ssl=context, payload=payload)
         except (ProtocolError, TlsError, EncryptionError) as e:  # the next attempt would fare no better
+            _say_once(str(e))
             raise FatalCommClosedError(str(e)) from e
         return UCX(peer, local_addr=PREFIX + peer.local_address, peer_addr=PREFIX + address, deserialize=deserialize)
 
