@@ -34,7 +34,7 @@ def blocks_of(page):
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize(("page", "at_least"), [("README.md", 3), ("docs/tutorial.md", 8)])
+@pytest.mark.parametrize(("page", "at_least"), [("README.md", 3), ("docs/tutorial.md", 8), ("docs/security.md", 2)])
 def test_every_block_of_python_runs(page, at_least, tmp_path):
     blocks = blocks_of(page)
     assert len(blocks) >= at_least

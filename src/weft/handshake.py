@@ -116,6 +116,7 @@ def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
     if magic != MAGIC:
         raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
     if version != VERSION:
+        yield from turn_away(_say(error="another version is spoken here"))  # its head tells which
         raise ProtocolError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
     if nbytes > _MAX_NBYTES:
         raise HandshakeError(
