@@ -9,6 +9,7 @@ import random
 import socket
 import struct
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -77,6 +78,24 @@ def test_messages_arrive_whole_and_in_order(ends):
         assert not received.readonly
     assert all(operation.done() for operation in sent)
     assert not b.ended
+
+
+def test_a_tls_that_takes_little_at_a_time(ends):
+    a, b = ends
+    tls = a._channel._tls
+    a._channel._tls = SimpleNamespace(write=lambda data: tls.write(data[:1000]), read=tls.read)
+    data = os.urandom(20_000)
+    a.send(data)
+    assert finish(b.recv(), a) == data
+
+
+def test_another_thread_may_not_use_it(ends):
+    a, _ = ends
+    waiting = a.recv()
+    with ThreadPoolExecutor(1) as pool:
+        for use in (a.recv, a.close, waiting.wait, lambda: a.send(b"x")):
+            with pytest.raises(weft.ThreadError, match="belongs to another thread"):
+                pool.submit(use).result(5)
 
 
 def test_both_ways_at_once(ends):
@@ -275,7 +294,14 @@ def test_the_other_side_is_gone(ends, sockets, how):
 
 
 @pytest.mark.parametrize(
-    "head", [struct.pack("<II", 9, 0), struct.pack("<II", 0, 514), struct.pack("<IIQ", 0, 1, 1 << 62)]
+    "head",
+    [
+        struct.pack("<II", 9, 0),  # no such kind
+        struct.pack("<II", 0, 0),  # a message of nothing
+        struct.pack("<IIQ", 1, 1, 8),  # a goodbye of something
+        struct.pack("<II", 0, 514),
+        struct.pack("<IIQ", 0, 1, 1 << 62),
+    ],
 )
 def test_a_head_that_is_none_ends_it(ends, head):
     a, b = ends

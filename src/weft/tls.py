@@ -101,8 +101,10 @@ class Session:
         yield from self._flush()
 
     def _write(self, data: bytes) -> Generator[Step, Any, None]:
+        left = memoryview(data)
         try:
-            self.tls.write(data)
+            while left:
+                left = left[self.tls.write(left) :]
         except ssl.SSLError as e:
             yield from self._refuse(e)
         yield from self._flush()

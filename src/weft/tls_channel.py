@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft.address import device_of
-from weft.errors import ClosedError, Error, NoMemoryError, PeerClosedError, PeerLostError
+from weft.errors import ClosedError, Error, NoMemoryError, PeerClosedError, PeerLostError, ThreadError
 from weft.tls import Session
 from weft.tls_operation import Operation
 from weft.tls_wire import ACKNOWLEDGE, DATA, GOODBYE, PIECE_NBYTES, Outgoing, bytes_of, message_parts
@@ -93,6 +93,7 @@ class TlsChannel:
         return operation
 
     def close(self) -> Operation:
+        self._check_owner("close")
         if self._closing is not None:
             return self._closing
         operation = self._closing = Operation(self, f"close {self._name}")
@@ -132,6 +133,7 @@ class TlsChannel:
 
     def turn_until(self, operation: Operation, timeout_ms: float | None) -> None:
         """Take a turn, and if `operation` is still under way, wait until another can do more."""
+        self._check_owner("wait")
         self.turn()
         if not operation.done():
             poll = select.poll()
@@ -198,7 +200,10 @@ class TlsChannel:
         """Encrypt the next piece of the next message; False if there is nothing to send."""
         if self._sends:
             send = self._sends[0]
-            self._tls.write(send.next_piece())
+            piece = send.next_piece()
+            taken = self._tls.write(piece)
+            if taken < piece.nbytes:
+                send.parts.appendleft(piece[taken:])
             if not send.parts:
                 self._sends.popleft()
                 if send.operation is not None and not send.operation.done():
@@ -274,7 +279,12 @@ class TlsChannel:
 
     # ---- ends
 
+    def _check_owner(self, op: str) -> None:
+        if threading.get_ident() != self._owner:
+            raise ThreadError(f"{op} ({self._name}): the connection belongs to another thread", op=op)
+
     def _check_open(self, op: str) -> None:
+        self._check_owner(op)
         if self.closed:
             raise ClosedError(f"{op} ({self._name}): the connection was closed by this side", op=op)
 

@@ -46,7 +46,7 @@ def message_parts() -> Generator[memoryview, None, tuple[int, tuple[memoryview, 
     head = memoryview(bytearray(_HEAD.size))
     yield head
     kind, count = _HEAD.unpack(head)
-    if kind > ACKNOWLEDGE or count > MAX_LARGE + 1:
+    if kind > ACKNOWLEDGE or count > MAX_LARGE + 1 or (kind == DATA) != (count > 0):
         raise ConnectionError(f"the other side sent a message of kind {kind} with {count} segments")
     sizes = memoryview(bytearray(8 * count))
     yield sizes
