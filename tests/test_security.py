@@ -15,7 +15,7 @@ from weft import handshake, links
 NOBODY = 65534
 
 AS_NOBODY = f"""
-import os, sys, socket, weft
+import ipaddress, os, sys, socket, weft
 "".encode("idna")  # what is imported later may lie where only this user may look
 os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
 os.setresuid({NOBODY}, {NOBODY}, {NOBODY})

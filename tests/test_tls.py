@@ -10,7 +10,7 @@ import pytest
 from tests.certificates import Authority, authority, stranger
 
 import weft
-from weft import handshake, payload
+from weft import handshake, links, payload
 
 LOOPBACK = "127.0.0.1:0"
 
@@ -201,7 +201,7 @@ def two_hosts(monkeypatch):
     monkeypatch.setattr(handshake, "_prove_same_host", lambda hello, what: None)
 
 
-def connected(listens, connects):
+def connected(listens, connects, settings=None):
     """Return how a connector sees its connection, or raise its error."""
 
     async def main():
@@ -212,7 +212,7 @@ def connected(listens, connects):
         options = {"ssl": authority().listener(), "payload": listens}
         async with weft.listen(LOOPBACK, wait, **options) as listener:
             address = listener.address
-            async with weft.connect(address, ssl=authority().connector(), payload=connects) as peer:
+            async with weft.connect(address, ssl=authority().connector(), payload=connects, settings=settings) as peer:
                 return peer.transports
 
     return asyncio.run(main())
@@ -238,6 +238,12 @@ def test_on_one_host_nothing_leaves_it():
     assert connected("refuse", "refuse") == ["posix/memory"]
 
 
+def test_a_network_transport_asked_for_on_one_host_is_one():
+    with pytest.raises(weft.EncryptionError):
+        connected("refuse", "refuse", settings={"TLS": "tcp,posix,self"})
+    assert connected("tls", "tls", settings={"TLS": "tcp,posix,self"}) == ["tls/lo"]
+
+
 @pytest.mark.parametrize(
     ("tls", "stays"),
     [
@@ -252,8 +258,11 @@ def test_on_one_host_nothing_leaves_it():
     ],
 )
 def test_transports_that_stay_on_the_host(monkeypatch, tls, stays):
+    assert payload.memory_only(tls) is stays
     monkeypatch.setenv("UCX_TLS", tls)
-    assert payload.memory_only() is stays
+    assert links.Lan("127.0.0.1").memory_only is stays
+    assert links.Lan("127.0.0.1", (("TLS", "posix,self"),)).memory_only
+    assert not links.Lan("127.0.0.1", (("TLS", "tcp"),)).memory_only
 
 
 @pytest.mark.parametrize("told", [None, False, "yes"])

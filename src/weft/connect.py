@@ -7,12 +7,13 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from ssl import SSLContext
 from typing import Any
 
 from weft import handshake
 from weft.address import join, resolve, split
+from weft.config import named
 from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import InvalidParamError, PeerLostError, TimedOutError, UnreachableError
 from weft.links import Lan, local_of_loop, local_of_thread
@@ -28,6 +29,7 @@ def connect(
     info: dict[str, Any] | None = None,
     ssl: SSLContext | None = None,
     payload: Payload = "refuse",
+    settings: Mapping[str, str] | None = None,
 ) -> Connecting:
     """Connect to a listener.
 
@@ -46,6 +48,9 @@ def connect(
         With `ssl`, what to do if no shared memory leads to the other side, so that UCX would send messages over the
         network, unencrypted: do not connect; send them over the TLS socket; let UCX send them. The stricter of the
         two sides decides.
+    settings : mapping of str to str, optional
+        UCX settings for this side of the connection, as for :class:`Context`. Connections with the same settings
+        share a worker.
 
     Returns
     -------
@@ -68,7 +73,7 @@ def connect(
     host, port = split(address)
     if not port:
         raise InvalidParamError(f"connect to {address!r}: a port is needed, as in host:13337")
-    return Connecting(host, port, timeout, info or {}, ssl, payload_of(ssl, payload))
+    return Connecting(host, port, timeout, info or {}, named(settings or {}), ssl, payload_of(ssl, payload))
 
 
 class Connecting:
@@ -80,11 +85,12 @@ class Connecting:
         port: int,
         timeout: float,
         info: dict[str, Any],
+        settings: tuple[tuple[str, str], ...],
         ssl: SSLContext | None,
         payload: Payload | None,
     ) -> None:
         self._host, self._port, self._timeout, self._info = host, port, timeout, info
-        self._ssl, self._payload = ssl, payload
+        self._settings, self._ssl, self._payload = settings, ssl, payload
         self._peer: Peer | None = None
 
     def _targets(self, name: str) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
@@ -94,7 +100,8 @@ class Connecting:
             raise UnreachableError(f"connect to {name}: no such host: {e}") from None
 
     def _steps(self, local: Any, sock: socket.socket, name: str) -> handshake.Steps:
-        steps = handshake.client(local, Lan(sock.getsockname()[0]), name, sock, self._info, self._payload)
+        lan = Lan(sock.getsockname()[0], self._settings)
+        steps = handshake.client(local, lan, name, sock, self._info, self._payload)
         if self._ssl is None:
             return steps
         return Session(self._ssl, f"connect to {name}", host=self._host).carry(steps)

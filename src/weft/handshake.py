@@ -29,12 +29,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import socket
 import struct
 import weakref
 from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from weft import _native
 from weft.errors import (
@@ -47,7 +46,7 @@ from weft.errors import (
     UnreachableError,
 )
 from weft.links import Lan, Link, Local, LocalWorker, Wait
-from weft.payload import Payload, memory_only, over_tls
+from weft.payload import Payload, over_tls
 
 MAGIC = b"WEFT"
 VERSION = 1
@@ -123,16 +122,17 @@ def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
             f"{what}: the other side announced {nbytes} B; a handshake message has at most {_MAX_NBYTES}"
         )
     try:
-        message = json.loads((yield nbytes))
+        message: Any = json.loads((yield nbytes))
     except (ValueError, RecursionError) as e:  # 64 KiB of "[" is deeper than the interpreter's stack
         raise HandshakeError(f"{what}: the other side sent no JSON: {e}") from None
     if not isinstance(message, dict):
-        raise HandshakeError(f"{what}: the other side sent {type(message).__name__}, not an object")
-    if "error" in message:
-        if message.get("tls") is True:
+        raise HandshakeError(f"{what}: the other side sent {type(cast('object', message)).__name__}, not an object")
+    said = cast("dict[str, Any]", message)
+    if "error" in said:
+        if said.get("tls") is True:
             raise TlsError(f"{what}: the other side wants TLS, and this one was given no `ssl`")
-        raise UnreachableError(f"{what}: the other side refused: {str(message['error'])[:1000]}")
-    return message
+        raise UnreachableError(f"{what}: the other side refused: {str(said['error'])[:1000]}")
+    return said
 
 
 def _field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:
@@ -172,7 +172,7 @@ def _channel_of(message: dict[str, Any], what: str) -> int:
 
 def new_channel_id() -> int:
     """Return an id that a stranger cannot guess; it is the key to the connection."""
-    return secrets.randbits(64) or 1
+    return int.from_bytes(os.urandom(8), "little") or 1
 
 
 def want_tls() -> bytes:
@@ -197,7 +197,7 @@ def client(
     `payload` is None without TLS.
     """
     what = f"connect to {name}"
-    yield _say(info=info, payload=payload, memory_only=memory_only())
+    yield _say(info=info, payload=payload, memory_only=lan.memory_only)
     hello = yield from _hear(what)
     remote = _field(hello, "info", dict, what)
     unix = _prove_same_host(hello, what)
@@ -205,7 +205,7 @@ def client(
     link: Link | None = None
     try:
         yield _say(route="host" if same_host else "network")
-        if over_tls(payload, hello, same_host, what):
+        if over_tls(payload, hello, same_host and lan.memory_only, what):
             yield from _hear(what)
             return Joined(local, None, same_host=same_host, remote=remote)
         worker = local.worker(lan, same_host=same_host)
@@ -250,8 +250,8 @@ def server(
     what = f"accept from {name}"
     hello = yield from _hear(what)
     remote = _field(hello, "info", dict, what)
-    nonce = secrets.token_bytes(NONCE_NBYTES)
-    yield _say(info=info, unix=side.name, nonce=nonce.hex(), payload=payload, memory_only=memory_only())
+    nonce = os.urandom(NONCE_NBYTES)
+    yield _say(info=info, unix=side.name, nonce=nonce.hex(), payload=payload, memory_only=lan.memory_only)
     route = _field((yield from _hear(what)), "route", str, what)
     unix = side.take(nonce) if route == "host" else None
     same_host = unix is not None
@@ -259,7 +259,7 @@ def server(
     try:
         if route == "host" and not same_host:
             raise HandshakeError(f"{what}: it claims to be on this host, but did not show up at the unix socket")
-        if over_tls(payload, hello, same_host, what):
+        if over_tls(payload, hello, same_host and lan.memory_only, what):
             yield _say(ready=True)
             return Joined(local, None, same_host=same_host, remote=remote)
         worker = local.worker(lan, same_host=same_host)
@@ -325,7 +325,7 @@ class SideDoor:
     _most = 256  # callers that have not been taken yet; before more of them, the oldest goes
 
     def __init__(self) -> None:
-        self.name = _SIDE_DOOR + secrets.token_hex(16)
+        self.name = _SIDE_DOOR + os.urandom(16).hex()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._socket.bind(b"\0" + self.name.encode())

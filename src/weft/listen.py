@@ -8,12 +8,13 @@ import errno
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from ssl import SSLContext
 from typing import Any
 
 from weft import handshake
 from weft.address import is_wildcard, join, outward, resolve, split
+from weft.config import named
 from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError
 from weft.links import Lan, local_of_loop, local_of_thread
@@ -36,6 +37,7 @@ def listen(
     info: dict[str, Any] | None = None,
     ssl: SSLContext | None = None,
     payload: Payload = "refuse",
+    settings: Mapping[str, str] | None = None,
 ) -> Listener:
     """Listen for connections.
 
@@ -53,6 +55,8 @@ def listen(
         Take connections over TLS only; see :func:`connect`.
     payload : {"refuse", "tls", "clear"}
         With `ssl`, what to do about messages that would leave this host unencrypted; see :func:`connect`.
+    settings : mapping of str to str, optional
+        UCX settings for this side of the connections, as for :class:`Context`.
 
     Returns
     -------
@@ -64,7 +68,7 @@ def listen(
     AddressError
         On entry: the port is in use, or the address is not this host's.
     """
-    return Listener(address, handler, info=info, ssl=ssl, payload=payload)
+    return Listener(address, handler, info=info, settings=settings, ssl=ssl, payload=payload)
 
 
 class Listener:
@@ -80,6 +84,7 @@ class Listener:
         handler: Callable[[Peer], Awaitable[object]] | None,
         *,
         info: dict[str, Any] | None = None,
+        settings: Mapping[str, str] | None = None,
         on_peer: Callable[[Peer], Awaitable[object]] | None = None,
         ssl: SSLContext | None = None,
         payload: Payload = "refuse",
@@ -87,6 +92,7 @@ class Listener:
         self._host, self._port = split(address)
         self._ssl, self._payload = ssl, payload_of(ssl, payload)
         self._handler, self._on_peer, self._info = handler, on_peer, info or {}
+        self._settings = named(settings or {})
         self._sockets: list[socket.socket] = []
         self._side: handshake.SideDoor | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -154,7 +160,7 @@ class Listener:
     def _steps(self, local: Any, sock: socket.socket, name: str) -> handshake.Steps:
         if self._side is None:
             raise ClosedError("the listener was closed")
-        lan = Lan(sock.getsockname()[0])
+        lan = Lan(sock.getsockname()[0], self._settings)
         steps = handshake.server(local, lan, name, sock, self._info, self._side, self._payload)
         return steps if self._ssl is None else Session(self._ssl, f"accept from {name}").carry(steps)
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Literal
 
 from weft.errors import EncryptionError
@@ -31,21 +30,22 @@ _MEMORY_TLS = frozenset(
 )
 
 
-def memory_only() -> bool:
-    """Tell whether links to processes on this host have no network transport; only ``UCX_TLS`` can give them one."""
-    asked = os.environ.get("UCX_TLS")
-    return asked is None or _MEMORY_TLS.issuperset(asked.split(","))
+def memory_only(tls: str | None) -> bool:
+    """Tell whether what ``UCX_TLS`` says, if anything, leaves links on this host without a network transport."""
+    return tls is None or _MEMORY_TLS.issuperset(tls.split(","))
 
 
-def over_tls(payload: Payload | None, hello: dict[str, Any], same_host: bool, what: str) -> bool:
+def over_tls(payload: Payload | None, hello: dict[str, Any], stays: bool, what: str) -> bool:
     """Tell whether messages go over the TLS socket. Both sides ask this of the same facts.
+
+    `stays` is true if they are on one host, and this side's transports lead nowhere else.
 
     Raises
     ------
     EncryptionError
         They would leave the host unencrypted, and a side does not allow it.
     """
-    if payload is None or (same_host and memory_only() and hello.get("memory_only") is True):
+    if payload is None or (stays and hello.get("memory_only") is True):
         return False
     told = hello.get("payload")
     strictest = min([payload, *(known for known in PAYLOADS if known == told)], key=PAYLOADS.index)

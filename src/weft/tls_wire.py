@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pickle
 import struct
 from collections import deque
 from collections.abc import Generator
@@ -57,6 +56,8 @@ def message_parts() -> Generator[memoryview, None, tuple[int, tuple[memoryview, 
 
 def bytes_of(buffer: Any) -> memoryview:
     """View a contiguous buffer as bytes."""
+    import pickle  # here, and not above: weft's import waits for it otherwise
+
     try:
         return pickle.PickleBuffer(buffer).raw()
     except BufferError as e:

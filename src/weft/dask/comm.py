@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from ssl import SSLContext
 from typing import Any
 
-import dask.config
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector, FatalCommClosedError
 from distributed.comm.registry import Backend
@@ -27,6 +26,9 @@ from distributed.worker import Worker
 
 from weft import _native
 from weft.connect import connect
+from weft.dask import config
+from weft.dask.offload import read_offloads, write_offloads
+from weft.dask.pressure import live_within_limits
 from weft.errors import ClosedError, EncryptionError, Error, PeerLostError, ProtocolError, TlsError
 from weft.listen import Listener
 from weft.payload import Payload
@@ -50,7 +52,7 @@ class UCX(Comm):  # type: ignore[misc]
     def __init__(self, peer: Peer, *, local_addr: str, peer_addr: str, deserialize: bool) -> None:
         super().__init__(deserialize=deserialize)
         self._peer = peer
-        self._lend = bool(dask.config.get("weft.lend", True))
+        self._lend = config.lend()
         self._local_addr = local_addr
         self._peer_addr = peer_addr
         _comms.add(self)
@@ -81,7 +83,10 @@ class UCX(Comm):  # type: ignore[misc]
             raise
         try:
             return await from_frames(
-                frames, deserialize=self.deserialize, deserializers=deserializers, allow_offload=self.allow_offload
+                frames,
+                deserialize=self.deserialize,
+                deserializers=deserializers,
+                allow_offload=self.allow_offload and self.deserialize and read_offloads(frames),
             )
         except EOFError:
             self.abort()
@@ -90,7 +95,7 @@ class UCX(Comm):  # type: ignore[misc]
     async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
         frames = await to_frames(
             msg,
-            allow_offload=self.allow_offload,
+            allow_offload=self.allow_offload and write_offloads(msg),
             serializers=serializers,
             on_error=on_error,
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
@@ -143,7 +148,7 @@ def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext
         It requires encryption, and there is no TLS, or the configuration lets payload go in the clear.
     """
     context: SSLContext | None = connection_args.get("ssl_context")
-    payload: Payload = dask.config.get("weft.encrypted-payload", "refuse")
+    payload = config.encrypted_payload()
     if connection_args.get("require_encryption") and (context is None or payload == "clear"):
         why = "no TLS is configured for it" if context is None else "weft.encrypted-payload is 'clear'"
         raise RuntimeError(
@@ -166,7 +171,7 @@ class UCXConnector(Connector):  # type: ignore[misc]
         target = unparse_host_port(*parse_host_port(address))
         try:
             # distributed bounds the attempt itself, and retries what is an OSError.
-            peer = await connect(target, timeout=3600, ssl=context, payload=payload)
+            peer = await connect(target, timeout=3600, settings=config.ucx(), ssl=context, payload=payload)
         except (ProtocolError, TlsError, EncryptionError) as e:  # the next attempt would fare no better
             _say_once(str(e))
             raise FatalCommClosedError(str(e)) from e
@@ -198,10 +203,18 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         self._host_port: tuple[str, int] | None = None
 
     async def start(self) -> None:
-        if isinstance(getattr(self.comm_handler, "__self__", None), Worker):
+        server = getattr(self.comm_handler, "__self__", None)
+        if isinstance(server, Worker):
             _arrays_of_tasks_in_pool()
-        where = unparse_host_port(self.ip, self.port)
-        listener = Listener(where, None, on_peer=self._on_peer, ssl=self._ssl, payload=self._payload)
+            live_within_limits(server)
+        listener = Listener(
+            unparse_host_port(self.ip, self.port),
+            None,
+            settings=config.ucx(),
+            on_peer=self._on_peer,
+            ssl=self._ssl,
+            payload=self._payload,
+        )
         await listener.start()
         self._listener = listener
         self._host_port = parse_host_port(listener.bound_address)
@@ -260,7 +273,7 @@ def _arrays_of_tasks_in_pool() -> None:
     NumPy keeps its allocator in a context variable. A worker awaits its listener's start before it talks to the
     scheduler, and runs each task in a copy of the context that this leads to.
     """
-    if dask.config.get("weft.arrays-in-pool", True) and importlib.util.find_spec("numpy") is not None:
+    if config.arrays_in_pool() and importlib.util.find_spec("numpy") is not None:
         _native.numpy_in_pool(True)
 
 
