@@ -90,7 +90,8 @@ class Connecting:
         payload: Payload | None,
     ) -> None:
         self._host, self._port, self._timeout, self._info = host, port, timeout, info
-        self._settings, self._ssl, self._payload = settings, ssl, payload
+        self._settings, self._ssl = settings, ssl
+        self._payload: Payload | None = payload
         self._peer: Peer | None = None
 
     def _targets(self, name: str) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:

@@ -90,7 +90,8 @@ class Listener:
         payload: Payload = "refuse",
     ) -> None:
         self._host, self._port = split(address)
-        self._ssl, self._payload = ssl, payload_of(ssl, payload)
+        self._ssl = ssl
+        self._payload: Payload | None = payload_of(ssl, payload)
         self._handler, self._on_peer, self._info = handler, on_peer, info or {}
         self._settings = named(settings or {})
         self._sockets: list[socket.socket] = []

@@ -336,7 +336,7 @@ class TlsChannel:
         if self._loop is None or self._sock.fileno() < 0:
             return
         wanted = (self._reads(), self._writes())
-        me = weakref.ref(self)  # the loop must not keep alive what everybody else has dropped
+        me: weakref.ref[TlsChannel] = weakref.ref(self)  # the loop must not keep alive what everybody else has dropped
         if wanted[0] != self._watched[0]:
             if wanted[0]:
                 self._loop.add_reader(self._sock, _turn, me)
