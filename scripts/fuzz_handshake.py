@@ -30,6 +30,7 @@ from typing import Any
 
 import weft
 from weft import handshake, links
+from weft.payload import PAYLOADS, Payload
 
 STEPS_MAX = 40
 READ_MAX = 1 << 16
@@ -125,11 +126,11 @@ class Room:
         self.sock, self._other = socket.socketpair()
         self.door = handshake.SideDoor()
 
-    def steps(self, side: Side, local: PaperLocal) -> handshake.Steps:
+    def steps(self, side: Side, local: PaperLocal, payload: Payload | None = None) -> handshake.Steps:
         lan = links.Lan("127.0.0.1")
         if side == "client":
-            return handshake.client(local, lan, "fuzz", self.sock, {"pid": 1})  # type: ignore[arg-type]
-        return handshake.server(local, lan, "fuzz", self.sock, {"pid": 1}, self.door)  # type: ignore[arg-type]
+            return handshake.client(local, lan, "fuzz", self.sock, {"pid": 1}, payload)  # type: ignore[arg-type]
+        return handshake.server(local, lan, "fuzz", self.sock, {"pid": 1}, self.door, payload)  # type: ignore[arg-type]
 
     def close(self) -> None:
         self.sock.close()
@@ -186,7 +187,7 @@ def spoil_field(words: list[bytes], r: random.Random) -> None:
         return
     if not isinstance(message, dict) or not message:
         return
-    key = r.choice([*message, "link", "address", "channel", "worker", "unix", "nonce", "info", "error"])
+    key = r.choice([*message, "link", "address", "channel", "worker", "unix", "nonce", "info", "error", "payload"])
     if r.random() < 0.2:
         message.pop(key, None)
     elif isinstance(message.get(key), dict) and r.random() < 0.5:
@@ -287,7 +288,7 @@ def drive(steps: handshake.Steps, stream: bytes, r: random.Random, stack: contex
                 stack.enter_context(knock(step, r))
             elif r.random() < 0.02:
                 ending = endings(r)
-        elif isinstance(step, links.Wait) or at + step > len(stream):
+        elif isinstance(step, links.Wait | handshake.UpTo) or at + step > len(stream):
             ending = endings(r)
         else:
             if step > READ_MAX:
@@ -305,7 +306,7 @@ def case(room: Room, good: list[dict[Side, list[bytes]]], r: random.Random) -> O
     if known is not None:
         local.know(other, settled=known)
     before = set(local.made.links.values())
-    steps = room.steps(side, local)
+    steps = room.steps(side, local, r.choice((None, None, *PAYLOADS)))
     with contextlib.ExitStack() as stack:
         stack.callback(local.close)
         stack.callback(steps.close)

@@ -13,11 +13,13 @@ ROOT = Path(weft.__file__).parent
 #: Imports go one way: a room may import from the rooms before it.
 FLOORS = [
     {"errors", "_native", "_claim"},
-    {"_load", "address", "frames", "memory", "shm"},
-    {"config"},
+    {"_load", "address", "frames", "memory", "payload", "shm", "tls_operation"},
+    {"config", "tls_wire"},
     {"explain"},
     {"links", "peer"},
     {"handshake"},
+    {"tls"},
+    {"tls_channel"},
     {"drive"},
     {"connect", "listen"},
     {"__init__"},

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What is said before a connection exists, without sockets and without UCX where they are not the point."""
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -42,7 +43,9 @@ def outcome(room, side, stream):
     while True:
         step = steps.send(answer)
         answer = None
-        if not isinstance(step, bytes):
+        if isinstance(step, handshake.UpTo):
+            answer = b""
+        elif not isinstance(step, bytes):
             assert step <= 1 << 16
             assert at + step <= len(stream), "it asks for more"
             answer, at = stream[at : at + step], at + step
@@ -71,6 +74,19 @@ def outcome(room, side, stream):
 def test_words_that_are_none(room, side, stream, text):
     with pytest.raises(weft.HandshakeError, match=text):
         outcome(room, side, stream)
+
+
+def test_a_caller_of_another_version_hears_which_one_is_spoken():
+    async def main():
+        async with weft.listen("127.0.0.1:0", lambda peer: None) as listener:
+            reader, writer = await asyncio.open_connection(*listener.address.split(":"))
+            writer.write(words(b"{}" * 1000, version=handshake.VERSION + 1))
+            magic, version, _ = handshake._HEAD.unpack(await reader.readexactly(handshake._HEAD.size))
+            assert (magic, version) == (b"WEFT", handshake.VERSION)
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(main())
 
 
 def test_a_refusal_is_told_and_its_length_bounded(room):

@@ -14,18 +14,26 @@ void modify(ucp_config_t *config, const std::string &name, const std::string &va
     check(ucp.config_modify(config, name.c_str(), value.c_str()), "Context", " with " + name + "=" + value);
 }
 
+struct Feature {
+    const char *name;
+    uint64_t bits;
+};
+constexpr Feature known_features[] = {
+    {"am", UCP_FEATURE_AM},   {"amo", UCP_FEATURE_AMO32 | UCP_FEATURE_AMO64},
+    {"rma", UCP_FEATURE_RMA}, {"stream", UCP_FEATURE_STREAM},
+    {"tag", UCP_FEATURE_TAG},
+};
+
 // Beside tag and am, which weft itself needs.
 uint64_t feature_bits(nb::handle names) {
     uint64_t bits = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
     for (nb::handle each : names) {
         const std::string name = nb::cast<std::string>(nb::str(each));
-        if (name == "stream")
-            bits |= UCP_FEATURE_STREAM;
-        else if (name == "rma")
-            bits |= UCP_FEATURE_RMA;
-        else if (name == "amo")
-            bits |= UCP_FEATURE_AMO32 | UCP_FEATURE_AMO64;
-        else if (name != "tag" && name != "am")
+        uint64_t found = 0;
+        for (const Feature &feature : known_features)
+            if (name == feature.name) found = feature.bits;
+        bits |= found;
+        if (!found)
             raise("InvalidParamError", "Context: no feature " + name + "; there are tag, am, stream, rma and amo",
                   "Context");
     }
@@ -131,6 +139,15 @@ void define_context(nb::module_ &m) {
             "What its transports can send from and receive into: ``host``; ``cuda`` and others where there is a GPU, "
             "its "
             "driver, and UCX's modules for it. Source: ``ucp_context_query``.")
+        .def_prop_ro(
+            "features",
+            [](Context &c) {
+                nb::list names;
+                for (const Feature &feature : known_features)
+                    if ((c.features & feature.bits) == feature.bits) names.append(feature.name);
+                return names;
+            },
+            nb::sig("def features(self) -> list[str]"), "What its workers can do, by the names that it is made with.")
         .def_ro("config", &Context::config, nb::for_getter(nb::sig("def config(self) -> dict[str, tuple[str, str]]")),
                 "Settings that differ from UCX's defaults: name to (value, ``argument`` or ``weft``).");
 }

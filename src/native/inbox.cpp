@@ -236,19 +236,24 @@ static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *res
     return message;
 }
 
+static ucs_status_t drop(Worker *worker) noexcept {
+    ++worker->dropped_messages;
+    return UCS_OK;
+}
+
 ucs_status_t on_channel_message(void *arg, const void *header, size_t header_nbytes, void *data, size_t nbytes,
                                 const ucp_am_recv_param_t *param) noexcept {
     Worker *worker = static_cast<Engine *>(arg)->worker;
     Wire wire;
-    if (header_nbytes < sizeof wire) return UCS_OK;
+    if (header_nbytes < sizeof wire) return drop(worker);
     std::memcpy(&wire, header, sizeof wire);
-    if (wire.magic != Wire::magic_value) return UCS_OK;
+    if (wire.magic != Wire::magic_value) return drop(worker);
     auto *engine = static_cast<Engine *>(arg);
     auto message = read_header(wire, static_cast<const uint8_t *>(header) + sizeof wire, header_nbytes - sizeof wire,
                                nbytes, engine->link ? engine->link->side.get() : nullptr);
-    if (!message) return UCS_OK;
+    if (!message) return drop(worker);
     auto found = worker->channels.find(wire.channel);
-    if (found == worker->channels.end()) return UCS_OK;
+    if (found == worker->channels.end()) return drop(worker);
     auto channel = found->second;
     return channel->on_message(wire, std::move(message), data, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
 }

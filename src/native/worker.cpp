@@ -223,6 +223,9 @@ which one was awaited.)");
                 return reinterpret_cast<uintptr_t>(w.own->handle);
             },
             "The address of the ``ucp_worker_h``, for libraries that call UCX themselves; the worker keeps owning it.")
+        .def_ro("dropped_messages", &Worker::dropped_messages,
+                "Messages for connections that were dropped: a stranger's, who does not know a connection's id, and "
+                "those for a connection that is closed.")
         .def_prop_ro("closed", &Worker::closed);
     define_waiting(cls);
     return cls;

@@ -53,6 +53,7 @@ struct Worker {
     Request *completed = nullptr, **completed_end = &completed;
     Request *in_flight = nullptr;
     std::unordered_map<uint64_t, std::shared_ptr<Channel>> channels;
+    uint64_t dropped_messages = 0;  // garbage, and what was for no connection of this worker
     std::list<std::shared_ptr<Link>> links;
     std::map<unsigned, std::unique_ptr<AmQueue>> am_queues;
     std::deque<std::unique_ptr<ActiveMessage>> arrivals;  // for handlers, which drain calls

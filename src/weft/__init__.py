@@ -6,8 +6,8 @@ A map of the house; imports go one way, ``native <- core <- topo <- dask, bench,
 - ``_native``: UCP itself (context, worker, endpoint, request, memory, listener, connection, receive pool).
 - ``_load``: which libucp. ``config``: which settings. ``errors``: every exception.
 - ``explain``: which wire carries a connection, and why; ``pair``: two processes to try it with.
-- ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``drive`` (over a socket) and
-  ``links`` (the workers of a loop or thread).
+- ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``tls`` (around it), ``drive``
+  (over a socket) and ``links`` (the workers of a loop or thread).
 - ``memory``: arrays that can be lent.
 - ``topo``: what the machine consists of, and where to put workers. ``shm``: what killed processes left behind.
 - ``lab``: hosts and links on one machine.
@@ -24,7 +24,9 @@ from weft.connect import connect
 from weft.errors import (
     AddressError,
     CanceledError,
+    CertificateError,
     ClosedError,
+    EncryptionError,
     Error,
     HandshakeError,
     InvalidParamError,
@@ -33,9 +35,11 @@ from weft.errors import (
     NotContiguousError,
     PeerClosedError,
     PeerLostError,
+    ProtocolError,
     ReadOnlyError,
     ThreadError,
     TimedOutError,
+    TlsError,
     TopologyError,
     TruncatedError,
     UnreachableError,
@@ -51,8 +55,10 @@ __all__ = [
     "ActiveMessage",
     "AddressError",
     "CanceledError",
+    "CertificateError",
     "ClosedError",
     "Context",
+    "EncryptionError",
     "Endpoint",
     "Error",
     "HandshakeError",
@@ -65,11 +71,13 @@ __all__ = [
     "Peer",
     "PeerClosedError",
     "PeerLostError",
+    "ProtocolError",
     "ReadOnlyError",
     "RemoteKey",
     "Request",
     "ThreadError",
     "TimedOutError",
+    "TlsError",
     "TopologyError",
     "TruncatedError",
     "UnreachableError",

@@ -77,6 +77,10 @@ class Context:
         """
 
     @property
+    def features(self) -> list[str]:
+        """What its workers can do, by the names that it is made with."""
+
+    @property
     def config(self) -> dict[str, tuple[str, str]]:
         """
         Settings that differ from UCX's defaults: name to (value, ``argument`` or ``weft``).
@@ -273,6 +277,12 @@ class Worker:
     def handle(self) -> int:
         """
         The address of the ``ucp_worker_h``, for libraries that call UCX themselves; the worker keeps owning it.
+        """
+
+    @property
+    def dropped_messages(self) -> int:
+        """
+        Messages for connections that were dropped: a stranger's, who does not know a connection's id, and those for a connection that is closed.
         """
 
     @property

@@ -8,6 +8,7 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Generator, Mapping
+from ssl import SSLContext
 from typing import Any
 
 from weft import handshake
@@ -16,7 +17,9 @@ from weft.config import named
 from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import InvalidParamError, PeerLostError, TimedOutError, UnreachableError
 from weft.links import Lan, local_of_loop, local_of_thread
+from weft.payload import Payload
 from weft.peer import Peer
+from weft.tls import Session, payload_of
 
 
 def connect(
@@ -24,6 +27,8 @@ def connect(
     *,
     timeout: float = 30.0,
     info: dict[str, Any] | None = None,
+    ssl: SSLContext | None = None,
+    payload: Payload = "refuse",
     settings: Mapping[str, str] | None = None,
 ) -> Connecting:
     """Connect to a listener.
@@ -36,6 +41,13 @@ def connect(
         Seconds for the whole attempt.
     info : dict, optional
         Told to the other side, which has it as :attr:`Peer.remote`; must be JSON.
+    ssl : ssl.SSLContext, optional
+        Make the connection over TLS; the context says whose certificates are good, and shows this side's. The other
+        side must do so too.
+    payload : {"refuse", "tls", "clear"}
+        With `ssl`, what to do if no shared memory leads to the other side, so that UCX would send messages over the
+        network, unencrypted: do not connect; send them over the TLS socket; let UCX send them. The stricter of the
+        two sides decides.
     settings : mapping of str to str, optional
         UCX settings for this side of the connection, as for :class:`Context`. Connections with the same settings
         share a worker.
@@ -50,25 +62,36 @@ def connect(
     ------
     UnreachableError
         On entry: nobody listens there, or no transport leads there.
+    EncryptionError
+        On entry: messages would leave the host unencrypted, and `payload`, of either side, does not allow it.
     HandshakeError
-        On entry: something else listens there.
+        On entry: something else listens there; TlsError if only one side has TLS, CertificateError if a certificate
+        was refused.
     TimedOutError
         On entry: no answer in time.
     """
     host, port = split(address)
     if not port:
         raise InvalidParamError(f"connect to {address!r}: a port is needed, as in host:13337")
-    return Connecting(host, port, timeout, info or {}, named(settings or {}))
+    return Connecting(host, port, timeout, info or {}, named(settings or {}), ssl, payload_of(ssl, payload))
 
 
 class Connecting:
     """What :func:`connect` returns: enter it, or await it, for the peer."""
 
     def __init__(
-        self, host: str, port: int, timeout: float, info: dict[str, Any], settings: tuple[tuple[str, str], ...]
+        self,
+        host: str,
+        port: int,
+        timeout: float,
+        info: dict[str, Any],
+        settings: tuple[tuple[str, str], ...],
+        ssl: SSLContext | None,
+        payload: Payload | None,
     ) -> None:
         self._host, self._port, self._timeout, self._info = host, port, timeout, info
-        self._settings = settings
+        self._settings, self._ssl = settings, ssl
+        self._payload: Payload | None = payload
         self._peer: Peer | None = None
 
     def _targets(self, name: str) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
@@ -78,7 +101,11 @@ class Connecting:
             raise UnreachableError(f"connect to {name}: no such host: {e}") from None
 
     def _steps(self, local: Any, sock: socket.socket, name: str) -> handshake.Steps:
-        return handshake.client(local, Lan(sock.getsockname()[0], self._settings), name, sock, self._info)
+        lan = Lan(sock.getsockname()[0], self._settings)
+        steps = handshake.client(local, lan, name, sock, self._info, self._payload)
+        if self._ssl is None:
+            return steps
+        return Session(self._ssl, f"connect to {name}", host=self._host).carry(steps)
 
     def open(self) -> Peer:
         """Connect, blocking."""

@@ -6,29 +6,42 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from typing import Any
+from typing import Any, cast
 
-from weft import handshake
+from weft import _native, handshake
 from weft.address import join
 from weft.errors import Error, HandshakeError, NoMemoryError, TimedOutError
 from weft.links import Wait
 from weft.peer import Peer
+from weft.tls_channel import TlsChannel
 
 #: A host that vanishes (power, cable) is noticed after this many seconds, sending or idle.
 VANISHED_AFTER_S = 60
 
 
 def peer_of(joined: handshake.Joined, sock: socket.socket) -> Peer:
-    if not joined.same_host:
+    channel = joined.channel
+    if channel is None:
+        channel = _over_tls(joined, sock)
+    elif not joined.same_host:
         keep_alive(sock)
     return Peer(
-        joined.channel,
+        channel,
         local_address=join(*sock.getsockname()[:2]),
         remote_address=join(*sock.getpeername()[:2]),
         same_host=joined.same_host,
         remote=joined.remote,
-        config=joined.link.worker.context.config,
+        config=None if joined.link is None else joined.link.worker.context.config,
     )
+
+
+def _over_tls(joined: handshake.Joined, sock: socket.socket) -> _native.Channel:
+    keep_alive(sock)
+    own = sock.dup()  # the handshake's is closed by who opened it
+    handshake.close_in_child(own)
+    channel = TlsChannel(joined.session, own, join(*sock.getpeername()[:2]))
+    joined.local.adopt(channel)
+    return cast(_native.Channel, channel)  # what a Peer uses of one, it has
 
 
 def keep_alive(sock: socket.socket) -> None:
@@ -57,6 +70,8 @@ async def drive(steps: handshake.Steps, sock: socket.socket, what: str) -> hands
                 await loop.sock_sendall(sock, step)
             elif isinstance(step, Wait):
                 await step.future()
+            elif isinstance(step, handshake.UpTo):
+                answer = await loop.sock_recv(sock, step.nbytes)
             else:
                 answer = bytearray()
                 while len(answer) < step:
@@ -87,6 +102,9 @@ def drive_blocking(
                 sock.sendall(step)
             elif isinstance(step, Wait):
                 raise HandshakeError(f"{what}: another handshake with the same process is under way in this thread")
+            elif isinstance(step, handshake.UpTo):
+                _set_timeout(sock, deadline)
+                answer = sock.recv(step.nbytes)
             else:
                 answer = bytearray()
                 while len(answer) < step:

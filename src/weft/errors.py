@@ -74,7 +74,23 @@ class AddressError(Error, OSError):
 
 
 class HandshakeError(Error, ConnectionError):
+    """The other side of a new connection does not do as weft does: it closed the socket, or said what it should not."""
+
+
+class ProtocolError(HandshakeError):
     """The other side of a new connection does not speak weft, or not this version of it."""
+
+
+class TlsError(HandshakeError):
+    """TLS did not come about: only one of the two sides speaks it, or they have no version or cipher in common."""
+
+
+class CertificateError(TlsError):
+    """A certificate was refused: theirs by this side, or this side's by them; the message says which."""
+
+
+class EncryptionError(UnreachableError):
+    """Messages would leave this host unencrypted, and one of the two sides does not allow it. None was sent."""
 
 
 class TopologyError(Error, ValueError):

@@ -2,11 +2,12 @@
 """What two sides say to each other before a connection exists. No sockets here.
 
 Each side is a generator: it yields bytes to send, or the number of bytes that it wants next, or a `Wait` for
-something in this process. ``connect`` drives it, blocking or in a loop, so the protocol is written once.
+something in this process. ``connect`` drives it, blocking or in a loop, so the protocol is written once. ``tls`` puts
+TLS around it.
 
 Client                                     Server
-magic, version, hello                  ->
-                                       <-  magic, version, hello {unix socket, nonce}
+magic, version, hello {payload}        ->
+                                       <-  magic, version, hello {unix socket, nonce, payload}
 (connects to the unix socket, writes the nonce: same host, same user)
 route {same host or network}           ->
                                        <-  worker {id}
@@ -18,21 +19,34 @@ address?                               ->  (joins the link, opens the channel)
 
 One link joins two workers; the addresses are told when it is new. The worker with the lower id decides whether a
 handshake makes the link or uses the one that is there, and it decides for one handshake at a time.
+
+With TLS, both sides know after the route whether messages would leave the host unencrypted, and by what both said of
+their payload, what then: an error on both, or the server is ready at once and messages go over the TLS socket.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import struct
 import weakref
 from collections.abc import Generator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from weft import _native
-from weft.errors import Error, HandshakeError, TimedOutError, UnreachableError
+from weft.errors import (
+    EncryptionError,
+    Error,
+    HandshakeError,
+    ProtocolError,
+    TimedOutError,
+    TlsError,
+    UnreachableError,
+)
 from weft.links import Lan, Link, Local, LocalWorker, Wait
+from weft.payload import Payload, over_tls
 
 MAGIC = b"WEFT"
 VERSION = 1
@@ -58,14 +72,36 @@ def _after_fork_in_child() -> None:
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
-Step = bytes | int | Wait
+
+class UpTo(NamedTuple):
+    """A step: whatever comes next, up to so many bytes; nothing at the end."""
+
+    nbytes: int
+
+
+Step = bytes | int | UpTo | Wait
 Steps = Generator[Step, Any, "Joined"]
+
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # how an alert begins, and a TLS handshake
+#: RFC 8446, 6: an alert, fatal, protocol_version.
+_NO_TLS_HERE = b"\x15\x03\x03\x00\x02\x02\x46"
 
 
 class Joined:
-    """The outcome: a channel on a link, and whether the handshake's socket is the link's now."""
+    """The outcome: a channel on a link, or none if messages go over the TLS socket; and who the other side is."""
 
-    def __init__(self, link: Link, channel: _native.Channel, *, same_host: bool, remote: dict[str, Any]) -> None:
+    session: Any = None  # the TLS session that it was made over
+
+    def __init__(
+        self,
+        local: Local,
+        link: Link | None,
+        channel: _native.Channel | None,
+        *,
+        same_host: bool,
+        remote: dict[str, Any],
+    ) -> None:
+        self.local = local
         self.link = link
         self.channel = channel
         self.same_host = same_host
@@ -80,10 +116,14 @@ def _say(**message: object) -> bytes:
 def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
     head = yield _HEAD.size
     magic, version, nbytes = _HEAD.unpack(head)
+    if head.startswith(_TLS_RECORDS):
+        yield from turn_away(_NO_TLS_HERE)
+        raise TlsError(f"{what}: the other side speaks TLS, and this one was given no `ssl`")
     if magic != MAGIC:
-        raise HandshakeError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
+        raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
     if version != VERSION:
-        raise HandshakeError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
+        yield from turn_away(_say(error="another version is spoken here"))  # its head tells which
+        raise ProtocolError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
     if nbytes > _MAX_NBYTES:
         raise HandshakeError(
             f"{what}: the other side announced {nbytes} B; a handshake message has at most {_MAX_NBYTES}"
@@ -96,6 +136,8 @@ def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
         raise HandshakeError(f"{what}: the other side sent {type(cast('object', message)).__name__}, not an object")
     said = cast("dict[str, Any]", message)
     if "error" in said:
+        if said.get("tls") is True:
+            raise TlsError(f"{what}: the other side wants TLS, and this one was given no `ssl`")
         raise UnreachableError(f"{what}: the other side refused: {str(said['error'])[:1000]}")
     return said
 
@@ -140,18 +182,40 @@ def new_channel_id() -> int:
     return int.from_bytes(os.urandom(8), "little") or 1
 
 
-def client(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[str, Any]) -> Steps:
-    """Connect. `sock` is the TCP socket that the steps go over; `info` is told to the other side."""
+def want_tls() -> bytes:
+    """Return the words for a caller that does not speak TLS where it must."""
+    return _say(error="TLS is spoken here", tls=True)
+
+
+def turn_away(words: bytes) -> Generator[Step, Any, None]:
+    """Say why, and hear the caller out: a socket that is closed with bytes unread may take the last words along."""
+    with contextlib.suppress(Error):  # it has gone, or stays too long; why it must go is what counts
+        yield words
+        for _ in range(16):
+            if not (yield UpTo(1 << 16)):
+                return
+
+
+def client(
+    local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[str, Any], payload: Payload | None = None
+) -> Steps:
+    """Connect. `sock` is the TCP socket that the steps go over; `info` is told to the other side.
+
+    `payload` is None without TLS.
+    """
     what = f"connect to {name}"
-    yield _say(info=info)
+    yield _say(info=info, payload=payload, memory_only=lan.memory_only)
     hello = yield from _hear(what)
     remote = _field(hello, "info", dict, what)
     unix = _prove_same_host(hello, what)
     same_host = unix is not None
     link: Link | None = None
     try:
-        worker = local.worker(lan, same_host=same_host)
         yield _say(route="host" if same_host else "network")
+        if over_tls(payload, hello, same_host and lan.memory_only, what):
+            yield from _hear(what)
+            return Joined(local, None, None, same_host=same_host, remote=remote)
+        worker = local.worker(lan, same_host=same_host)
         remote_id = _worker_of((yield from _hear(what)), worker, what)
         decision = None
         if worker.id <= remote_id:
@@ -177,15 +241,24 @@ def client(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[st
     finally:
         if unix is not None:
             unix.close()
-    return Joined(link, channel, same_host=same_host, remote=remote)
+    return Joined(local, link, channel, same_host=same_host, remote=remote)
 
 
-def server(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[str, Any], side: SideDoor) -> Steps:
-    """Accept. `side` is the listener's Unix socket."""
+def server(
+    local: Local,
+    lan: Lan,
+    name: str,
+    sock: socket.socket,
+    info: dict[str, Any],
+    side: SideDoor,
+    payload: Payload | None = None,
+) -> Steps:
+    """Accept. `side` is the listener's Unix socket; `payload` is None without TLS."""
     what = f"accept from {name}"
-    remote = _field((yield from _hear(what)), "info", dict, what)
+    hello = yield from _hear(what)
+    remote = _field(hello, "info", dict, what)
     nonce = os.urandom(NONCE_NBYTES)
-    yield _say(info=info, unix=side.name, nonce=nonce.hex())
+    yield _say(info=info, unix=side.name, nonce=nonce.hex(), payload=payload, memory_only=lan.memory_only)
     route = _field((yield from _hear(what)), "route", str, what)
     unix = side.take(nonce) if route == "host" else None
     same_host = unix is not None
@@ -193,6 +266,9 @@ def server(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[st
     try:
         if route == "host" and not same_host:
             raise HandshakeError(f"{what}: it claims to be on this host, but did not show up at the unix socket")
+        if over_tls(payload, hello, same_host and lan.memory_only, what):
+            yield _say(ready=True)
+            return Joined(local, None, None, same_host=same_host, remote=remote)
         worker = local.worker(lan, same_host=same_host)
         yield _say(worker=worker.id)
         message = yield from _hear(what)
@@ -212,13 +288,14 @@ def server(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[st
     except BaseException as e:
         if link is not None:
             link.abandon()
-        if isinstance(e, Error) and not isinstance(e, TimedOutError):
+        # Who is refused for want of encryption knows it from the same facts.
+        if isinstance(e, Error) and not isinstance(e, TimedOutError | EncryptionError):
             yield _say(error=str(e))
         raise
     finally:
         if unix is not None:
             unix.close()
-    return Joined(link, channel, same_host=same_host, remote=remote)
+    return Joined(local, link, channel, same_host=same_host, remote=remote)
 
 
 def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:

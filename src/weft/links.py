@@ -12,13 +12,15 @@ import asyncio
 import os
 import socket
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Generator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from weft import _native
 from weft.address import device_of, infiniband_ports, is_loopback
 from weft.config import Context
 from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
+from weft.payload import memory_only
 
 _contexts: dict[tuple[tuple[str, str], ...], Context] = {}
 _contexts_lock = threading.Lock()
@@ -53,6 +55,11 @@ class Lan(NamedTuple):
 
     host: str
     ucx: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def memory_only(self) -> bool:
+        """Links to processes on this host have no network transport; only the user can give them one."""
+        return memory_only(dict(self.ucx).get("TLS") or os.environ.get("UCX_TLS"))
 
     def settings(self, *, same_host: bool) -> dict[str, str]:
         """Return the UCX settings for a peer on this host, or across the network.
@@ -208,6 +215,12 @@ class LocalWorker:
         return link
 
 
+class Abortable(Protocol):
+    """A connection, as far as it matters here."""
+
+    def abort(self) -> None: ...
+
+
 class Local:
     """The workers of one event loop or one thread."""
 
@@ -215,6 +228,7 @@ class Local:
         self.loop = loop
         self._workers: dict[tuple[bool, tuple[tuple[str, str], ...]], LocalWorker] = {}
         self._guard: AsyncGenerator[None] | None = None
+        self._adopted: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.pid = os.getpid()
 
     def worker(self, lan: Lan, *, same_host: bool) -> LocalWorker:
@@ -240,6 +254,12 @@ class Local:
         for worker in self._workers.values():
             worker.native.close()
         self._workers.clear()
+        for connection in list(self._adopted):
+            connection.abort()
+
+    def adopt(self, connection: Abortable) -> None:
+        """Have a connection that no worker carries end with the workers."""
+        self._adopted.add(connection)
 
     def forget(self) -> None:
         """Drop every worker as it is."""

@@ -9,6 +9,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from ssl import SSLContext
 from typing import Any
 
 from weft import handshake
@@ -17,7 +18,9 @@ from weft.config import named
 from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError
 from weft.links import Lan, local_of_loop, local_of_thread
+from weft.payload import Payload
 from weft.peer import Peer
+from weft.tls import Session, payload_of
 
 log = logging.getLogger("weft")
 
@@ -32,6 +35,8 @@ def listen(
     handler: Callable[[Peer], Awaitable[object]] | None = None,
     *,
     info: dict[str, Any] | None = None,
+    ssl: SSLContext | None = None,
+    payload: Payload = "refuse",
     settings: Mapping[str, str] | None = None,
 ) -> Listener:
     """Listen for connections.
@@ -46,6 +51,10 @@ def listen(
         raises. Without a handler, use ``with`` and :meth:`Listener.accept`.
     info : dict, optional
         Told to each peer, which has it as :attr:`Peer.remote`; must be JSON.
+    ssl : ssl.SSLContext, optional
+        Take connections over TLS only; see :func:`connect`.
+    payload : {"refuse", "tls", "clear"}
+        With `ssl`, what to do about messages that would leave this host unencrypted; see :func:`connect`.
     settings : mapping of str to str, optional
         UCX settings for this side of the connections, as for :class:`Context`.
 
@@ -59,7 +68,7 @@ def listen(
     AddressError
         On entry: the port is in use, or the address is not this host's.
     """
-    return Listener(address, handler, info=info, settings=settings)
+    return Listener(address, handler, info=info, settings=settings, ssl=ssl, payload=payload)
 
 
 class Listener:
@@ -77,8 +86,12 @@ class Listener:
         info: dict[str, Any] | None = None,
         settings: Mapping[str, str] | None = None,
         on_peer: Callable[[Peer], Awaitable[object]] | None = None,
+        ssl: SSLContext | None = None,
+        payload: Payload = "refuse",
     ) -> None:
         self._host, self._port = split(address)
+        self._ssl = ssl
+        self._payload: Payload | None = payload_of(ssl, payload)
         self._handler, self._on_peer, self._info = handler, on_peer, info or {}
         self._settings = named(settings or {})
         self._sockets: list[socket.socket] = []
@@ -110,6 +123,8 @@ class Listener:
         name = join(self._host, self._port)
         if self._sockets:
             raise InvalidParamError(f"listen on {name}: this listener is open already")
+        if self._ssl is not None:
+            Session(self._ssl, f"listen on {name}")  # a context that does not suit is told now, not to every caller
         try:
             family, sockaddr = resolve(self._host, self._port, passive=True)[0]
             sock = socket.socket(family, socket.SOCK_STREAM)
@@ -146,7 +161,9 @@ class Listener:
     def _steps(self, local: Any, sock: socket.socket, name: str) -> handshake.Steps:
         if self._side is None:
             raise ClosedError("the listener was closed")
-        return handshake.server(local, Lan(sock.getsockname()[0], self._settings), name, sock, self._info, self._side)
+        lan = Lan(sock.getsockname()[0], self._settings)
+        steps = handshake.server(local, lan, name, sock, self._info, self._side, self._payload)
+        return steps if self._ssl is None else Session(self._ssl, f"accept from {name}").carry(steps)
 
     # ---- blocking
 

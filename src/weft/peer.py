@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from weft import _native, frames
+from weft.errors import UnsupportedError
 from weft._native import Request
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Peer:
         remote_address: str,
         same_host: bool,
         remote: dict[str, Any],
-        config: Mapping[str, tuple[str, str]],
+        config: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
         self._channel = channel
         self._config = config
@@ -207,10 +208,16 @@ class Peer:
             The worker of this connection is closed.
         PeerLostError
             The peer is gone, and its lanes with it.
+        UnsupportedError
+            UCX does not carry its messages: they go over the TLS connection.
 
         The first call in a process runs ``ucx_info``, half a second in which an event loop stands still.
         Source: ``ucp_ep_query``, ``ucp_ep_print_info``, ``ucp_ep_evaluate_perf``.
         """
+        if self._config is None:
+            raise UnsupportedError(
+                f"explain {self.remote_address}: its messages go over the TLS connection, not by UCX"
+            )
         from weft.explain import explain  # seldom asked for, and a quarter of weft's own import
 
         return explain(

@@ -15,10 +15,11 @@ import logging
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from ssl import SSLContext
 from typing import Any
 
 from distributed.comm.addressing import parse_host_port, unparse_host_port
-from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
+from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector, FatalCommClosedError
 from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
 from distributed.utils import ensure_ip, get_ip
@@ -29,8 +30,9 @@ from weft.connect import connect
 from weft.dask import config, traffic
 from weft.dask.offload import read_offloads, write_offloads
 from weft.dask.pressure import live_within_limits
-from weft.errors import ClosedError, Error, PeerLostError
+from weft.errors import ClosedError, EncryptionError, Error, PeerLostError, ProtocolError, TlsError
 from weft.listen import Listener
+from weft.payload import Payload
 from weft.peer import Peer
 
 logger = logging.getLogger("distributed.comm.ucx")
@@ -143,22 +145,48 @@ def _carries_results(msg: Any) -> bool:
     return type(msg) is dict and msg.get("status") == "OK" and "data" in msg
 
 
-def _refuse_encryption(address: str, connection_args: dict[str, Any]) -> None:
-    if connection_args.get("require_encryption"):
+def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext | None, Payload]:
+    """Take what weft needs of what distributed's ``Security`` gives.
+
+    Raises
+    ------
+    RuntimeError
+        It requires encryption, and there is no TLS, or the configuration lets payload go in the clear.
+    """
+    context: SSLContext | None = connection_args.get("ssl_context")
+    payload = config.encrypted_payload()
+    if connection_args.get("require_encryption") and (context is None or payload == "clear"):
+        why = "no TLS is configured for it" if context is None else "weft.encrypted-payload is 'clear'"
         raise RuntimeError(
-            f"encryption required by Dask configuration, refusing communication with {address!r}: ucx:// does not"
-            " encrypt; use tls://"
+            f"encryption required by Dask configuration, refusing communication from/to {address!r}: {why}"
         )
+    return context, payload if context is not None else "refuse"
+
+
+@functools.lru_cache(1024)
+def _say_once(why: str) -> None:
+    """Tell the log: a worker goes on trying to reach its scheduler, and does not say what is wrong."""
+    logger.warning("%s", why)
 
 
 class UCXConnector(Connector):  # type: ignore[misc]
     """Connects to a :class:`UCXListener`."""
 
     async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> UCX:
-        _refuse_encryption(PREFIX + address, connection_args)
-        host, port = parse_host_port(address)
-        # distributed bounds the attempt itself, and retries what is an OSError.
-        peer = await connect(unparse_host_port(host, port), timeout=3600, info=traffic.INFO, settings=config.ucx())
+        context, payload = _security(PREFIX + address, connection_args)
+        target = unparse_host_port(*parse_host_port(address))
+        try:
+            peer = await connect(
+                target,
+                timeout=3600,  # distributed bounds the attempt itself, and retries what is an OSError
+                info=traffic.INFO,
+                settings=config.ucx(),
+                ssl=context,
+                payload=payload,
+            )
+        except (ProtocolError, TlsError, EncryptionError) as e:  # the next attempt would fare no better
+            _say_once(str(e))
+            raise FatalCommClosedError(str(e)) from e
         return UCX(peer, local_addr=PREFIX + peer.local_address, peer_addr=PREFIX + address, deserialize=deserialize)
 
 
@@ -177,7 +205,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         **connection_args: Any,
     ) -> None:
         super().__init__()
-        _refuse_encryption(PREFIX + address, connection_args)
+        self._ssl, self._payload = _security(PREFIX + address, connection_args)
         self.ip, self.port = parse_host_port(address, 0)
         self.comm_handler = comm_handler
         self.deserialize = deserialize
@@ -194,8 +222,15 @@ class UCXListener(BaseListener):  # type: ignore[misc]
             _arrays_of_tasks_in_pool()
             live_within_limits(server)
         observe.listening(server)
-        address = unparse_host_port(self.ip, self.port)
-        listener = Listener(address, None, info=traffic.INFO, settings=config.ucx(), on_peer=self._on_peer)
+        listener = Listener(
+            unparse_host_port(self.ip, self.port),
+            None,
+            info=traffic.INFO,
+            settings=config.ucx(),
+            on_peer=self._on_peer,
+            ssl=self._ssl,
+            payload=self._payload,
+        )
         await listener.start()
         self._listener = listener
         self._host_port = parse_host_port(listener.bound_address)

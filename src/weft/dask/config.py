@@ -13,6 +13,8 @@ from typing import Any
 import dask.config
 import yaml
 
+from weft.payload import Payload
+
 DEFAULTS = yaml.safe_load(Path(__file__).with_name("weft.yaml").read_text())
 
 dask.config.update_defaults(DEFAULTS)
@@ -40,6 +42,12 @@ def ucx() -> dict[str, str]:
     """
     settings: dict[str, Any] = _get("ucx") or {}
     return {name.upper().replace("-", "_"): _text(value) for name, value in settings.items()}
+
+
+def encrypted_payload() -> Payload:
+    """Return what to do, with TLS, where messages would leave the host unencrypted."""
+    payload: Payload = _get("encrypted-payload")  # its use tells if it is none
+    return payload
 
 
 def _text(value: Any) -> str:

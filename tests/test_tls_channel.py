@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Messages over a TLS socket: they arrive whole and in order, are bounded, and their ends are told apart."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import random
+import socket
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.certificates import authority
+
+import weft
+from weft import frames, handshake, tls_wire
+from weft.peer import Peer
+from weft.tls import Session
+from weft.tls_channel import TlsChannel
+
+
+@pytest.fixture
+def sockets():
+    pair = socket.socketpair()
+    yield pair
+    for sock in pair:
+        sock.close()
+
+
+def sessions():
+    """Two sessions that have shaken hands, in memory."""
+    a = Session(authority().connector(), "a", host="127.0.0.1")
+    b = Session(authority().listener(), "b")
+    for _ in range(4):
+        for session, other in ((a, b), (b, a)):
+            with contextlib.suppress(weft.Error, OSError):
+                session.tls.do_handshake()
+            other.incoming.write(session.outgoing.read())
+    assert a.tls.version() == b.tls.version() == "TLSv1.3"
+    return a, b
+
+
+def peer(session, sock):
+    return Peer(TlsChannel(session, sock, "them"), local_address="", remote_address="", same_host=False, remote={})
+
+
+@pytest.fixture
+def ends(sockets):
+    """Two peers in one thread: each does something only when it is asked."""
+    a, b = (peer(session, sock) for session, sock in zip(sessions(), sockets, strict=True))
+    yield a, b
+    a.abort()
+    b.abort()
+
+
+def finish(operation, other, turns=2000):
+    """Have both ends take turns until `operation` is done."""
+    for _ in range(turns):
+        if operation.done():
+            return operation.wait(0)
+        operation._channel.turn()
+        other._channel.turn()
+    raise AssertionError("it does not end")
+
+
+def test_messages_arrive_whole_and_in_order(ends):
+    a, b = ends
+    sizes = [0, 1, 5, 0, 300_000, 16_384, 1 << 20, 7]
+    messages = [random.Random(size).randbytes(size) for size in sizes]
+    sent = [a.send(message) for message in messages]
+    for message in messages:
+        received = finish(b.recv(), a)
+        assert received == message
+        assert not received.readonly
+    assert all(operation.done() for operation in sent)
+    assert not b.ended
+
+
+def test_a_tls_that_takes_little_at_a_time(ends):
+    a, b = ends
+    tls = a._channel._tls
+    a._channel._tls = SimpleNamespace(write=lambda data: tls.write(data[:1000]), read=tls.read)
+    data = os.urandom(20_000)
+    a.send(data)
+    assert finish(b.recv(), a) == data
+
+
+def test_another_thread_may_not_use_it(ends):
+    a, _ = ends
+    waiting = a.recv()
+    with ThreadPoolExecutor(1) as pool:
+        for use in (a.recv, a.close, waiting.wait, lambda: a.send(b"x")):
+            with pytest.raises(weft.ThreadError, match="belongs to another thread"):
+                pool.submit(use).result(5)
+
+
+def test_both_ways_at_once(ends):
+    a, b = ends
+    data = os.urandom(3 << 20)
+    sent = [a.send(data), b.send(data)]
+    for mine, other in (ends, ends[::-1]):
+        assert finish(mine.recv(), other) == data
+    assert [operation.done() for operation in sent] == [True, True]
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 3], [0], [], [70_000, 3, 0, 1 << 20]])
+def test_frames(ends, sizes):
+    a, b = ends
+    buffers = [os.urandom(size) for size in sizes]
+    sent = a.send_frames(buffers, lend=True)
+    assert [bytes(buffer) for buffer in frames.unpack(finish(b.recv(), a))] == buffers
+    assert sent.done()
+    assert a.lent_nbytes == b.lent_nbytes == (0, 0)
+
+
+def test_objects(ends):
+    a, b = ends
+    a.send_obj({"x": np.arange(5_000)})
+    assert (b.recv_obj().wait(5)["x"] == np.arange(5_000)).all()
+
+
+def test_buffers_that_cannot_be_sent(ends):
+    a, b = ends
+    with pytest.raises(weft.NotContiguousError):
+        a.send(np.arange(10)[::2])
+    with pytest.raises(weft.UnsupportedError, match="SimpleNamespace has no buffer protocol"):
+        a.send(SimpleNamespace())
+    array = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    a.send(array)
+    assert finish(b.recv(), a) == array.tobytes("A")
+    a.send(np.zeros((0, 3)))
+    assert finish(b.recv(), a).nbytes == 0
+
+
+def test_unread_messages_are_bounded(ends):
+    a, b = ends
+    message = bytes(1 << 20)
+    sent = [a.send(message) for _ in range(40)]
+    for _ in range(200):
+        a._channel.turn(), b._channel.turn()
+    assert not sent[-1].done()
+    assert 16 <= b._channel.unread_nbytes >> 20 <= 17
+    for _ in range(40):
+        assert finish(b.recv(), a).nbytes == 1 << 20
+    assert sent[-1].done()
+    assert b._channel.unread_nbytes == 0
+
+
+# ---- cancelling -----------------------------------------------------------------------------------------------
+
+
+def test_a_send_that_has_not_begun_is_withdrawn(ends):
+    a, b = ends
+    first, second, third = (a.send(bytes([i]) * (8 << 20)) for i in range(3))
+    assert first.cancel()  # goes on
+    assert second.cancel()
+    assert not second.cancel()
+    with pytest.raises(weft.CanceledError):
+        second.wait(1)
+    assert [finish(b.recv(), a)[0] for _ in range(2)] == [0, 2]
+    assert third.done()
+
+
+def test_a_cancelled_receive_leaves_the_message_to_the_next(ends):
+    a, b = ends
+    gone, stays = b.recv(), b.recv()
+    assert gone.cancel()
+    a.send(b"x")
+    assert finish(stays, a) == b"x"
+
+
+def test_a_message_whose_reader_was_cancelled_goes_to_the_next(sockets):
+    async def main():
+        a, b = (peer(session, sock) for session, sock in zip(sessions(), sockets, strict=True))
+
+        async def read():
+            return await b.recv()
+
+        task = asyncio.create_task(read())
+        await asyncio.sleep(0)
+        await a.send(b"x")
+        b._channel.turn()  # the message is the reader's; the reader has not run
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await b.recv() == b"x"
+        a.abort(), b.abort()
+
+    asyncio.run(main())
+
+
+def test_a_wait_that_is_over_leaves_the_operation_pending(ends):
+    a, b = ends
+    operation = b.recv()
+    with pytest.raises(weft.TimedOutError, match="not done within"):
+        operation.wait(0.001)
+    a.send(b"x")
+    assert operation.wait(5) == b"x"
+
+
+# ---- ends -----------------------------------------------------------------------------------------------------
+
+
+def test_close_waits_until_all_has_arrived(ends):
+    a, b = ends
+    a.send(bytes(4 << 20))
+    closing = a.close()
+    assert a.closed
+    assert not closing.done()
+    assert finish(closing, b) is None
+    assert b.ended
+    assert b.recv().wait(1).nbytes == 4 << 20
+    for operation in (b.recv, lambda: b.send(b"x")):
+        with pytest.raises(weft.PeerClosedError):
+            operation().wait(1)
+    for operation in (a.recv, lambda: a.send(b"x")):
+        with pytest.raises(weft.ClosedError):
+            operation()
+    assert b.close().wait(1) is None
+
+
+def test_close_waits_while_the_peer_leaves_too_much_unread(ends):
+    a, b = ends
+    for _ in range(20):
+        a.send(bytes(1 << 20))
+    closing = a.close()
+    for _ in range(200):
+        a._channel.turn(), b._channel.turn()
+    assert not closing.done()
+    for _ in range(20):
+        finish(b.recv(), a)
+    finish(closing, b)
+
+
+def test_both_close_at_once(ends):
+    a, b = ends
+    a.send(b"never read")
+    closing = [a.close(), b.close()]
+    finish(closing[0], b)
+    finish(closing[1], a)
+
+
+def test_close_ends_what_waits_here(ends):
+    a, _ = ends
+    receive = a.recv()
+    a.close()
+    with pytest.raises(weft.ClosedError, match="closed by this side"):
+        receive.wait(1)
+
+
+def test_a_goodbye_ends_the_sends_of_the_other_side(ends):
+    a, b = ends
+    begun, queued = b.send(bytes(16 << 20)), b.send(b"x")
+    closing = a.close()
+    finish(closing, b, turns=5000)
+    assert begun.done()
+    with pytest.raises(weft.PeerClosedError):
+        queued.wait(1)
+
+
+@pytest.mark.parametrize("how", ["abort", "end of file", "close_notify", "garbage"])
+def test_the_other_side_is_gone(ends, sockets, how):
+    a, b = ends
+    a.send(b"arrived")
+    for _ in range(2):
+        a._channel.turn()
+    if how == "abort":
+        a.abort()
+        with pytest.raises(weft.ClosedError):
+            a.recv()
+    elif how == "end of file":
+        sockets[0].shutdown(socket.SHUT_RDWR)
+    elif how == "close_notify":
+        with contextlib.suppress(OSError):
+            a._channel._tls.unwrap()
+        sockets[0].send(a._channel._outgoing.read())
+    else:
+        sockets[0].send(b"\x17\x03\x03\x00\x20" + bytes(32))
+    assert b.recv().wait(5) == b"arrived"
+    lost = b.recv()
+    with pytest.raises(weft.PeerLostError) as caught:
+        lost.wait(5)
+    assert type(caught.value) is weft.PeerLostError
+    assert b.ended
+    assert not b.closed
+    with pytest.raises(weft.PeerLostError):
+        b.send(b"x").wait(1)
+    with pytest.raises(weft.PeerLostError):
+        b.close().wait(1)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack("<II", 9, 0),  # no such kind
+        struct.pack("<II", 0, 0),  # a message of nothing
+        struct.pack("<IIQ", 1, 1, 8),  # a goodbye of something
+        struct.pack("<II", 0, 514),
+        struct.pack("<IIQ", 0, 1, 1 << 62),
+    ],
+)
+def test_a_head_that_is_none_ends_it(ends, head):
+    a, b = ends
+    message = tls_wire.Outgoing(None, 0, [])
+    message.parts[0] = memoryview(head)
+    a._channel._sends.append(message)
+    a._channel.turn()
+    with pytest.raises((weft.PeerLostError, weft.NoMemoryError)):
+        b.recv().wait(5)
+
+
+def test_what_arrived_before_a_reset_is_received(ends, sockets):
+    a, b = ends
+    a.send(b"last words")
+    a._channel.turn()
+    sockets[0].close()
+    for _ in range(3):
+        with contextlib.suppress(weft.PeerLostError):
+            b.send(b"into the void").wait(1)
+    assert b.recv().wait(1) == b"last words"
+
+
+def test_abort_from_another_thread_ends_a_wait(ends):
+    a, _ = ends
+    receive = a.recv()
+    thread = threading.Timer(0.02, a.abort)
+    thread.start()
+    with pytest.raises(weft.ClosedError):
+        receive.wait(5)
+    thread.join(5)
+    assert a.closed
+
+
+def test_a_dropped_end_is_an_end(ends, sockets):
+    session, _ = sessions()
+    one, other = socket.socketpair()
+    with other:
+        dropped = peer(session, one)
+        del dropped, one
+        gc.collect()
+        assert other.recv(1) == b""
+
+
+# ---- in loops -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_hosts(monkeypatch):
+    """Nobody proves to be on the other's host."""
+    monkeypatch.setattr(handshake, "_prove_same_host", lambda hello, what: None)
+
+
+async def echo(peer):
+    with contextlib.suppress(weft.PeerClosedError):
+        while True:
+            await peer.send_frames(await peer.recv_frames())
+
+
+def test_both_faces_over_tls(two_hosts, fds):
+    before = fds()
+
+    async def main():
+        options = {"ssl": authority().connector(), "payload": "tls"}
+        async with weft.listen("127.0.0.1:0", echo, ssl=authority().listener(), payload="clear") as listener:
+            address = listener.address
+            buffers = [os.urandom(1 << 20), b"small"]
+
+            def blocking():
+                with weft.connect(address, **options) as peer:
+                    peer.send_frames(buffers).wait(5)
+                    assert list(map(bytes, peer.recv_frames().wait(5))) == buffers
+                    return peer.transports
+
+            assert await asyncio.to_thread(blocking) == ["tls/lo"]
+            async with weft.connect(address, **options) as peer:
+                assert not peer.same_host
+                await asyncio.gather(*(peer.send_frames([b"%d" % i]) for i in range(100)))
+                assert [bytes((await peer.recv_frames())[0]) for _ in range(100)] == [b"%d" % i for i in range(100)]
+
+    asyncio.run(main())
+    assert fds() <= before + 5  # the workers of this thread, and its epoll
+
+
+def test_the_end_of_the_loop_ends_its_connections(two_hosts):
+    left = []
+
+    async def main():
+        async with weft.listen("127.0.0.1:0", echo, ssl=authority().listener(), payload="tls") as listener:
+            left.append(await weft.connect(listener.address, ssl=authority().connector(), payload="tls"))
+
+    asyncio.run(main())
+    assert left[0].closed
+
+
+def test_ucx_has_nothing_to_explain(ends):
+    with pytest.raises(weft.UnsupportedError, match="TLS"):
+        ends[0].explain()
