@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from weft import _native, frames
-from weft.errors import UnsupportedError
 from weft._native import Request
+from weft.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
