@@ -82,7 +82,7 @@ void define_tensor(nb::module_ &m) {
           nb::arg("writable"),
           nb::sig("def view(memory: typing_extensions.Buffer, dtype: tuple[int, int, int], shape: "
                   "collections.abc.Sequence[int], strides: collections.abc.Sequence[int], device: tuple[int, int], "
-                  "writable: bool) -> object"),
+                  "writable: bool) -> typing.Any"),
           "`memory`, exported as an array of `device` by DLPack, and by the buffer protocol if that is the host.");
     m.def("cuda_device", &cuda_device, nb::arg("address"), "Which device, by index, the memory at `address` is of.");
 }

@@ -972,7 +972,7 @@ def layout(array: object) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[
     What DLPack says of an array: type (code, bits, lanes), shape, strides in items, device (type, index).
     """
 
-def view(memory: Buffer, dtype: tuple[int, int, int], shape: Sequence[int], strides: Sequence[int], device: tuple[int, int], writable: bool) -> object:
+def view(memory: Buffer, dtype: tuple[int, int, int], shape: Sequence[int], strides: Sequence[int], device: tuple[int, int], writable: bool) -> Any:
     """
     `memory`, exported as an array of `device` by DLPack, and by the buffer protocol if that is the host.
     """

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.comm.registry import backends
 
+from weft.dask import device, tensors
 from weft.dask.comm import UCX, UCXBackend, UCXConnector, UCXListener, lanes
 
 if TYPE_CHECKING:
     from weft.dask.cluster import TopologyCluster
 
 backends["ucx"] = UCXBackend()
+device.register()
+tensors.register()
 
 __all__ = ["UCX", "TopologyCluster", "UCXBackend", "UCXConnector", "UCXListener", "lanes"]
 
