@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from weft import _native, frames
 from weft._native import Request
+from weft.errors import PeerLostError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 #: ``allocate(nbytes, device, library)``: memory to receive into.
 Allocate = Callable[[int, int, str], Any]
+#: What a message is, and the requests for what follows it.
+Convert = Callable[[Any], tuple[Any, list[Request]]]
 
 
 def _on_host(nbytes: int, _device: int, _library: str) -> bytearray:
@@ -147,7 +150,7 @@ class Peer:
         if not placed:
             return self._channel.send(first, large, lend)
         head, *rest = self._channel.send_placed(first, large, lend, placed)
-        return Pending(head, lambda _: (None, rest), self._channel)
+        return Pending(head, self._channel, None, rest)
 
     def recv_frames(self, allocate: Allocate = _on_host) -> Pending:
         """Receive a message of :meth:`send_frames`: a list of writable, aligned buffers, one for each sent.
@@ -162,7 +165,7 @@ class Peer:
         Cancelling withdraws the waiter, never a message; but once device memory is on its way into memory of
         `allocate`, it aborts the connection.
         """
-        return Pending(self._channel.recv(), lambda message: self._land(message, allocate), self._channel)
+        return Pending(self._channel.recv(), self._channel, lambda message: self._land(message, allocate), [])
 
     def _land(self, message: frames.Message, allocate: Allocate) -> tuple[list[Any], list[Request]]:
         buffers, elsewhere = frames.unpack(message)
@@ -189,7 +192,7 @@ class Peer:
 
         Unpickling runs code of the sender's choice: receive objects only from peers that you trust.
         """
-        return Pending(self._channel.recv(), _unpickle, self._channel)
+        return Pending(self._channel.recv(), self._channel, _unpickle, [])
 
     def close(self) -> Request:
         """Say goodbye, and wait until the peer has received everything that was sent before.
@@ -267,43 +270,55 @@ class Pending:
     __slots__ = ("_channel", "_convert", "_parts", "_request", "_result")
 
     def __init__(
-        self, request: Request, convert: Callable[[Any], tuple[Any, list[Request]]], channel: _native.Channel
+        self, request: Request, channel: _native.Channel, convert: Convert | None, parts: list[Request]
     ) -> None:
         self._request = request
-        self._convert = convert
         self._channel = channel
-        self._parts: list[Request] | None = None
+        self._convert = convert
+        self._parts = parts
         self._result: Any = None
 
-    def _begin(self, value: Any) -> list[Request]:
-        self._result, self._parts = self._convert(value)
-        return self._parts
+    def _begin(self, value: Any) -> None:
+        convert, self._convert = self._convert, None
+        if convert is not None:
+            self._result, self._parts = convert(value)
 
     def wait(self, timeout: float | None = None) -> Any:
         """Block until it is there; see :meth:`Request.wait`."""
         until = None if timeout is None else time.monotonic() + timeout
-        parts = self._begin(self._request.wait(timeout)) if self._parts is None else self._parts
-        for part in parts:
+        self._begin(self._request.wait(timeout))
+        for part in self._parts:
             part.wait(None if until is None else max(0.0, until - time.monotonic()))
         return self._result
 
     def __await__(self) -> Generator[Any, None, Any]:
-        parts = self._begin((yield from self._request.__await__()))
         try:
-            for part in parts:
+            self._begin((yield from self._request.__await__()))
+            for part in self._parts:
                 yield from part.__await__()
+        except PeerLostError:
+            raise
         except BaseException:
-            self._channel.abort("a message with device memory was given up halfway")
+            self._give_up()
             raise
         return self._result
 
     def done(self) -> bool:
-        """Tell whether ``wait`` would return at once; of a message with device memory, whether it has begun."""
-        return self._request.done() and all(part.done() for part in self._parts or ())
+        """Tell whether ``wait`` would return at once; before it was waited for, whether the message has begun."""
+        return self._request.done() and all(part.done() for part in self._parts)
 
     def cancel(self) -> bool:
-        """Withdraw it; see :meth:`Peer.recv`."""
-        return self._request.cancel()
+        """Withdraw it; see :meth:`Peer.recv` and, for what device memory does to it, :meth:`Peer.recv_frames`."""
+        if not self._parts:
+            return self._request.cancel()
+        if self.done():
+            return False
+        self._give_up()
+        return True
+
+    def _give_up(self) -> None:
+        if self._parts:
+            self._channel.abort("a message with device memory was given up halfway")
 
 
 def _unpickle(message: frames.Message) -> tuple[Any, list[Request]]:

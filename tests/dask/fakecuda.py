@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from distributed.protocol import dask_serialize
 from tests.native.dlpack import Deleter, ManagedVersioned, Tensor, new_capsule
 
 import weft
@@ -58,6 +59,9 @@ class Array(bytearray):
         self._kept = (managed, shape, strides)
         return new_capsule(ctypes.addressof(managed), b"dltensor_versioned", None)
 
+    def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
+        return restored, (bytes(self), self.dtype, self.shape, self.strides, self.index)
+
     def copy(self) -> Array:
         """Make it contiguous."""
         flat = [sum(i * s for i, s in zip(at, self.strides, strict=True)) for at in indices(self.shape)]
@@ -89,6 +93,11 @@ def array(
     return made
 
 
+def restored(*parts: Any) -> Array:
+    *positional, index = parts
+    return array(*positional, index=index)
+
+
 def from_dlpack(exporter: Any) -> Array:
     """What a real library does, and a copy: a bytearray cannot lie in another's memory. `base` is where it lies."""
     kind, index = exporter.__dlpack_device__()
@@ -117,7 +126,13 @@ def allocate(nbytes: int, index: int) -> Array:
     return allocated[-1][0]
 
 
-Array.__module__ = "fakecuda"
+@dask_serialize.register(Array)
+def by_pickle(x: Array) -> Any:
+    """Arrays of a real library have no handler for bytearrays above them."""
+    raise NotImplementedError
+
+
+Array.__module__ = restored.__module__ = "fakecuda"
 sys.modules["fakecuda"] = sys.modules[__name__]
 
 

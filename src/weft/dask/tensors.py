@@ -5,8 +5,8 @@ In host memory nothing is copied on either side: the frame is the tensor's memor
 the frame that came in. What lies on a device and goes to a process that has none, or to disk, is copied to the host by
 its own library, and back to the same device if the receiver has that one.
 
-distributed has a handler for PyTorch, which stays in use for what it can do: tensors in host memory of types that NumPy
-knows.
+distributed has a handler for PyTorch, which stays in use for what it does without a copy: contiguous tensors in host
+memory, of types that NumPy knows. Others read its messages who have never heard of weft.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from weft import _native
-from weft.dask.device import Header, exported, importer, lazily
+from weft.dask.device import Header, exported, importer, is_contiguous, lazily
 from weft.dask.device import serialize as serialize_on_device
 
 _BYTES = (1, 8, 1)  # DLPack: unsigned, 8 bits, one lane
@@ -106,7 +106,7 @@ def _register_torch() -> None:
     def serialize_host(t: Any) -> tuple[Header, list[Any]]:
         if not is_plain(t) or t.device.type not in ("cpu", "cuda"):
             raise NotImplementedError(type(t).__name__)  # they pickle
-        if t.device.type == "cpu" and not t.is_conj() and not t.is_neg() and _numpy_knows(t.detach()):
+        if t.device.type == "cpu" and t.is_leaf and is_contiguous(t.shape, t.stride()) and _numpy_knows(t.detach()):
             header, frames = known.serialize_torch_Tensor(t)
             return {"distributed": header}, frames
         return with_gradient(t, from_host)
@@ -126,8 +126,8 @@ def _register_torch() -> None:
 
 def _numpy_knows(t: Any) -> bool:
     try:
-        t[:0].numpy() if t.dim() else t.numpy()
-    except TypeError:
+        t.numpy()  # a view
+    except (TypeError, RuntimeError):  # no such type; a view that conjugates
         return False
     return True
 
