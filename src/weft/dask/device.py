@@ -220,7 +220,7 @@ def register() -> None:
 
 
 def lazily(
-    dispatches: Iterable[Any], packages: Iterable[str], function: Callable[[], None], *, known: str = ""
+    dispatches: Iterable[Any], packages: Iterable[str], function: Callable[[], object], *, known: str = ""
 ) -> None:
     """Call `function` when the first object of one of `packages` is seen; at once if distributed already saw one.
 
