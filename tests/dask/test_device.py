@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import sys
 import types
+from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from dask import config
+from dask.utils import Dispatch
 from distributed import Client
 from distributed.comm import CommClosedError, connect, listen
-from distributed.protocol import Serialized, to_serialize
+from distributed.protocol import Serialized, deserialize, serialize, to_serialize
 from tests.dask.clusters import local_cluster
 from tests.dask.fakecuda import BFLOAT16, FLOAT8, FLOAT32, UINT8, Array, allocated, array, fakecuda  # noqa: F401
 from tests.dask.pairs import LOOPBACK, Pair, pair_here, until
@@ -261,6 +265,85 @@ def test_the_objects_own_library_allocates(monkeypatch: pytest.MonkeyPatch) -> N
     assert device.allocate(1, 0, "types") == "2nd"
     assert device.allocate(1, 0, "sys") == "1st"
     assert device.allocate(1, 0, "torch") == "1st"  # neither it, nor what would have to be imported first
+
+
+class FakeCuPy(types.ModuleType):
+    """CuPy as far as it is asked: it notes on which device it allocates."""
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self.current = [-1]
+        runtime = types.SimpleNamespace(getDeviceCount=lambda: 2)
+        self.cuda = types.SimpleNamespace(Device=self.device, runtime=runtime)
+
+    @contextlib.contextmanager
+    def device(self, index: int) -> Iterator[None]:
+        self.current.append(index)
+        yield
+        self.current.pop()
+
+    def empty(self, nbytes: int, *, dtype: str) -> tuple[int, str, int]:
+        return (nbytes, dtype, self.current[-1])
+
+    class ndarray:  # noqa: N801
+        def __init__(self, dtype: str) -> None:
+            self.dtype = types.SimpleNamespace(name=dtype)
+
+        def view(self, dtype: str) -> Any:
+            return FakeCuPy.ndarray(dtype)
+
+
+def test_cupy_allocates_on_the_device_that_was_told_or_on_its_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", FakeCuPy())
+    assert device.allocate(8, 1, "cupy") == (8, "u1", 1)
+    assert device.allocate(8, 5, "cupy") == (8, "u1", 0)
+
+
+def test_numba_and_torch_allocate_on_the_device_that_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = FakeCuPy()
+    numba = types.SimpleNamespace(gpus=[cupy.device(i) for i in range(2)], device_array=cupy.empty)
+    monkeypatch.setitem(sys.modules, "numba", types.SimpleNamespace(cuda=numba))
+    monkeypatch.setitem(sys.modules, "numba.cuda", numba)
+    assert device.allocate(8, 1, "numba") == (8, "u1", 1)
+    torch = types.SimpleNamespace(
+        empty=lambda nbytes, dtype, device: (nbytes, dtype, device),
+        uint8="uint8",
+        cuda=types.SimpleNamespace(device_count=lambda: 2),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert device.allocate(8, 1, "torch") == (8, "uint8", "cuda:1")
+    assert device.allocate(8, 2, "torch") == (8, "uint8", "cuda:0")
+
+
+def test_a_type_that_cupy_has_from_elsewhere_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """distributed's handler says V2 of bfloat16."""
+    known = types.SimpleNamespace(
+        cuda_serialize_cupy_ndarray=lambda x: ({"typestr": "<V2" if x.dtype.name == "bfloat16" else "<f4"}, [b""]),
+        cuda_deserialize_cupy_ndarray=lambda header, _: cupy.ndarray(
+            {"<V2": "void16", "<f4": "float32"}[header["typestr"]]
+        ),
+    )
+    cupy = FakeCuPy()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "distributed.protocol.cupy", known)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", types.ModuleType("ml_dtypes"))
+    device._register_cupy()
+    for name in ("bfloat16", "float32"):
+        header, frames = serialize(cupy.ndarray(name), serializers=("cuda",), on_error="raise")
+        assert deserialize(header, frames).dtype.name == name
+
+
+def test_handlers_are_registered_with_the_first_object_or_at_once_if_distributed_saw_one() -> None:
+    calls: list[str] = []
+    one, two = Dispatch("one"), Dispatch("two")
+    device.lazily([one, two], ["decimal"], lambda: calls.append("first"), known="not.loaded")
+    assert calls == []
+    for dispatch in (one, two):
+        with pytest.raises(TypeError):
+            dispatch.dispatch(Decimal)
+    assert calls == ["first"]
+    device.lazily([one], ["decimal"], lambda: calls.append("at once"), known="decimal")
+    assert calls == ["first", "at once"]
 
 
 def scaled(x: Any) -> Any:

@@ -195,7 +195,8 @@ def _is_dense(sides: list[tuple[int, int]]) -> bool:
 def _register_cupy() -> None:
     """Keep the types that NumPy has from elsewhere (bfloat16), which distributed passes on as bytes without meaning."""
     import cupy
-    from distributed.protocol import cupy as known
+
+    known = importlib.import_module("distributed.protocol.cupy")
 
     @cuda_serialize.register(cupy.ndarray)  # type: ignore[untyped-decorator]
     def serialize_cupy(x: Any) -> tuple[Header, list[Any]]:
