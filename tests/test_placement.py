@@ -35,12 +35,12 @@ def test_the_library_is_told():
     async def main():
         async with pair() as (a, b):
             allocate = Allocator()
-            for name in ("cupy", "numba", "torch", "jaxlib"):
+            for name in ("cupy", "numba", "torch", "rmm", "jaxlib"):
                 kind = type("Array", (Placed,), {"__module__": f"{name}.core"})
                 sent = a.send_frames([kind(b"x")])
                 await b.recv_frames(allocate)
                 await sent
-            assert [library for _, _, library in allocate.calls] == ["cupy", "numba", "torch", ""]
+            assert [library for _, _, library in allocate.calls] == ["cupy", "numba", "torch", "rmm", ""]
 
     run(main())
 

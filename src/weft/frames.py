@@ -29,10 +29,11 @@ _PAD = 16
 _TABLE = struct.Struct("<3Q")
 
 #: Whose memory a buffer on a device is, for a receiver that would allocate with the same; the number travels.
-LIBRARIES = ("", "cupy", "numba", "torch")
+LIBRARIES = ("", "cupy", "numba", "torch", "rmm")
 _ON_DEVICE, _LIBRARY_SHIFT, _DEVICE_SHIFT = 1 << 63, 56, 48
 _SIZE_MASK = (1 << _DEVICE_SHIFT) - 1
-_HOST = (memoryview, bytes, bytearray)
+#: What is asked nothing: these are in host memory.
+HOST = (memoryview, bytes, bytearray)
 #: DLPack's numbers for CUDA memory and for what CUDA's driver moves between device and host.
 CUDA, CUDA_MANAGED = 2, 13
 
@@ -58,8 +59,6 @@ class Place(NamedTuple):
 
 def device_of(buffer: Any) -> int | None:
     """Return the index of the CUDA device that `buffer` lies on; None: not on one."""
-    if type(buffer) in _HOST:
-        return None
     if hasattr(buffer, "__dlpack_device__"):
         kind, index = buffer.__dlpack_device__()
         return int(index) if kind in (CUDA, CUDA_MANAGED) else None
@@ -76,7 +75,7 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
     entries: list[int] = []
     placed: list[Any] = []
     for buffer in buffers:
-        device = device_of(buffer)
+        device = None if type(buffer) in HOST else device_of(buffer)
         if device is None:
             views.append(memoryview(buffer))
             entries.append(views[-1].nbytes)

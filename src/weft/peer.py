@@ -159,8 +159,8 @@ class Peer:
         ----------
         allocate : callable
             ``allocate(nbytes, device, library)`` returns the memory for a buffer that lay on CUDA device number
-            `device`, and was ``cupy``'s, ``numba``'s, ``torch``'s or, if `library` is empty, somebody else's. It is
-            what the list then has. A bytearray if not given.
+            `device`, and was ``cupy``'s, ``numba``'s, ``torch``'s, ``rmm``'s or, if `library` is empty, somebody
+            else's. It is what the list then has. A bytearray if not given.
 
         Cancelling withdraws the waiter, never a message; but once device memory is on its way into memory of
         `allocate`, it aborts the connection.

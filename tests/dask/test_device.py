@@ -256,6 +256,7 @@ def test_rmm_allocates_if_asked_and_on_the_first_device_only(monkeypatch: pytest
     with config.set({"weft.rmm": True}):
         assert device.allocate(7, 0, "fakecuda").size == 7
         assert device.allocate(7, 1, "fakecuda") == (7, 1)
+    assert device.allocate(7, 1, "rmm").size == 7  # distributed's handler takes nothing else for its own
 
 
 def test_the_objects_own_library_allocates(monkeypatch: pytest.MonkeyPatch) -> None:

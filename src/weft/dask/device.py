@@ -24,7 +24,7 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 from weft import _native
 from weft.errors import NoMemoryError, UnsupportedError
-from weft.frames import CUDA, device_of
+from weft.frames import CUDA, HOST, device_of
 
 Header = dict[str, Any]
 
@@ -81,7 +81,7 @@ def families(asked: Iterable[str] | None, *, to_device: bool) -> Iterable[str] |
 
 def refuse(frames: Iterable[Any], peer: str) -> None:
     """Raise UnsupportedError if a frame is device memory, for a peer that cannot hold any."""
-    if any(device_of(frame) is not None for frame in frames):
+    if any(type(frame) not in HOST and device_of(frame) is not None for frame in frames):
         raise UnsupportedError(
             f"write to {peer}: a message that was serialized elsewhere has device memory, and this peer cannot hold any"
         )
@@ -91,14 +91,14 @@ def allocate(nbytes: int, device: int, library: str) -> Any:
     """Allocate bytes on a device: by RMM if ``weft.rmm`` is set, by the object's own library, or by any that is there.
 
     A device that this process does not have is replaced by its first. RMM allocates on the current device only, so
-    it is asked for the first.
+    it is asked for the first, and for its own buffers.
 
     Raises
     ------
     NoMemoryError
         No library here can allocate.
     """
-    if device == 0 and dask.config.get("weft.rmm", False):
+    if library == "rmm" or (device == 0 and dask.config.get("weft.rmm", False)):
         import rmm
 
         return rmm.DeviceBuffer(size=nbytes)
