@@ -40,6 +40,7 @@ def types(session: nox.Session) -> None:
     """Check the types."""
     session.install("--group", "dev", "--group", "lint", ".")
     session.run("mypy")
+    session.run("basedpyright")
 
 
 @nox.session

@@ -77,6 +77,18 @@ assert "numpy" not in __import__("sys").modules
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
+def test_importing_brings_in_little():
+    """Beside asyncio only json, which every connection needs; what it takes else to be imported is somebody's wait."""
+    code = """
+import asyncio, importlib.util, sys
+before = set(sys.modules)
+import weft
+print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=30, capture_output=True, text=True)
+    assert done.stdout.split() == ["_json", "json", "weft"]
+
+
 def test_public_names_exist_and_are_documented():
     for name in weft.__all__:
         assert getattr(weft, name).__doc__, name

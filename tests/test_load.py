@@ -46,7 +46,6 @@ except _load.LoadError as error:
 def python(code: str, *args: str | Path, **env: str | Path) -> str:
     """Run `code` in a fresh interpreter that no setting of this one steers, and return what it prints."""
     whole = {name: value for name, value in os.environ.items() if name[:4] not in ("UCX_", "WEFT", "LD_L")}
-    whole["UCX_MEM_EVENTS"] = "n"  # what UCX does to mmap takes it 0.4 s and is not the point here
     whole |= {name: str(value) for name, value in env.items()}
     command = [sys.executable, "-c", code, *map(str, args)]
     return subprocess.run(command, env=whole, check=True, capture_output=True, text=True, timeout=60).stdout
@@ -393,3 +392,31 @@ def test_a_set_replaced_on_disk_is_refused(fake: Callable[..., Path]) -> None:
     text = json.loads(python(code, file))
     assert f"{file} (deleted)" in text
     assert "restart Python" in text
+
+
+HOOKS = """
+import ctypes, os, sys
+from weft import _load
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+_load._DEVICES = sys.argv[1:]
+head = lambda: ctypes.string_at(libc.mmap, 16)
+before, seen = head(), os.environ.get("UCX_MEM_EVENTS")
+_load.load()
+assert os.environ.get("UCX_MEM_EVENTS") == seen
+assert (libc.getenv(b"UCX_MEM_EVENTS") or b"").decode() == (seen or "")
+print("hooked" if head() != before else "left alone")
+"""
+
+
+def test_mmap_is_left_alone_where_no_device_registers_memory(tmp_path: Path) -> None:
+    device, empty, bus = tmp_path / "nvidiactl", tmp_path / "empty", tmp_path / "infiniband"
+    device.touch()
+    empty.mkdir()
+    (bus / "mlx5_0").mkdir(parents=True)
+    assert python(HOOKS).strip() == "left alone"
+    assert python(HOOKS, empty, tmp_path / "none").strip() == "left alone"
+    assert python(HOOKS, device).strip() == "hooked"
+    assert python(HOOKS, empty, bus).strip() == "hooked"
+    assert python(HOOKS, UCX_MEM_EVENTS="y").strip() == "hooked"
+    assert python(HOOKS, device, UCX_MEM_EVENTS="n").strip() == "left alone"

@@ -100,6 +100,8 @@ Segment *add_segment(State &s, size_t nbytes) noexcept {
         return nullptr;
     }
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    // Where the kernel gives shared memory huge pages on advice (shmem_enabled); elsewhere this does nothing.
+    madvise(base, nbytes, MADV_HUGEPAGE);
     auto *address = static_cast<uint8_t *>(base);
     Segment *segment = &s.segments.insert({address, {++s.made, fd, address, nbytes, {}, {}}}).first->second;
     s.add_hole(segment, 0, {nbytes, 0});
@@ -118,11 +120,25 @@ void drop_segment(State &s, Segment *segment) noexcept {
     s.segments.erase(segment->base);
 }
 
-void drop_idle(State &s) noexcept {
-    for (auto it = s.segments.begin(); it != s.segments.end() && s.idle > s.cap;) {
+void drop_idle(State &s, size_t most) noexcept {
+    for (auto it = s.segments.begin(); it != s.segments.end() && s.idle > most;) {
         Segment &candidate = (it++)->second;
         if (candidate.used.empty()) drop_segment(s, &candidate);
     }
+}
+
+// Idle memory between blocks in use goes back too: such a segment cannot be dropped.
+void keep_idle(State &s, size_t most) noexcept {
+    drop_idle(s, most);
+    for (auto &[base, segment] : s.segments)
+        for (auto it = segment.free.begin(); it != segment.free.end() && s.idle > most;) {
+            auto [offset, range] = *it++;
+            if (range.warm == 0) continue;
+            madvise(segment.base + offset, range.nbytes, MADV_REMOVE);
+            s.remove_hole(&segment, segment.free.find(offset));
+            s.add_hole(&segment, offset, {range.nbytes, 0});
+            s.idle -= range.warm;
+        }
 }
 
 // The offset of a new block; `segment` is null when there is no memory.
@@ -174,7 +190,7 @@ void give_back(State &s, Segment *segment, std::map<size_t, Used>::iterator used
         range = {range.nbytes + after.nbytes, range.warm + after.warm};
     }
     s.add_hole(segment, offset, range);
-    drop_idle(s);
+    drop_idle(s, s.cap);
 }
 
 // The block that `data` lies in; the segment is null if it is none of the pool's.
@@ -189,13 +205,6 @@ std::pair<Segment *, std::map<size_t, Used>::iterator> find(State &s, const void
     if (used == segment.used.begin() || offset >= std::prev(used)->first + std::prev(used)->second.nbytes) return {};
     return {&segment, std::prev(used)};
 }
-
-int block_getbuffer(PyObject *self, Py_buffer *view, int flags) {
-    Block *block = nb::inst_ptr<Block>(self);
-    return PyBuffer_FillInfo(view, self, block->data, Py_ssize_t(block->nbytes), 0, flags);
-}
-
-PyType_Slot block_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(block_getbuffer)}, {0, nullptr}};
 
 }  // namespace
 
@@ -326,7 +335,13 @@ void Pool::set_cap(size_t nbytes) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
     s.cap = nbytes;
-    drop_idle(s);
+    keep_idle(s, nbytes);
+}
+
+void Pool::trim(size_t nbytes) noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    keep_idle(s, nbytes);
 }
 
 Pool::Statistics Pool::statistics() noexcept {
@@ -350,47 +365,4 @@ void Pool::after_fork_in_child(bool first) noexcept {
             mmap(segment.base, segment.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
                  segment.fd, 0);
     state().mutex.unlock();
-}
-
-nb::object Pool::view(Block &&block) {
-    nb::object owner = nb::inst_alloc(nb::type<Block>());
-    new (nb::inst_ptr<Block>(owner)) Block(static_cast<Block &&>(block));
-    nb::inst_mark_ready(owner);
-    return nb::steal(PyMemoryView_FromObject(owner.ptr()));
-}
-
-void Pool::define(nb::module_ &m) {
-    nb::class_<Block>(m, "Block", nb::type_slots(block_slots), nb::pooled(),
-                      "Memory of the receive pool, or lent by another process; `memoryview(block)` is writable and "
-                      "keeps it.")
-        .def_prop_ro("nbytes", [](const Block &b) { return b.nbytes; })
-        .def_prop_ro("address", [](const Block &b) { return reinterpret_cast<uintptr_t>(b.data); })
-        .def_prop_ro("pooled", [](const Block &b) { return b.segment != nullptr; })
-        .def_prop_ro("lent", [](const Block &b) { return b.loan != nullptr; });
-    m.def(
-        "pool_allocate",
-        [](size_t nbytes) {
-            Block block = allocate(nbytes);
-            if (!block.data)
-                raise("NoMemoryError", "the receive pool has no room for " + std::to_string(nbytes) + " B", "allocate");
-            return view(static_cast<Block &&>(block));
-        },
-        nb::arg("nbytes"), nb::sig("def pool_allocate(nbytes: int) -> memoryview"));
-    m.def("pool_set_cap", &set_cap, nb::arg("nbytes"));
-    m.def(
-        "pool_statistics",
-        [] {
-            auto s = statistics();
-            nb::dict d;
-            d["live_nbytes"] = s.live;
-            d["idle_nbytes"] = s.idle;
-            d["mapped_nbytes"] = s.mapped;
-            d["segments"] = s.segments;
-            d["pinned_nbytes"] = s.pinned;
-            d["cap_nbytes"] = s.cap;
-            d["lent_total_nbytes"] = lent_total.load();
-            d["borrowed_total_nbytes"] = borrowed_total.load();
-            return d;
-        },
-        nb::sig("def pool_statistics() -> dict[str, int]"));
 }

@@ -82,6 +82,8 @@ size_t size_of(const void *data) noexcept;
 
 /// The most bytes of touched, unused memory that are kept; what exceeds it goes back to the kernel.
 void set_cap(size_t nbytes) noexcept;
+/// Give such memory back now, until at most `nbytes` of it are left.
+void trim(size_t nbytes) noexcept;
 Statistics statistics() noexcept;
 /// A child sees the parent's blocks as they are, copy-on-write, and never allocates from them; nor does a child of it,
 /// which is not the `first` and inherits what the child wrote.

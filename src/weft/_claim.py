@@ -34,12 +34,13 @@ def claim(_sizeof: object = None) -> None:
     """Settle whose ``ucx`` is. The argument is what dask passes to its ``sizeof`` entry points."""
     import dask.config
 
+    config: Any = dask.config
     if importlib.util.find_spec("distributed") is None:
         return
     if importlib.util.find_spec("distributed_ucxx") is None:
         sys.modules.setdefault("distributed.comm.ucx", types.ModuleType("distributed.comm.ucx"))
         return
-    backend = _Deferred(ours=bool(dask.config.get("weft.claim-ucx", True)))
+    backend = _Deferred(ours=bool(config.get("weft.claim-ucx", True)))
     registry = sys.modules.get(_REGISTRY)
     if registry is not None:
         registry.backends["ucx"] = backend

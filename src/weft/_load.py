@@ -8,8 +8,9 @@ libraries
 - take SIGHUP from whoever had it: a handler set before is gone, and a hangup no longer ends the process
   (``UCX_DEBUG_SIGNO``, 0 for none);
 - rewrite the first instructions of ``mmap``, ``munmap``, ``shmat`` and their kin in this process
-  (``UCX_MEM_EVENTS``). On a 2-core VM that costs 0.40 s of CPU with 1.22.0, 0.04 s with 1.18.1, 2 ms
-  without.
+  (``UCX_MEM_EVENTS``), and spin for 50 ms after each of the eight, in case another thread is in the middle of
+  them (5 ms in 1.18): 0.40 s of CPU with 1.22.0, 2 ms without. Only memory that devices have registered
+  needs it, so it is left out where there is no such device.
 
 One process can hold one UCX. Two copies patch the same functions, and a transport module (``libuct_cma.so``)
 binds to whichever copy came first, not to the one that loads it. So what is mapped already is looked at
@@ -30,17 +31,19 @@ Three facts decide how the files are opened:
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
-import importlib.util
 import logging
 import os
 import re
 import sys
 import threading
-from dataclasses import dataclass
+from collections.abc import Generator
+from typing import TYPE_CHECKING, NamedTuple
 
 from weft.errors import LoadError
+
+if TYPE_CHECKING:
+    import ctypes
 
 #: The oldest UCX that has what weft uses; Ubuntu 24.04 ships it.
 FLOOR = (1, 16)
@@ -55,8 +58,7 @@ _lock = threading.Lock()
 _log = logging.getLogger("weft")
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(NamedTuple):
     """The libucp that this process uses. It stays loaded until the process ends.
 
     Attributes
@@ -141,7 +143,8 @@ def _load() -> Library:
         if not path:
             origin, path = chosen, candidate
 
-    handle = _dlopen(path, before, places)
+    with _memory_events():
+        handle = _dlopen(path, before, places)
     after = _mapped_now()
     new = {file: kind for file, kind in after.items() if file not in before}
     path = _libucp(new) or _libucp(after) or path
@@ -159,9 +162,40 @@ def _load() -> Library:
     return library
 
 
+#: What the drivers of devices that register memory have: NVIDIA's GPUs (Jetson's, and under WSL), AMD's, other
+#: accelerators, RDMA devices.
+_DEVICES = (
+    *("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd", "/dev/accel"),
+    *("/dev/infiniband", "/sys/class/infiniband"),
+)
+
+
+@contextlib.contextmanager
+def _memory_events() -> Generator[None]:
+    """Have UCX leave ``mmap`` alone while it is loaded, unless it has a device to register memory with, or was told.
+
+    UCX asks the environment as it loads, and nothing else. This changes the C library's environment, under the GIL,
+    and changes it back; ``os.environ`` does not see it.
+    """
+    if "UCX_MEM_EVENTS" in os.environ or any(map(_has_entries, _DEVICES)):
+        yield
+        return
+    os.putenv("UCX_MEM_EVENTS", "n")
+    try:
+        yield
+    finally:
+        os.unsetenv("UCX_MEM_EVENTS")
+
+
+def _has_entries(path: str) -> bool:
+    return bool(os.listdir(path)) if os.path.isdir(path) else os.path.exists(path)
+
+
 def _choose(wanted: str, places: list[str]) -> tuple[str, str]:
     """Pick origin and file as `wanted` says; where it looked in vain goes to `places`."""
     if wanted in ("", "wheel"):
+        import importlib.util
+
         spec = importlib.util.find_spec("libucx")  # finds, does not import
         if spec is None:
             places.append("package libucx: not installed")
@@ -203,6 +237,8 @@ def _system_files() -> list[str]:
 
 def _dlopen(path: str, before: dict[str, str], places: list[str]) -> ctypes.CDLL:
     """Load the libucp at `path` with the libraries beside it; `before` is what is mapped already."""
+    import ctypes  # here, and not above: weft's import waits for it otherwise
+
     mode = os.RTLD_NOW | os.RTLD_LOCAL
     folder, name = os.path.split(path)
     suffix = name.removeprefix("libucp")
@@ -226,6 +262,8 @@ def _dlopen(path: str, before: dict[str, str], places: list[str]) -> ctypes.CDLL
 
 
 def _dlopen_lazily(path: str) -> None:
+    import ctypes
+
     # ctypes.CDLL always adds RTLD_NOW. A failure is left to whoever needs this library, who can say more.
     dlopen = ctypes.CDLL(None).dlopen
     dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
@@ -234,6 +272,8 @@ def _dlopen_lazily(path: str) -> None:
 
 
 def _version(libucp: ctypes.CDLL, path: str) -> tuple[int, int, int]:
+    import ctypes
+
     try:
         ask = libucp.ucp_get_version
     except AttributeError as error:

@@ -50,6 +50,9 @@ def pool_allocate(nbytes: int) -> memoryview: ...
 
 def pool_set_cap(nbytes: int) -> None: ...
 
+def pool_trim(nbytes: int) -> None:
+    """Give idle memory back until at most `nbytes` are left."""
+
 def pool_statistics() -> dict[str, int]: ...
 
 def numpy_in_pool(on: bool) -> bool:

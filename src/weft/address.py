@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import socket
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weft.errors import InvalidParamError
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
 
 
 def split(address: str) -> tuple[str, int]:
@@ -43,14 +45,23 @@ def resolve(host: str, port: int, *, passive: bool) -> list[tuple[socket.Address
 
 def is_wildcard(host: str) -> bool:
     """Tell whether a bound address means every address of this host."""
-    return ipaddress.ip_address(host.partition("%")[0]).is_unspecified
+    return _ip(host).is_unspecified
 
 
 def is_loopback(host: str) -> bool:
     """Tell whether `host`, an IP address, stays within this host."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    return _unmapped(host).is_loopback
+
+
+def _ip(host: str) -> IPv4Address | IPv6Address:
+    import ipaddress  # here, and not above: weft's import waits for it otherwise
+
+    return ipaddress.ip_address(host.partition("%")[0])
+
+
+def _unmapped(host: str) -> IPv4Address | IPv6Address:
+    address = _ip(host)
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def outward(family: socket.AddressFamily) -> str:
@@ -68,7 +79,7 @@ def outward(family: socket.AddressFamily) -> str:
         for entry in addresses:
             if device not in up or entry.family != family or is_loopback(entry.address):
                 continue
-            if not ipaddress.ip_address(entry.address.partition("%")[0]).is_link_local:
+            if not _ip(entry.address).is_link_local:
                 return str(entry.address)
     return loopback
 
@@ -77,13 +88,12 @@ def device_of(host: str) -> str | None:
     """Name the network device that has the address `host`; None if none does."""
     import psutil
 
-    wanted = ipaddress.ip_address(host.partition("%")[0])
-    wanted = getattr(wanted, "ipv4_mapped", None) or wanted
+    wanted = _unmapped(host)
     for device, addresses in psutil.net_if_addrs().items():
         for entry in addresses:
             if entry.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
-            if ipaddress.ip_address(entry.address.partition("%")[0]) == wanted:
+            if _ip(entry.address) == wanted:
                 return device
     # All of 127.0.0.0/8 is the loopback's.
     return "lo" if wanted.is_loopback else None
@@ -91,5 +101,6 @@ def device_of(host: str) -> str | None:
 
 def infiniband_ports() -> list[str]:
     """List the RDMA devices' ports as UCX names them, ``mlx5_0:1``."""
-    root = Path("/sys/class/infiniband")
-    return sorted(f"{device.name}:{port}" for device in root.glob("*") for port in os.listdir(device / "ports"))
+    root = "/sys/class/infiniband"
+    devices = os.listdir(root) if os.path.isdir(root) else []
+    return sorted(f"{device}:{port}" for device in devices for port in os.listdir(f"{root}/{device}/ports"))

@@ -65,9 +65,14 @@ class Context(_native.Context):
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, features: Iterable[str] = ()) -> None:
         ucx_library()
-        explicit = {k.removeprefix("UCX_"): v for k, v in (settings or {}).items()}
+        explicit = dict(named(settings or {}))
         tls = explicit.get("TLS") or os.environ.get("UCX_TLS") or DEFAULTS["TLS"]
         super().__init__(explicit, DEFAULTS, features, _uses_shm(tls))
+
+
+def named(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return UCX settings by the names that UCX knows them by, without ``UCX_``, sorted."""
+    return tuple(sorted((name.removeprefix("UCX_"), value) for name, value in settings.items()))
 
 
 def _uses_shm(tls: str) -> bool:

@@ -7,18 +7,25 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from weft import handshake
 from weft.address import join, resolve, split
+from weft.config import named
 from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import InvalidParamError, PeerLostError, TimedOutError, UnreachableError
 from weft.links import Lan, local_of_loop, local_of_thread
 from weft.peer import Peer
 
 
-def connect(address: str, *, timeout: float = 30.0, info: dict[str, Any] | None = None) -> Connecting:
+def connect(
+    address: str,
+    *,
+    timeout: float = 30.0,
+    info: dict[str, Any] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Connecting:
     """Connect to a listener.
 
     Parameters
@@ -29,6 +36,9 @@ def connect(address: str, *, timeout: float = 30.0, info: dict[str, Any] | None 
         Seconds for the whole attempt.
     info : dict, optional
         Told to the other side, which has it as :attr:`Peer.remote`; must be JSON.
+    settings : mapping of str to str, optional
+        UCX settings for this side of the connection, as for :class:`Context`. Connections with the same settings
+        share a worker.
 
     Returns
     -------
@@ -48,14 +58,17 @@ def connect(address: str, *, timeout: float = 30.0, info: dict[str, Any] | None 
     host, port = split(address)
     if not port:
         raise InvalidParamError(f"connect to {address!r}: a port is needed, as in host:13337")
-    return Connecting(host, port, timeout, info or {})
+    return Connecting(host, port, timeout, info or {}, named(settings or {}))
 
 
 class Connecting:
     """What :func:`connect` returns: enter it, or await it, for the peer."""
 
-    def __init__(self, host: str, port: int, timeout: float, info: dict[str, Any]) -> None:
+    def __init__(
+        self, host: str, port: int, timeout: float, info: dict[str, Any], settings: tuple[tuple[str, str], ...]
+    ) -> None:
         self._host, self._port, self._timeout, self._info = host, port, timeout, info
+        self._settings = settings
         self._peer: Peer | None = None
 
     def _targets(self, name: str) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
@@ -65,7 +78,7 @@ class Connecting:
             raise UnreachableError(f"connect to {name}: no such host: {e}") from None
 
     def _steps(self, local: Any, sock: socket.socket, name: str) -> handshake.Steps:
-        return handshake.client(local, Lan(sock.getsockname()[0]), name, sock, self._info)
+        return handshake.client(local, Lan(sock.getsockname()[0], self._settings), name, sock, self._info)
 
     def open(self) -> Peer:
         """Connect, blocking."""

@@ -24,12 +24,11 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import socket
 import struct
 import weakref
 from collections.abc import Generator
-from typing import Any
+from typing import Any, cast
 
 from weft import _native
 from weft.errors import Error, HandshakeError, TimedOutError, UnreachableError
@@ -90,14 +89,15 @@ def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
             f"{what}: the other side announced {nbytes} B; a handshake message has at most {_MAX_NBYTES}"
         )
     try:
-        message = json.loads((yield nbytes))
+        message: Any = json.loads((yield nbytes))
     except (ValueError, RecursionError) as e:  # 64 KiB of "[" is deeper than the interpreter's stack
         raise HandshakeError(f"{what}: the other side sent no JSON: {e}") from None
     if not isinstance(message, dict):
-        raise HandshakeError(f"{what}: the other side sent {type(message).__name__}, not an object")
-    if "error" in message:
-        raise UnreachableError(f"{what}: the other side refused: {str(message['error'])[:1000]}")
-    return message
+        raise HandshakeError(f"{what}: the other side sent {type(cast('object', message)).__name__}, not an object")
+    said = cast("dict[str, Any]", message)
+    if "error" in said:
+        raise UnreachableError(f"{what}: the other side refused: {str(said['error'])[:1000]}")
+    return said
 
 
 def _field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:
@@ -137,7 +137,7 @@ def _channel_of(message: dict[str, Any], what: str) -> int:
 
 def new_channel_id() -> int:
     """Return an id that a stranger cannot guess; it is the key to the connection."""
-    return secrets.randbits(64) or 1
+    return int.from_bytes(os.urandom(8), "little") or 1
 
 
 def client(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[str, Any]) -> Steps:
@@ -184,7 +184,7 @@ def server(local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[st
     """Accept. `side` is the listener's Unix socket."""
     what = f"accept from {name}"
     remote = _field((yield from _hear(what)), "info", dict, what)
-    nonce = secrets.token_bytes(NONCE_NBYTES)
+    nonce = os.urandom(NONCE_NBYTES)
     yield _say(info=info, unix=side.name, nonce=nonce.hex())
     route = _field((yield from _hear(what)), "route", str, what)
     unix = side.take(nonce) if route == "host" else None
@@ -255,7 +255,7 @@ class SideDoor:
     _most = 256  # callers that have not been taken yet; before more of them, the oldest goes
 
     def __init__(self) -> None:
-        self.name = _SIDE_DOOR + secrets.token_hex(16)
+        self.name = _SIDE_DOOR + os.urandom(16).hex()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._socket.bind(b"\0" + self.name.encode())

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
 import threading
 from collections.abc import AsyncGenerator, Generator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft import _native
 from weft.address import device_of, infiniband_ports, is_loopback
@@ -47,11 +45,14 @@ class Wait:
                 future.set_result(None)
 
 
-@dataclass(frozen=True, slots=True)
-class Lan:
-    """The address of this host that a connection uses; UCX's network transports are limited to its device."""
+class Lan(NamedTuple):
+    """The address of this host that a connection uses; UCX's network transports are limited to its device.
+
+    `ucx` holds UCX settings that the user gave for the connection, sorted by name, without ``UCX_``.
+    """
 
     host: str
+    ucx: tuple[tuple[str, str], ...] = ()
 
     def settings(self, *, same_host: bool) -> dict[str, str]:
         """Return the UCX settings for a peer on this host, or across the network.
@@ -61,9 +62,10 @@ class Lan:
         UnreachableError
             Only the loopback leads there, and UCX's unauthenticated tcp is not opened on it unasked.
         """
-        asked = "UCX_TLS" in os.environ
+        given = dict(self.ucx)
+        asked = "TLS" in given or "UCX_TLS" in os.environ
         if same_host and not asked:
-            return {"TLS": "^tcp,sysv,cma,ib"}
+            return {"TLS": "^tcp,sysv,cma,ib"} | given
         if not same_host and not asked and is_loopback(self.host):
             raise UnreachableError(
                 f"{self.host}: the peer shares this loopback but not this user or Unix sockets, so shared memory cannot"
@@ -72,12 +74,12 @@ class Lan:
         # Containers may share /dev/shm and yet be two hosts: posix would be chosen, and its wake-ups, which go over
         # abstract Unix sockets, would not arrive.
         settings = {} if asked else {"TLS": "^posix,sysv,cma"}
-        if "UCX_NET_DEVICES" not in os.environ:
+        if "NET_DEVICES" not in given and "UCX_NET_DEVICES" not in os.environ:
             device = device_of(self.host)
             if device is None:
                 raise UnreachableError(f"{self.host}: no network device of this host has this address")
             settings["NET_DEVICES"] = ",".join([device, *infiniband_ports()])
-        return settings
+        return settings | given
 
 
 class Link:
@@ -162,7 +164,7 @@ class LocalWorker:
     def __init__(self, context: Context, *, same_host: bool) -> None:
         self.native = _native.Worker(context, links_only=same_host)
         self.same_host = same_host
-        self.id = secrets.token_hex(16)
+        self.id = os.urandom(16).hex()
         self.links: dict[str, Link] = {}
 
     def decide(self, remote_id: str) -> Generator[Wait, None, tuple[Link, dict[str, Any]]]:
@@ -170,7 +172,7 @@ class LocalWorker:
         while True:
             link = self.links.get(remote_id)
             if link is None or link.lost:
-                link = self._add(remote_id, secrets.token_hex(8))
+                link = self._add(remote_id, os.urandom(8).hex())
                 link.making()
                 return link, {"id": link.id, "new": True}
             if link.settled:
@@ -234,6 +236,10 @@ class Local:
             worker.native.close()
         self._workers.clear()
 
+    def forget(self) -> None:
+        """Drop every worker as it is."""
+        self._workers.clear()
+
 
 async def _until_shutdown(local: Local) -> AsyncGenerator[None]:
     try:
@@ -292,7 +298,7 @@ def _close_orphan(local: Local) -> None:
         local.close()
     except ThreadError:
         # Its thread is gone, and with it whoever could use it: dropping the workers destroys them.
-        local._workers.clear()
+        local.forget()
 
 
 def _refuse_fork() -> None:

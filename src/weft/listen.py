@@ -8,11 +8,12 @@ import errno
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from weft import handshake
 from weft.address import is_wildcard, join, outward, resolve, split
+from weft.config import named
 from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError
 from weft.links import Lan, local_of_loop, local_of_thread
@@ -27,7 +28,11 @@ PAUSE_S = 1.0
 
 
 def listen(
-    address: str = "", handler: Callable[[Peer], Awaitable[object]] | None = None, *, info: dict[str, Any] | None = None
+    address: str = "",
+    handler: Callable[[Peer], Awaitable[object]] | None = None,
+    *,
+    info: dict[str, Any] | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Listener:
     """Listen for connections.
 
@@ -41,6 +46,8 @@ def listen(
         raises. Without a handler, use ``with`` and :meth:`Listener.accept`.
     info : dict, optional
         Told to each peer, which has it as :attr:`Peer.remote`; must be JSON.
+    settings : mapping of str to str, optional
+        UCX settings for this side of the connections, as for :class:`Context`.
 
     Returns
     -------
@@ -52,7 +59,7 @@ def listen(
     AddressError
         On entry: the port is in use, or the address is not this host's.
     """
-    return Listener(address, handler, info=info)
+    return Listener(address, handler, info=info, settings=settings)
 
 
 class Listener:
@@ -68,10 +75,12 @@ class Listener:
         handler: Callable[[Peer], Awaitable[object]] | None,
         *,
         info: dict[str, Any] | None = None,
+        settings: Mapping[str, str] | None = None,
         on_peer: Callable[[Peer], Awaitable[object]] | None = None,
     ) -> None:
         self._host, self._port = split(address)
         self._handler, self._on_peer, self._info = handler, on_peer, info or {}
+        self._settings = named(settings or {})
         self._sockets: list[socket.socket] = []
         self._side: handshake.SideDoor | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,7 +146,7 @@ class Listener:
     def _steps(self, local: Any, sock: socket.socket, name: str) -> handshake.Steps:
         if self._side is None:
             raise ClosedError("the listener was closed")
-        return handshake.server(local, Lan(sock.getsockname()[0]), name, sock, self._info, self._side)
+        return handshake.server(local, Lan(sock.getsockname()[0], self._settings), name, sock, self._info, self._side)
 
     # ---- blocking
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from weft import _native
 
 
 @contextlib.contextmanager
-def arrays_in_pool() -> Iterator[None]:
+def arrays_in_pool() -> Generator[None]:
     """Have NumPy make arrays of 64 KiB and more in weft's pool, so that :meth:`weft.Peer.lend` copies nothing.
 
     It holds for this thread, or this asyncio task and those that it starts, until the end of the block. What was

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
@@ -183,6 +182,8 @@ class Peer:
 
     def send_obj(self, obj: object) -> Request | Pending:
         """Send a Python object: pickle protocol 5, its large buffers not copied. For :meth:`recv_obj`."""
+        import pickle  # here, and not above: weft's import waits for it otherwise
+
         buffers: list[pickle.PickleBuffer] = []
         head = pickle.dumps(obj, protocol=5, buffer_callback=buffers.append)
         return self.send_frames([head, *(b.raw() for b in buffers)])
@@ -323,4 +324,6 @@ class Pending:
 
 def _unpickle(message: frames.Message) -> tuple[Any, list[Request]]:
     (head, *buffers), _ = frames.unpack(message)
+    import pickle
+
     return pickle.loads(head, buffers=buffers), []  # noqa: S301

@@ -22,7 +22,7 @@ _PREFIX = "ucx_shm_posix_"
 
 def orphans() -> list[Path]:
     """List the files of this user that UCX made in ``/dev/shm`` and that no process has open or mapped."""
-    found = []
+    found: list[Path] = []
     for path in _FOLDER.glob(f"{_PREFIX}*"):
         try:
             if path.lstat().st_uid == os.geteuid() and not _in_use(path):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import weakref
@@ -15,7 +16,7 @@ import pytest
 from distributed.comm import CommClosedError, connect, listen
 from distributed.comm.core import Comm
 from distributed.protocol import to_serialize
-from tests.dask.pairs import LOOPBACK, Pair, pair_here, start_listening, until
+from tests.dask.pairs import LOOPBACK, MIB, Pair, pair_here, start_listening, until
 
 import weft
 
@@ -167,6 +168,27 @@ async def test_an_abort_ends_the_other_s_pending_read_and_write(pair: Pair) -> N
                 with pytest.raises(CommClosedError):
                     await end
         assert a.closed()
+
+
+@pytest.mark.parametrize("nbytes", [1000, 8 * MIB])
+async def test_an_abort_leaves_the_other_comms_of_the_two_processes_alone(echo: str, nbytes: int) -> None:
+    steady = await connect(echo, deserialize=False)
+    sent = to_serialize(np.ones(nbytes // 8))
+    try:
+        for number in range(5):
+            doomed = await connect(echo, deserialize=False)
+            writing = asyncio.create_task(doomed.write(sent))
+            answering = asyncio.gather(steady.write({"number": number, "data": sent}), steady.read())
+            await asyncio.sleep(0)
+            doomed.abort()
+            _, answer = await answering
+            assert answer["number"] == number
+            assert sum(memoryview(frame).nbytes for frame in answer["data"].frames) == nbytes
+            with contextlib.suppress(CommClosedError):  # a small one was written before
+                await writing
+        assert not steady.closed()
+    finally:
+        await steady.close()
 
 
 async def test_a_read_that_is_cancelled_aborts_the_comm(pair: Pair) -> None:

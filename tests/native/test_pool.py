@@ -81,6 +81,32 @@ def test_idle_memory_is_capped():
     assert _native.pool_statistics()["mapped_nbytes"] == 0
 
 
+def test_trimmed_memory_goes_back_and_what_is_in_use_stays():
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(3)]
+    for i, block in enumerate(blocks):
+        block[:] = bytes([i + 1]) * (1 << 20)
+    first, _, last = blocks
+    del blocks[1], block, _
+    assert _native.pool_statistics()["idle_nbytes"] == 1 << 20
+    _native.pool_trim(1 << 20)
+    assert _native.pool_statistics()["idle_nbytes"] == 1 << 20
+    _native.pool_trim((1 << 20) - 1)
+    assert _native.pool_statistics()["idle_nbytes"] == 0
+    assert (bytes(first), bytes(last)) == (b"\1" * (1 << 20), b"\3" * (1 << 20))
+    between = _native.pool_allocate(1 << 20)
+    assert address(first) < address(between) < address(last)
+    assert bytes(between) == bytes(1 << 20)  # new pages: it was given back, not only forgotten
+
+
+def test_a_lower_cap_holds_for_what_lies_between_blocks_in_use():
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(3)]
+    for block in blocks:
+        block[:] = bytes(1 << 20)
+    del blocks[1], block
+    _native.pool_set_cap(0)
+    assert _native.pool_statistics()["idle_nbytes"] == 0
+
+
 def test_no_room_is_a_memory_error():
     with pytest.raises(weft.NoMemoryError) as caught:
         _native.pool_allocate(1 << 50)

@@ -2,7 +2,9 @@
 """The owner of memory dies while others write into it."""
 
 import base64
+import os
 import pickle
+import signal
 
 import pytest
 
@@ -75,4 +77,25 @@ def test_the_owner_is_missed_where_it_is_asked(spawn, reap):
         [request.wait(HANG_S) for request in (*under_way, endpoint.flush())]
     with pytest.raises(weft.PeerLostError):
         [request.wait(HANG_S) for request in (endpoint.put(data, rkey), endpoint.flush())]
+    worker.close()
+
+
+@pytest.mark.parametrize("tls", ["posix", "tcp"])
+def test_a_stopped_owner_is_waited_for(spawn, tls):
+    """What has not ended by itself (UCX writes some memory without the owner's help) goes on when the owner does."""
+    owner, worker, endpoint, rkey = start(spawn, tls)
+    write_and_read(endpoint, rkey)
+    os.kill(owner.pid, signal.SIGSTOP)
+    try:
+        written = endpoint.put(b"\x07" * (1 << 20), rkey)
+        got = endpoint.get(buffer := bytearray(1 << 20), rkey)
+        with pytest.raises(weft.TimedOutError):
+            got.wait(0.5)
+    finally:
+        os.kill(owner.pid, signal.SIGCONT)
+    written.wait(HANG_S)
+    got.wait(HANG_S)
+    endpoint.flush().wait(HANG_S)
+    endpoint.get(buffer, rkey).wait(HANG_S)
+    assert buffer == b"\x07" * (1 << 20)
     worker.close()

@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import dask.config
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.registry import Backend
@@ -26,7 +25,9 @@ from distributed.worker import Worker
 
 from weft import _native
 from weft.connect import connect
-from weft.dask import device
+from weft.dask import config, device
+from weft.dask.offload import read_offloads, write_offloads
+from weft.dask.pressure import live_within_limits
 from weft.errors import ClosedError, Error, PeerLostError
 from weft.listen import Listener
 from weft.peer import Peer
@@ -50,7 +51,7 @@ class UCX(Comm):  # type: ignore[misc]
         super().__init__(deserialize=deserialize)
         self._peer = peer
         self._to_cuda = "cuda" in peer.memory_types
-        self._lend = bool(dask.config.get("weft.lend", True))
+        self._lend = config.lend()
         self._local_addr = local_addr
         self._peer_addr = peer_addr
         _comms.add(self)
@@ -85,7 +86,10 @@ class UCX(Comm):  # type: ignore[misc]
             raise
         try:
             return await from_frames(
-                frames, deserialize=self.deserialize, deserializers=deserializers, allow_offload=self.allow_offload
+                frames,
+                deserialize=self.deserialize,
+                deserializers=deserializers,
+                allow_offload=self.allow_offload and self.deserialize and read_offloads(frames),
             )
         except EOFError:
             self.abort()
@@ -95,7 +99,7 @@ class UCX(Comm):  # type: ignore[misc]
         to_device = self._to_cuda and self.remote_info.get(device.CAPABILITY, False)
         frames = await to_frames(
             msg,
-            allow_offload=self.allow_offload,
+            allow_offload=self.allow_offload and write_offloads(msg),
             serializers=device.families(serializers, to_device=to_device),
             on_error=on_error,
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
@@ -156,7 +160,7 @@ class UCXConnector(Connector):  # type: ignore[misc]
         _refuse_encryption(PREFIX + address, connection_args)
         host, port = parse_host_port(address)
         # distributed bounds the attempt itself, and retries what is an OSError.
-        peer = await connect(unparse_host_port(host, port), timeout=3600)
+        peer = await connect(unparse_host_port(host, port), timeout=3600, settings=config.ucx())
         return UCX(peer, local_addr=PREFIX + peer.local_address, peer_addr=PREFIX + address, deserialize=deserialize)
 
 
@@ -185,9 +189,11 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         self._host_port: tuple[str, int] | None = None
 
     async def start(self) -> None:
-        if isinstance(getattr(self.comm_handler, "__self__", None), Worker):
+        server = getattr(self.comm_handler, "__self__", None)
+        if isinstance(server, Worker):
             _arrays_of_tasks_in_pool()
-        listener = Listener(unparse_host_port(self.ip, self.port), None, on_peer=self._on_peer)
+            live_within_limits(server)
+        listener = Listener(unparse_host_port(self.ip, self.port), None, settings=config.ucx(), on_peer=self._on_peer)
         await listener.start()
         self._listener = listener
         self._host_port = parse_host_port(listener.bound_address)
@@ -246,7 +252,7 @@ def _arrays_of_tasks_in_pool() -> None:
     NumPy keeps its allocator in a context variable. A worker awaits its listener's start before it talks to the
     scheduler, and runs each task in a copy of the context that this leads to.
     """
-    if dask.config.get("weft.arrays-in-pool", True) and importlib.util.find_spec("numpy") is not None:
+    if config.arrays_in_pool() and importlib.util.find_spec("numpy") is not None:
         _native.numpy_in_pool(True)
 
 

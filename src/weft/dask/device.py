@@ -19,10 +19,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import dask.config
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 from weft import _native
+from weft.dask import config
 from weft.errors import NoMemoryError, UnsupportedError
 from weft.frames import CUDA, HOST, device_of
 
@@ -68,8 +68,7 @@ def can_hold(memory_types: Sequence[str], *, deserialize: bool) -> bool:
 
     Whoever does not `deserialize` only passes on what it gets, perhaps to somebody without a device.
     """
-    enabled = dask.config.get("weft.device", True)
-    return bool(enabled and deserialize and "cuda" in memory_types and _installed())
+    return bool(deserialize and "cuda" in memory_types and config.device() and _installed())
 
 
 def families(asked: Iterable[str] | None, *, to_device: bool) -> Iterable[str] | None:
@@ -98,7 +97,7 @@ def allocate(nbytes: int, device: int, library: str) -> Any:
     NoMemoryError
         No library here can allocate.
     """
-    if library == "rmm" or (device == 0 and dask.config.get("weft.rmm", False)):
+    if library == "rmm" or (device == 0 and config.rmm()):
         import rmm
 
         return rmm.DeviceBuffer(size=nbytes)

@@ -63,12 +63,12 @@ def run(args: argparse.Namespace) -> int:
 def record(described: Topology) -> dict[str, Any]:
     """Return `described` for JSON: links by name, with the bandwidth that is assumed for each."""
     made = dataclasses.asdict(described)
-    made["links"] = []
+    described_links: list[dict[str, Any]] = []
     for a, b, link in described.links:
         known = links.prior(link)
         assumed = {"prior_Bps": known.bandwidth_Bps, "prior_source": known.source} if known else {}
-        made["links"].append({"a": a, "b": b, "link": str(link), **assumed})
-    return made
+        described_links.append({"a": a, "b": b, "link": str(link), **assumed})
+    return made | {"links": described_links}
 
 
 def _described(file: str | None) -> Topology:

@@ -67,7 +67,9 @@ def pci_link(a: Gpu | Nic, b: Gpu | Nic) -> Link:
 
 
 def _rdma(path: Path) -> Nic:
-    device, ports, layers = path / "device", [], set()
+    device = path / "device"
+    ports: list[Port] = []
+    layers: set[str | None] = set()
     for number, port in sorted((int(p.name), p) for p in (path / "ports").glob("[0-9]*")):
         state = sysfs.text(port / "state") or "unknown"  # "4: ACTIVE"
         rate = re.match(r"([0-9.]+) Gb/sec", sysfs.text(port / "rate") or "")

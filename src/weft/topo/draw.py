@@ -130,7 +130,7 @@ def _add(branch: Tree, leaves: Iterable[Text]) -> None:
 
 
 def _headline(machine: Topology) -> str:
-    counts = []
+    counts: list[str] = []
     if machine.cpus:
         may = f"{len(machine.allowed.cpus)} of " if machine.allowed else ""
         counts.append(f"{may}{len(machine.cpus)} CPUs")

@@ -49,7 +49,7 @@ def choose(topology: Topology, ends: Sequence[tuple[str | None, int | None]]) ->
     unknown = [nic for nic in topology.nics if nic.kind == "unknown"]
     tcp = tuple(nic.name for nic in topology.nics if not nic.rdma and any(port.up for port in nic.ports))
     taken: Counter[str] = Counter()
-    choices = []
+    choices: list[Choice] = []
     for gpu, node in ends:
         candidates = up or unknown
         if not candidates:

@@ -116,7 +116,8 @@ class _Table:
     def matrix(self) -> Matrix:
         names, titles = self.header()
         first = self.at
-        cells, sides = [], []
+        cells: list[tuple[Link, ...]] = []
+        sides: list[list[str | None]] = []
         for i in range(len(names)):
             row, side = self.row(names, i, titles)
             cells.append(row)

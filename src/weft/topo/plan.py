@@ -135,7 +135,7 @@ def _gpu_places(topology: Topology, request: Request, notes: list[str]) -> list[
     if not topology.gpus:
         raise InvalidParamError("plan per gpu: no GPU found; plan per numa, l3 or a number of cores")
     may = {cpu.id for cpu in _usable(topology)}
-    places = []
+    places: list[_Place] = []
     for gpu, device in _devices(topology.gpus, request.gpus):
         near = gpu.cpus or tuple(cpu.id for cpu in topology.cpus if cpu.node == gpu.node)
         cpus = tuple(cpu for cpu in near if cpu in may) if topology.cpus else near
@@ -263,7 +263,7 @@ def _memory(topology: Topology, request: Request, place: _Place, places: list[_P
     if request.memory_nbytes is not None:
         return request.memory_nbytes, "asked for"
     have = {node.id: node.memory_nbytes for node in topology.nodes}.get(place.node if place.node is not None else -1)
-    shares = []
+    shares: list[tuple[int, str]] = []
     if have:
         beside = sum(other.node == place.node for other in places)
         shares.append((have // beside, f"1/{beside} of NUMA node {place.node}"))

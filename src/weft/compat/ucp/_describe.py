@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 import weft
 
@@ -39,7 +39,7 @@ def _printed(call: Callable[[ctypes.c_void_p], object]) -> str:
 
 
 @contextlib.contextmanager
-def _config(settings: Mapping[str, str]) -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p]]:
+def _config(settings: Mapping[str, str]) -> Generator[tuple[ctypes.CDLL, ctypes.c_void_p]]:
     ucp = _library()
     config = ctypes.c_void_p()
     _check(ucp.ucp_config_read(None, None, ctypes.byref(config)), "ucp_config_read")
@@ -52,7 +52,7 @@ def _config(settings: Mapping[str, str]) -> Iterator[tuple[ctypes.CDLL, ctypes.c
 
 
 @contextlib.contextmanager
-def _context(settings: Mapping[str, str]) -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p]]:
+def _context(settings: Mapping[str, str]) -> Generator[tuple[ctypes.CDLL, ctypes.c_void_p]]:
     # The first word of the parameters says which of the others count.
     parameters = (ctypes.c_uint64 * 64)(1, _FEATURES)
     context = ctypes.c_void_p()

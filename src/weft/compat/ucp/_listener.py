@@ -45,7 +45,8 @@ class Listener:
         self._bound: tuple[str, int] = sock.getsockname()
         self._socket: socket.socket | None = sock
         # The callback often refers to the listener: the loop must not keep the two alive.
-        self._loop.add_reader(sock, _take, weakref.ref(self))
+        me: weakref.ref[Listener] = weakref.ref(self)
+        self._loop.add_reader(sock, _take, me)
 
     def __del__(self) -> None:
         if getattr(self, "_socket", None) is not None:

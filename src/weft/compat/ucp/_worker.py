@@ -53,7 +53,7 @@ class Worker:
         self.allocators: dict[str, Callable[[int], Any]] = {"host": bytearray}
         self.early: dict[int, deque[memoryview]] = {}
         self._door: socket.socket | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._incoming = self.native.am_recv(AM_ID)
         self._told = False
 
@@ -69,11 +69,11 @@ class Worker:
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Progress in this loop, and take active messages there."""
-        if loop is not self._loop:
+        if loop is not self.loop:
             self.native.attach(loop)
             for wire in self.wires.values():
-                wire.watch(loop, self._loop)
-            self._loop = loop
+                wire.watch(loop, self.loop)
+            self.loop = loop
             # A request tells the loop that it was first told of.
             if self._told and self._incoming.cancel():
                 self._incoming = self.native.am_recv(AM_ID)
@@ -81,7 +81,7 @@ class Worker:
         self._listen()
 
     def _listen(self) -> None:
-        if not self._told and self._loop is not None and _running() is self._loop:
+        if not self._told and self.loop is not None and _running() is self.loop:
             self._incoming.add_done_callback(self._arrived)
             self._told = True
 
@@ -96,7 +96,7 @@ class Worker:
                 header, data = self._incoming.result()
             except weft.Error as e:
                 log.warning("an active message was lost: %s", e)
-                header = b""
+                header, data = b"", memoryview(b"")
             self._incoming = self.native.am_recv(AM_ID)
             self._told = False
             if len(header) == HEAD.size:
@@ -139,7 +139,7 @@ class Worker:
             if not task.get_loop().is_closed():
                 task.cancel()
         for wire in list(self.wires.values()):
-            wire.cut(self._loop)
+            wire.cut(self.loop)
         self.wires.clear()
         if self._door is not None:
             self._door.close()
@@ -214,7 +214,7 @@ class Wire:
         self.worker.progress()
         self.lost = True
         self.worker.wires.pop(self.peer_id, None)
-        self.cut(self.worker._loop)
+        self.cut(self.worker.loop)
         self.endpoint.close(force=True)
         for connection in list(self.connections):
             connection.lose()

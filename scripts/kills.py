@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Kill processes at random moments of what they do, and see that the one that survives is told, soon and rightly.
+
+This process survives. It talks with a few others at a time, which are killed (SIGKILL) while they connect, send small
+or large messages, lend memory, or wait; half of them listened, half connected; half are reaped at once, half stay
+zombies until the survivor has its error. All that arrived carries a checksum. A steady connection goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import time
+import zlib
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import numpy as np
+
+import weft
+from weft import shm
+
+PHASES = ("connecting", "idle", "eager", "rendezvous", "lent")
+#: Bytes of a message, at least and at most.
+SIZES = {"eager": (1, 4_000), "rendezvous": (300_000, 4_000_000), "lent": (100_000, 4_000_000)}
+#: Seconds within which the survivor must have its error, and after which it counts as hung.
+SOON_S, HUNG_S = 1.0, 20.0
+#: The most seconds that a process lives after it is ready.
+LIFE_S = 0.1
+
+
+class Case(NamedTuple):
+    """How one process is to die; all of it follows from the number."""
+
+    number: int
+    phase: str
+    listens: bool
+    reaped: bool
+    after_s: float
+
+    @staticmethod
+    def of(number: int, seed: int) -> Case:
+        dice = random.Random(f"{seed}.{number}")  # noqa: S311
+        phase, listens, reaped = dice.choice(PHASES), dice.random() < 0.5, dice.random() < 0.5
+        return Case(number, phase, listens, reaped, dice.uniform(0, LIFE_S))
+
+
+class Outcome(NamedTuple):
+    case: Case
+    error: str
+    told_after_s: float
+
+
+def message(dice: random.Random, phase: str) -> list[bytes | np.ndarray]:
+    array = np.frombuffer(dice.randbytes(1000) * (dice.randint(*SIZES[phase]) // 1000 + 1), "u1").copy()
+    return [zlib.crc32(array).to_bytes(4, "little"), array]
+
+
+async def talk(peer: weft.Peer, phase: str, number: int) -> None:
+    """Send and receive without end; an error ends it."""
+    dice = random.Random(number)  # noqa: S311
+    if phase in ("idle", "connecting"):
+        await peer.recv()
+        raise AssertionError("a message that nobody sent")
+    with weft.arrays_in_pool() if phase == "lent" else contextlib.nullcontext():
+        while True:
+            sending = peer.send_frames(message(dice, phase), lend=phase == "lent")
+            crc, array = await peer.recv_frames()
+            if zlib.crc32(array).to_bytes(4, "little") != bytes(crc):
+                raise AssertionError("what arrived is not what was sent")
+            await sending
+
+
+async def connect_on_and_on(address: str, number: int) -> None:
+    while True:
+        peer = await weft.connect(address, info={"case": number})
+        peer.abort()
+
+
+def victim(case: Case, address: str, pipe: Connection) -> None:
+    """Be killed in mid-life."""
+
+    async def main() -> None:
+        if case.listens:
+
+            async def handler(peer: weft.Peer) -> None:
+                pipe.send("connected")
+                with contextlib.suppress(weft.Error):
+                    await talk(peer, case.phase, case.number)
+
+            async with weft.listen("127.0.0.1:0", handler) as listener:
+                pipe.send(listener.address)
+                await asyncio.sleep(HUNG_S * 2)
+        elif case.phase == "connecting":
+            pipe.send("connected")
+            await connect_on_and_on(address, case.number)
+        else:
+            peer = await weft.connect(address, info={"case": case.number})
+            pipe.send("connected")
+            await talk(peer, case.phase, case.number)
+
+    asyncio.run(main())
+
+
+class Survivor:
+    """The listener, and who waits for which case's connection."""
+
+    def __init__(self) -> None:
+        self.awaited: dict[int, asyncio.Future[weft.Peer]] = {}
+        self.processes = multiprocessing.get_context("forkserver")
+        self.processes.set_forkserver_preload(["numpy", "weft", "asyncio"])
+        self.address = ""
+
+    async def on_peer(self, peer: weft.Peer) -> None:
+        waiting = self.awaited.get(peer.remote.get("case", -1))
+        if waiting is None or waiting.done():  # of a case that only connects
+            with contextlib.suppress(weft.Error):
+                await peer.recv()
+            return
+        waiting.set_result(peer)
+        await asyncio.Event().wait()  # whoever took it ends it
+
+    async def run(self, case: Case) -> Outcome:
+        here, there = self.processes.Pipe()
+        process = self.processes.Process(target=victim, args=(case, self.address, there), daemon=True)
+        loop = asyncio.get_running_loop()
+        accepted = self.awaited[case.number] = loop.create_future()
+        if case.phase == "connecting":
+            accepted.cancel()
+        await asyncio.to_thread(process.start)
+        there.close()
+        killed_at = 0.0
+
+        def kill() -> None:
+            nonlocal killed_at
+            killed_at = time.monotonic()
+            process.kill()
+            if case.reaped:
+                loop.run_in_executor(None, process.join)
+
+        async def life() -> None:
+            first = await asyncio.to_thread(here.recv)
+            if case.listens and case.phase == "connecting":
+                loop.call_later(case.after_s, kill)
+                await connect_on_and_on(first, case.number)
+            if case.phase == "connecting":  # nothing is to be told but that it goes on
+                loop.call_later(case.after_s, kill)
+                await asyncio.sleep(case.after_s + 0.01)
+                raise weft.PeerLostError("none is due")
+            peer = await (weft.connect(first) if case.listens else accepted)
+            try:
+                if case.listens:
+                    await asyncio.to_thread(here.recv)
+                loop.call_later(case.after_s, kill)
+                await talk(peer, case.phase, -case.number)
+            finally:
+                peer.abort()
+
+        error = "hung"
+        try:
+            async with asyncio.timeout(HUNG_S):
+                await life()
+        except TimeoutError:
+            pass
+        except Exception as e:  # noqa: BLE001 - which one is the result
+            error = type(e).__name__
+        told_at = time.monotonic()
+        process.kill()
+        await asyncio.to_thread(process.join)
+        here.close()
+        del self.awaited[case.number]
+        return Outcome(case, error, told_at - (killed_at or told_at))
+
+
+def right(outcome: Outcome) -> bool:
+    if outcome.case.phase == "connecting" and outcome.case.listens:
+        allowed = {"PeerLostError", "UnreachableError", "HandshakeError"}
+    else:
+        allowed = {"PeerLostError"}
+    return outcome.error in allowed and outcome.told_after_s <= SOON_S
+
+
+async def steady(address: str, stop: asyncio.Event) -> int:
+    """Echo with a process that nobody kills; count the rounds."""
+    rounds = 0
+    async with weft.connect(address) as peer:
+        while not stop.is_set():
+            sending = peer.send(rounds.to_bytes(8, "little") * 40_000)
+            assert bytes((await peer.recv())[:8]) == rounds.to_bytes(8, "little")
+            await sending
+            rounds += 1
+            await asyncio.sleep(0.01)
+    return rounds
+
+
+def echo(pipe: Connection) -> None:
+    async def handler(peer: weft.Peer) -> None:
+        with contextlib.suppress(weft.Error):
+            while True:
+                await peer.send(await peer.recv())
+
+    async def main() -> None:
+        async with weft.listen("127.0.0.1:0", handler) as listener:
+            pipe.send(listener.address)
+            await asyncio.to_thread(pipe.poll, None)
+
+    asyncio.run(main())
+
+
+async def main(count: int, seed: int, at_once: int) -> list[Outcome]:
+    survivor = Survivor()
+    here, there = survivor.processes.Pipe()
+    other = survivor.processes.Process(target=echo, args=(there,), daemon=True)
+    other.start()
+    outcomes: list[Outcome] = []
+    cases = iter([Case.of(number, seed) for number in range(count)])
+    began = time.monotonic()
+
+    async def work() -> None:
+        for case in cases:
+            outcome = await survivor.run(case)
+            outcomes.append(outcome)
+            if not right(outcome):
+                print(f"wrong: {outcome}", flush=True)
+            if len(outcomes) % 100 == 0:
+                fds = len(os.listdir("/proc/self/fd"))
+                print(f"{len(outcomes)} kills, {time.monotonic() - began:.0f} s, {fds} descriptors", flush=True)
+
+    async with weft.listen("127.0.0.1:0", survivor.on_peer) as listener:
+        survivor.address = listener.address
+        stop = asyncio.Event()
+        beside = asyncio.create_task(steady(here.recv(), stop))
+        await asyncio.gather(*(work() for _ in range(at_once)))
+        stop.set()
+        print(f"the steady connection made {await beside} rounds")
+    other.kill()
+    other.join()
+    return outcomes
+
+
+def report(outcomes: list[Outcome]) -> int:
+    for phase in PHASES:
+        times = [o.told_after_s * 1000 for o in outcomes if o.case.phase == phase]
+        if times:
+            median, most = statistics.median(times), max(times)
+            print(f"{phase:>12}: {len(times)} kills, told after {median:.1f} ms, at most {most:.1f}")
+    wrong = sum(not right(outcome) for outcome in outcomes)
+    left = len(shm.orphans())
+    print(f"{len(outcomes)} kills, {wrong} of them not told rightly within {SOON_S} s; {left} files in /dev/shm")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--at-once", type=int, default=3)
+    options = parser.parse_args()
+    sys.exit(report(asyncio.run(main(options.count, options.seed, options.at_once))))

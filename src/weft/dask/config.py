@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What weft reads from Dask's configuration: ``weft.yaml`` beside this file has the keys and their defaults.
+
+``weft-schema.yaml`` says what each means and may be. ``weft.claim-ucx`` is not read here but in ``weft._claim``, which
+runs before these defaults are loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import yaml
+
+DEFAULTS = yaml.safe_load(Path(__file__).with_name("weft.yaml").read_text())
+
+dask.config.update_defaults(DEFAULTS)
+
+
+def _get(key: str) -> Any:
+    # a program may have cleared Dask's configuration, defaults and all
+    return dask.config.get(f"weft.{key}", DEFAULTS["weft"][key])
+
+
+def lend() -> bool:
+    """Whether results may be lent to workers of this host rather than copied."""
+    return bool(_get("lend"))
+
+
+def arrays_in_pool() -> bool:
+    """Whether NumPy arrays that tasks make are born where other workers can read them."""
+    return bool(_get("arrays-in-pool"))
+
+
+def device() -> bool:
+    """Whether this process takes device memory as such."""
+    return bool(_get("device"))
+
+
+def rmm() -> bool:
+    """Whether RMM allocates what device memory is received into."""
+    return bool(_get("rmm"))
+
+
+def ucx() -> dict[str, str]:
+    """Return UCX's settings for Dask's connections.
+
+    Dask writes ``DASK_WEFT__UCX__NET_DEVICES`` as ``net-devices`` or ``net_devices``, and turns values into Python's.
+    """
+    settings: dict[str, Any] = _get("ucx") or {}
+    return {name.upper().replace("-", "_"): _text(value) for name, value in settings.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "y" if value else "n"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""weft's keys in Dask's configuration: defaults, schema, variables, and that they do what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask
+import jsonschema
+import pytest
+import yaml
+from distributed import Client, Scheduler, Worker
+from tests.dask.pairs import pair_across, pair_here
+
+import weft.dask
+from weft.dask import config
+from weft.errors import InvalidParamError
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+SCHEMA = yaml.safe_load((Path(weft.dask.__file__).parent / "weft-schema.yaml").read_text())
+
+
+def test_every_key_has_a_default_that_its_schema_allows() -> None:
+    jsonschema.validate(config.DEFAULTS, SCHEMA)
+    described = SCHEMA["properties"]["weft"]["properties"]
+    assert set(described) == set(config.DEFAULTS["weft"])
+    assert all(key["description"] for key in described.values())
+
+
+@pytest.mark.parametrize("wrong", [{"lend": "maybe"}, {"ucx": "tcp"}, {"ucx": {"tls": {}}}, {"lending": True}])
+def test_the_schema_refuses(wrong: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"weft": wrong}, SCHEMA)
+
+
+def test_defaults_are_what_dask_shows() -> None:
+    assert dask.config.get("weft") == config.DEFAULTS["weft"]
+
+
+def test_a_configuration_that_was_cleared_gives_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask.config, "global_config", {})
+    monkeypatch.setattr(dask.config, "config", {})
+    assert (config.lend(), config.arrays_in_pool(), config.ucx()) == (True, True, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        ({}, {}),
+        (None, {}),
+        ({"tls": "tcp,self", "net-devices": "eth0"}, {"TLS": "tcp,self", "NET_DEVICES": "eth0"}),
+        (
+            {"NET_DEVICES": ["eth0", "mlx5_0:1"], "Max_Rndv_Rails": 2},
+            {"NET_DEVICES": "eth0,mlx5_0:1", "MAX_RNDV_RAILS": "2"},
+        ),
+        ({"proto-info": True, "mm_error_handling": False}, {"PROTO_INFO": "y", "MM_ERROR_HANDLING": "n"}),
+    ],
+)
+def test_settings_by_ucx_names(given: Any, settings: dict[str, str]) -> None:
+    with dask.config.set({"weft.ucx": given}):
+        assert config.ucx() == settings
+
+
+def test_settings_by_variables() -> None:
+    code = "from weft.dask import config; print(config.ucx(), config.lend())"
+    env = {"DASK_WEFT__UCX__NET_DEVICES": "eth0", "DASK_WEFT__UCX__TLS": "tcp,self", "DASK_WEFT__LEND": "false"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.strip() == "{'NET_DEVICES': 'eth0', 'TLS': 'tcp,self'} False"
+
+
+async def test_settings_reach_both_sides_of_a_connection(loop_factory: LoopFactory) -> None:
+    with dask.config.set({"weft.ucx": {"tls": "tcp,self"}}):
+        async with pair_across(loop_factory) as (a, b):
+            assert a.transports == b.transports == ["tcp/lo"]
+            await a.write({"x": 1})
+            assert await b.read() == {"x": 1}
+
+
+async def test_a_setting_that_ucx_does_not_know_is_named() -> None:
+    with dask.config.set({"weft.ucx": {"no-such": 1}}), pytest.raises((InvalidParamError, OSError), match="NO_SUCH"):
+        async with pair_here():
+            pass
+
+
+async def test_a_scheduler_listens_on_both_protocols() -> None:
+    hosts = {"protocol": ["ucx", "tcp"], "host": ["127.0.0.1"] * 2, "port": [0, 0]}
+    async with Scheduler(**hosts, dashboard=False, dashboard_address=":0") as scheduler:
+        ucx, tcp = (listener.contact_address for listener in scheduler.listeners)
+        async with (
+            Worker(ucx, nthreads=1) as worker,
+            Client(tcp, asynchronous=True) as over_tcp,
+            Client(ucx, asynchronous=True) as over_ucx,
+        ):
+            assert worker.address.startswith("ucx://")
+            assert await over_tcp.submit(sum, [1, 2, 3]) == 6
+            assert await over_ucx.submit(sum, [4, 5]) == 9
+
+
+def test_the_page_has_every_key() -> None:
+    page = Path(__file__).parents[2] / "docs/dask.md"
+    rows = [line.split("|")[1].strip(" `") for line in page.read_text().splitlines() if line.startswith("| `weft.")]
+    assert sorted(rows) == sorted(f"weft.{key}" for key in config.DEFAULTS["weft"])
