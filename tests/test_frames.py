@@ -14,35 +14,43 @@ def transport(first, large):
     return (first, *(memoryview(bytearray(b)) for b in large)) if large else first
 
 
+def roundtrip(buffers):
+    first, large, placed = frames.pack(buffers, 0)
+    assert placed == []
+    out, elsewhere = frames.unpack(transport(first, large))
+    assert elsewhere == []
+    return out
+
+
 @given(st.lists(st.binary(max_size=200) | st.sampled_from([b"L" * 65536, b"M" * 65535, b""]), max_size=30))
 def test_what_is_packed_comes_back(buffers):
-    assert [bytes(b) for b in frames.unpack(transport(*frames.pack(buffers)))] == buffers
+    assert [bytes(b) for b in roundtrip(buffers)] == buffers
 
 
 def test_ten_thousand_frames():
     buffers = [bytes([i % 256]) * (i % 50) for i in range(10_000)]
-    first, large = frames.pack(buffers)
+    first, large, _ = frames.pack(buffers, 0)
     assert large == []
-    assert [bytes(b) for b in frames.unpack(transport(first, large))] == buffers
+    assert [bytes(b) for b in frames.unpack(transport(first, large))[0]] == buffers
 
 
 def test_more_large_frames_than_one_header_holds():
     buffers = [bytes(65536 + i) for i in range(600)] + [b"small"]
-    first, large = frames.pack(buffers)
+    first, large, _ = frames.pack(buffers, 0)
     assert len(large) <= frames.MAX_LARGE
-    assert [bytes(b) for b in frames.unpack(transport(first, large))] == buffers
+    assert [bytes(b) for b in frames.unpack(transport(first, large))[0]] == buffers
 
 
 def test_large_frames_of_one_size_beyond_the_header():
     buffers = [bytes(65536)] * 600
-    first, large = frames.pack(buffers)
+    first, large, _ = frames.pack(buffers, 0)
     assert len(large) <= frames.MAX_LARGE
-    assert [bytes(b) for b in frames.unpack(transport(first, large))] == buffers
+    assert [bytes(b) for b in frames.unpack(transport(first, large))[0]] == buffers
 
 
 def test_small_frames_are_writable_and_aligned():
     buffers = [b"abc", np.arange(100.0), b"x", np.arange(10.0)]
-    out = frames.unpack(transport(*frames.pack(buffers)))
+    out = roundtrip(buffers)
     for index in (1, 3):
         array = np.frombuffer(out[index])
         assert array.flags.aligned
@@ -52,7 +60,7 @@ def test_small_frames_are_writable_and_aligned():
 
 def test_large_frames_are_not_copied():
     array = np.zeros(100_000)
-    _, large = frames.pack([array])
+    _, large, _ = frames.pack([array], 0)
     assert np.shares_memory(np.frombuffer(large[0]), array)
 
 

@@ -81,20 +81,6 @@ bool is_contiguous(size_t nbytes, size_t ndim, const int64_t *shape, const int64
 
 // ---- DLPack -------------------------------------------------------------------------------------------------------
 
-// The producer orders `stream` after its work, if it has one; the first call is for those that know DLPack 1.0.
-nb::object export_capsule(nb::handle object, nb::dict arguments) {
-    nb::object method = object.attr("__dlpack__");
-    nb::dict versioned;
-    versioned.update(arguments);
-    versioned["max_version"] = nb::make_tuple(1, 0);
-    try {
-        return method(**versioned);
-    } catch (nb::python_error &e) {
-        if (!e.matches(PyExc_TypeError)) throw;
-    }
-    return method(**arguments);
-}
-
 Tensor import_tensor(const Demand &demand, nb::dict arguments) {
     nb::object capsule = export_capsule(demand.object, std::move(arguments));
     if (!PyCapsule_CheckExact(capsule.ptr())) demand.refuse("InvalidParamError", "gave no capsule in its __dlpack__");
@@ -194,6 +180,20 @@ void acquire_cuda_array(Buffer &buffer, const Demand &demand) {
 }
 
 }  // namespace
+
+// The producer orders `stream` after its work, if it has one; the first call is for those that know DLPack 1.0.
+nb::object export_capsule(nb::handle object, nb::dict arguments) {
+    nb::object method = object.attr("__dlpack__");
+    nb::dict versioned;
+    versioned.update(arguments);
+    versioned["max_version"] = nb::make_tuple(1, 0);
+    try {
+        return method(**versioned);
+    } catch (nb::python_error &e) {
+        if (!e.matches(PyExc_TypeError)) throw;
+    }
+    return method(**arguments);
+}
 
 bool acquire_array(Buffer &buffer, nb::handle object, bool writable, const char *op, uint64_t memory_types) {
     const Demand demand{object, writable, op, memory_types};

@@ -37,6 +37,11 @@ struct Buffer {
 /// Take the memory of an array that offers no buffer protocol; false if it offers nothing else either.
 bool acquire_array(Buffer &buffer, nb::handle object, bool writable, const char *op, uint64_t memory_types);
 
+/// Call `__dlpack__`, of DLPack 1.0 or before it.
+nb::object export_capsule(nb::handle object, nb::dict arguments);
+
 /// Raise what keeps `object` from being used as it lies.
 [[noreturn]] void refuse_strided(nb::handle object, const char *op);
 [[noreturn]] void refuse_read_only(nb::handle object, const char *op);
+
+void define_tensor(nb::module_ &m);

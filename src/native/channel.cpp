@@ -178,8 +178,10 @@ void Channel::post(Request *r) noexcept {
     uint64_t header[max_header_nbytes / 8];
     Wire wire{Wire::magic_value, data_kind, uint16_t(large), remote, next_sequence++, consumed};
     if (parts && parts->bare) wire.kind = bare_kind;
+    if (parts && parts->placed) wire.kind = placed_kind;
     std::memcpy(header, &wire, sizeof wire);
     uint64_t *end = header + sizeof(Wire) / 8 + large;
+    if (wire.kind == placed_kind) *end++ = r->operand;
     const size_t charge = charge_of(r);
     if (large && r->buffer.nbytes()) parts->iov.push_back({r->buffer.data(), r->buffer.nbytes()});
     for (size_t i = 0; i < large; ++i) {
@@ -205,10 +207,10 @@ void Channel::post(Request *r) noexcept {
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
                          UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
     param.flags = UCP_AM_SEND_FLAG_COPY_HEADER;
-    if (r->nbytes >= rendezvous_nbytes) param.flags |= UCP_AM_SEND_FLAG_RNDV;
+    if (r->nbytes >= rendezvous_nbytes || (parts && parts->placed)) param.flags |= UCP_AM_SEND_FLAG_RNDV;
     param.cb.send = sent;
     param.user_data = r;
-    // Device memory comes alone: as the first buffer, or lent.
+    // Device memory comes alone: as the first buffer, placed or not, or lent.
     param.memory_type = parts && parts->bare ? parts->buffers[0].memory_type : r->buffer.memory_type;
     param.datatype = ucp_dt_make_contig(1);
     if (large) param.datatype = UCP_DATATYPE_IOV;
@@ -279,6 +281,7 @@ nb::object Channel::close(PyObject *owner) {
     auto why = make_fault("ClosedError", name + ": the connection was closed by this side");
     for (Request *waiter : waiters) waiter->fail(why), waiter->end(UCS_OK);
     waiters.clear();
+    end_destinations(why);
     if (lost || ended) {
         if (lost) r->fault = fault;
         acknowledge();
@@ -327,6 +330,7 @@ void Channel::lose(const std::shared_ptr<const Fault> &why) noexcept {
     if (!fault) fault = why;
     for (Message *m : held) m->drop();
     held.clear();
+    placed.clear();
     for (Request *r : queue) r->fail(why), r->end(UCS_OK);
     queue.clear();
     worker->fail_channel(this, fault);
@@ -339,6 +343,8 @@ void Channel::clear() noexcept {
         for (Request *r : *list) r->fail(fault), r->end(UCS_OK);
         list->clear();
     }
+    end_destinations(fault);
+    placed.clear();
     held.clear();
     for (Message *m : inbox) {
         if (!m) continue;

@@ -8,10 +8,13 @@
 // Order: messages are numbered, and taken in that order however they arrive. Bounds: a sender may have
 // `window` of charge unread at the other side; an eager message is charged its size, a rendezvous only its
 // descriptor, because it is answered when a reader waits for it or when less than `landing_limit` is unread.
+// Placed messages are numbered and bounded like the others, but `recv` passes them by: each is always a rendezvous, and
+// waits for whoever asks for its place with memory to receive it into. So device memory is received (placement.cpp).
 // Closing: goodbye carries the count of messages; the other side acknowledges when it has them all.
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_set>
@@ -20,6 +23,7 @@
 
 struct Worker;
 struct Channel;
+struct Wire;
 class Side;
 
 /// Owns the endpoint to one remote worker and the socket whose end-of-file tells of that worker's end.
@@ -63,13 +67,15 @@ struct Channel : std::enable_shared_from_this<Channel> {
     Request *close_request = nullptr;
 
     // Outgoing.
-    uint64_t next_sequence = 0, sent_charge = 0, credited = 0;
+    uint64_t next_sequence = 0, next_place = 0, sent_charge = 0, credited = 0;
     std::deque<Request *> queue;  // wait for credit
     // Incoming.
     std::deque<Message *> inbox;     // by sequence from `head` on; null where nothing has arrived yet
     std::deque<Message *> held;      // rendezvous not yet answered, by sequence
     std::deque<Message *> returned;  // taken by a request that never delivered it
     std::deque<Request *> waiters;
+    std::map<uint64_t, std::unique_ptr<Message>> placed;  // not yet asked for, by place
+    std::map<uint64_t, Request *> destinations;           // asked for, and not yet here
     uint64_t head = 0, received = 0, remote_count = UINT64_MAX, consumed = 0, reported = 0;
     size_t unread_nbytes = 0;
     uint64_t lent_sent_nbytes = 0, lent_received_nbytes = 0;
@@ -78,6 +84,11 @@ struct Channel : std::enable_shared_from_this<Channel> {
     nb::object send(PyObject *owner, nb::handle first, nb::handle rest, bool lend);
     nb::object lend(PyObject *owner, nb::handle buffer);
     nb::object recv(PyObject *owner);
+    /// As `send`, and after it each of `placed`, whose place is the count of those that were sent before: a list of
+    /// requests, the message's first. None of them may be cancelled.
+    nb::object send_placed(PyObject *owner, nb::handle first, nb::handle rest, bool lend, nb::handle placed);
+    /// Receive what was sent to `place` into `buffer`, which has just its size.
+    nb::object recv_placed(PyObject *owner, uint64_t place, nb::handle buffer);
     nb::object close(PyObject *owner);
     void abort(const char *error, const std::string &reason, bool tell) noexcept;
     void lose(const std::shared_ptr<const Fault> &why) noexcept;
@@ -87,8 +98,9 @@ struct Channel : std::enable_shared_from_this<Channel> {
     void return_message(std::unique_ptr<Message> message) noexcept;
 
     /// From UCX: one message for this channel. No Python. The status is the active-message callback's.
-    ucs_status_t on_message(const struct Wire &wire, std::unique_ptr<Message> message, void *data,
-                            bool rendezvous) noexcept;
+    ucs_status_t on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, bool rendezvous) noexcept;
+    /// From UCX: a placed message is where it was asked to.
+    void landed(Request *request, ucs_status_t status) noexcept;
 
   private:
     bool may_send(const Request *request) const noexcept;
@@ -98,11 +110,15 @@ struct Channel : std::enable_shared_from_this<Channel> {
     void post(Request *request) noexcept;
     void tell(uint16_t kind, uint64_t number) noexcept;
     void accept(Message *message) noexcept;
+    void accept_placed(const Wire &wire, std::unique_ptr<Message> message, bool rendezvous) noexcept;
+    void land(Request *request, std::unique_ptr<Message> message) noexcept;
+    void consume(size_t charge) noexcept;
     void answer() noexcept;
     void deliver() noexcept;
     Message *take() noexcept;
     void acknowledge() noexcept;
     void end_waiters() noexcept;
+    void end_destinations(const std::shared_ptr<const Fault> &why) noexcept;
     void finish_close(const std::shared_ptr<const Fault> &why) noexcept;
     void unregister() noexcept;
     void clear() noexcept;

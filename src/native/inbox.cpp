@@ -41,7 +41,8 @@ ucs_status_t Channel::on_message(const Wire &wire, std::unique_ptr<Message> mess
     }
     switch (wire.kind) {
         case data_kind:
-        case bare_kind: break;
+        case bare_kind:
+        case placed_kind: break;
         case goodbye_kind:
             ended = true;
             remote_count = wire.number;
@@ -65,6 +66,13 @@ ucs_status_t Channel::on_message(const Wire &wire, std::unique_ptr<Message> mess
     if (closed || lost || closing || wire.number < head || index > max_ahead) return UCS_OK;
     while (inbox.size() <= index) inbox.push_back(nullptr);
     if (inbox[index]) return UCS_OK;
+    if (wire.kind == placed_kind) {
+        message->descriptor = rendezvous ? data : nullptr;
+        inbox[index] = new Message;  // in its turn there is nothing to do
+        inbox[index]->skipped = inbox[index]->ready = true;
+        accept_placed(wire, std::move(message), rendezvous);
+        return rendezvous ? UCS_INPROGRESS : UCS_OK;
+    }
 
     size_t lent_nbytes = 0;
     bool missing = false;
@@ -140,15 +148,24 @@ Message *Channel::take() noexcept {
         returned.pop_front();
         return m;
     }
+    while (!inbox.empty() && inbox.front() && inbox.front()->skipped) {
+        delete inbox.front();
+        inbox.pop_front();
+        ++head;
+    }
     if (inbox.empty() || !inbox.front() || !inbox.front()->ready || inbox.front()->status != UCS_OK) return nullptr;
     Message *m = inbox.front();
     inbox.pop_front();
     ++head;
     unread_nbytes -= m->nbytes;
-    consumed += m->charge;
-    // A quarter of the window is left unreported at most, so a sender never waits for what was read long ago.
-    if (consumed - reported >= window / 4 && !ended) tell(credit_kind, 0);
+    consume(m->charge);
     return m;
+}
+
+// A quarter of the window is left unreported at most, so a sender never waits for what was read long ago.
+void Channel::consume(size_t charge) noexcept {
+    consumed += charge;
+    if (consumed - reported >= window / 4 && !ended) tell(credit_kind, 0);
 }
 
 void Channel::deliver() noexcept {
@@ -176,6 +193,7 @@ void Channel::return_message(std::unique_ptr<Message> message) noexcept {
 
 // Waiters that nothing can reach any more end with the connection's fault.
 void Channel::end_waiters() noexcept {
+    if (fault && (lost || (ended && received >= remote_count))) end_destinations(fault);
     if (!fault || waiters.empty()) return;
     bool more = !returned.empty() || (ended && !lost && head < remote_count) ||
                 (!inbox.empty() && inbox.front() && inbox.front()->ready && inbox.front()->status == UCS_OK);
@@ -185,6 +203,7 @@ void Channel::end_waiters() noexcept {
 }
 
 bool Channel::withdraw(Request *request) noexcept {
+    if (std::erase_if(destinations, [&](auto &entry) { return entry.second == request; })) return true;
     for (auto *list : {&waiters, &queue})
         for (auto it = list->begin(); it != list->end(); ++it)
             if (*it == request) {
@@ -218,6 +237,11 @@ static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *res
         }
     }
     message->sizes[0] = left;
+    if (wire.kind == placed_kind) {
+        if (wire.large || rest_nbytes != sizeof message->place || !nbytes) return nullptr;
+        std::memcpy(&message->place, rest, sizeof message->place);
+        return message;
+    }
     if (rest_nbytes != sizes_nbytes + lents * sizeof(Lent) || (lents && !side)) return nullptr;
     if (wire.kind == bare_kind && (wire.large != 1 || left)) return nullptr;
     if (!lents) return message;

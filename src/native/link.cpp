@@ -169,6 +169,37 @@ void define_channel(nb::module_ &m) {
         .def_prop_ro(
             "ended", [](ChannelObject &c) { return c.channel->ended || c.channel->lost; },
             "The other side has closed it or is gone; messages may be left to receive.")
+        .def(
+            "send_placed",
+            [](Self self, nb::handle first, nb::handle rest, bool lend, nb::handle placed) {
+                return usable(self, "send").send_placed(self.h.ptr(), first, rest, lend, placed);
+            },
+            nb::arg("first"), nb::arg("rest"), nb::arg("lend"), nb::arg("placed"),
+            nb::sig(
+                "def send_placed(self, first: typing_extensions.Buffer, rest: list[typing_extensions.Buffer], lend: "
+                "bool, placed: list[typing_extensions.Buffer]) -> list[Request]"),
+            "As `send`, and after it each of `placed` for `recv_placed` of the other side. None may be cancelled: "
+            "places are counted.")
+        .def(
+            "recv_placed",
+            [](Self self, uint64_t place, nb::handle buffer) {
+                return usable(self, "recv").recv_placed(self.h.ptr(), place, buffer);
+            },
+            nb::arg("place"), nb::arg("buffer"),
+            nb::sig("def recv_placed(self, place: int, buffer: typing_extensions.Buffer) -> Request"),
+            "Receive what was sent as number `place`, from 0 on, into `buffer`, which has just its size.")
+        .def_prop_ro(
+            "next_place", [](ChannelObject &c) { return c.channel->next_place; },
+            "How many messages were sent with `send_placed`.")
+        .def_prop_ro(
+            "memory_types",
+            [](ChannelObject &c) {
+                nb::list names;
+                for (int i = 0; i < UCS_MEMORY_TYPE_LAST; ++i)
+                    if (c.channel->worker->memory_types >> i & 1) names.append(memory_type_name(i));
+                return names;
+            },
+            nb::sig("def memory_types(self) -> list[str]"), "As of its worker's context.")
         .def_prop_ro("unread_nbytes", [](ChannelObject &c) { return c.channel->unread_nbytes; })
         .def_prop_ro("lent_sent_nbytes", [](ChannelObject &c) { return c.channel->lent_sent_nbytes; })
         .def_prop_ro("lent_received_nbytes", [](ChannelObject &c) { return c.channel->lent_received_nbytes; })

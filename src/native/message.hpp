@@ -19,6 +19,8 @@ struct Message {
     std::vector<Block> segments;
     std::vector<bool> lent;  // segments that are here without being sent; empty: none
     bool bare = false;       // the first segment is of no interest
+    bool skipped = false;    // stands where a placed message came; there is nothing to take
+    uint64_t place = 0;      // of a placed message
     std::vector<ucp_dt_iov_t> iov;
     Engine *engine = nullptr;
     void *descriptor = nullptr;  // a rendezvous not yet answered

@@ -30,4 +30,5 @@ NB_MODULE(_native, m) {
     define_rma(endpoint);
     define_listener(m, worker);
     define_channel(m);
+    define_tensor(m);
 }

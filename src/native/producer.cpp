@@ -64,6 +64,10 @@ void check_driver(int error, const char *what, const char *op) {
 
 }  // namespace
 
+int cuda_device(uintptr_t address) {
+    return attribute(reinterpret_cast<void *>(address), Cuda::device_ordinal, "cuda_device");
+}
+
 bool is_cuda_managed(const void *address, const char *op) {
     return attribute(address, Cuda::is_managed, op);
 }

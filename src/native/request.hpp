@@ -29,7 +29,8 @@ struct Parts {
     std::vector<ucp_dt_iov_t> iov;
     std::string header;
     size_t lent_nbytes = 0;
-    bool bare = false;  // the buffers are the message, without the first segment
+    bool bare = false;    // the buffers are the message, without the first segment
+    bool placed = false;  // the receiver has memory of its own for it; `operand` is the place
 
     /// The one memory type of all of them; UCX gathers from no more than one.
     ucs_memory_type_t memory_type(const char *op) const;

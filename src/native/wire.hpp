@@ -6,7 +6,8 @@
 #include "side.hpp"
 
 /// The header of every message between channels; `large` sizes follow it, then a `Lent` for each size that has
-/// `lent_bit`: it is not in the payload. Little-endian, as every machine here.
+/// `lent_bit`: it is not in the payload. After a `placed_kind` one follows its place. Little-endian, as every machine
+/// here.
 struct Wire {
     static constexpr uint32_t magic_value = 0x74666577;  // "weft"
     uint32_t magic;
@@ -16,7 +17,15 @@ struct Wire {
     uint64_t consumed;  // charge of the messages read so far, of the other direction
 };
 
-enum WireKind : uint16_t { data_kind = 1, credit_kind, goodbye_kind, acknowledge_kind, abort_kind, bare_kind };
+enum WireKind : uint16_t {
+    data_kind = 1,
+    credit_kind,
+    goodbye_kind,
+    acknowledge_kind,
+    abort_kind,
+    bare_kind,
+    placed_kind
+};
 
 constexpr uint64_t lent_bit = uint64_t(1) << 63;
 

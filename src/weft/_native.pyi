@@ -971,6 +971,24 @@ class Channel:
         The other side has closed it or is gone; messages may be left to receive.
         """
 
+    def send_placed(self, first: Buffer, rest: list[Buffer], lend: bool, placed: list[Buffer]) -> list[Request]:
+        """
+        As `send`, and after it each of `placed` for `recv_placed` of the other side. None may be cancelled: places are counted.
+        """
+
+    def recv_placed(self, place: int, buffer: Buffer) -> Request:
+        """
+        Receive what was sent as number `place`, from 0 on, into `buffer`, which has just its size.
+        """
+
+    @property
+    def next_place(self) -> int:
+        """How many messages were sent with `send_placed`."""
+
+    @property
+    def memory_types(self) -> list[str]:
+        """As of its worker's context."""
+
     @property
     def unread_nbytes(self) -> int: ...
 
@@ -998,3 +1016,16 @@ class Channel:
         """
         The address of the ``ucp_ep_h`` that its link sends through; 0 once that is lost.
         """
+
+def layout(array: object) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], tuple[int, int]]:
+    """
+    What DLPack says of an array: type (code, bits, lanes), shape, strides in items, device (type, index).
+    """
+
+def view(memory: Buffer, dtype: tuple[int, int, int], shape: Sequence[int], strides: Sequence[int], device: tuple[int, int], writable: bool) -> Any:
+    """
+    `memory`, exported as an array of `device` by DLPack, and by the buffer protocol if that is the host.
+    """
+
+def cuda_device(address: int) -> int:
+    """Which device, by index, the memory at `address` is of."""

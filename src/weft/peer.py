@@ -3,18 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from weft import _native, frames
 from weft._native import Request
-from weft.errors import UnsupportedError
+from weft.errors import PeerLostError, UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from weft.explain import Explanation
+#: ``allocate(nbytes, device, library)``: memory to receive into.
+Allocate = Callable[[int, int, str], Any]
+#: What a message is, and the requests for what follows it.
+Convert = Callable[[Any], tuple[Any, list[Request]]]
+
+
+def _on_host(nbytes: int, _device: int, _library: str) -> bytearray:
+    return bytearray(nbytes)
 
 
 class Peer:
@@ -125,19 +134,56 @@ class Peer:
         """
         return self._channel.recv()
 
-    def send_frames(self, buffers: Sequence[Buffer], *, lend: bool = False) -> Request:
+    def send_frames(self, buffers: Sequence[Any], *, lend: bool = False) -> Request | Pending:
         """Send several buffers as one message, for :meth:`recv_frames`. Large ones are sent from where they lie.
 
-        They must have the buffer protocol: small ones are copied, so all of them lie in host memory.
-        With `lend`, those of 64 KiB and more are lent where they can be, under the terms of :meth:`lend`.
+        Those of the host must have the buffer protocol. With `lend`, those of 64 KiB and more are lent where they can
+        be, under the terms of :meth:`lend`. Those on a CUDA device need contiguous memory, and ``nbytes``; each
+        travels by itself, and the message is sent when all of them are: send them only to who can take them.
+
+        Raises
+        ------
+        UnsupportedError
+            One lies in device memory that UCX cannot reach here. Nothing was sent.
+
+        Cancelling a message with device memory aborts the connection: the other side was promised all of it.
         """
-        return self._channel.send(*frames.pack(buffers), lend)
+        first, large, placed = frames.pack(buffers, self._channel.next_place)
+        if not placed:
+            return self._channel.send(first, large, lend)
+        head, *rest = self._channel.send_placed(first, large, lend, placed)
+        return Pending(head, self._channel, None, rest)
 
-    def recv_frames(self) -> Pending:
-        """Receive a message of :meth:`send_frames`: a list of writable, aligned buffers, one for each sent."""
-        return Pending(self._channel.recv(), frames.unpack)
+    def recv_frames(self, allocate: Allocate = _on_host) -> Pending:
+        """Receive a message of :meth:`send_frames`: a list of writable, aligned buffers, one for each sent.
 
-    def send_obj(self, obj: object) -> Request:
+        Parameters
+        ----------
+        allocate : callable
+            ``allocate(nbytes, device, library)`` returns the memory for a buffer that lay on CUDA device number
+            `device`, and was ``cupy``'s, ``numba``'s, ``torch``'s, ``rmm``'s or, if `library` is empty, somebody
+            else's. It is what the list then has. A bytearray if not given.
+
+        Cancelling withdraws the waiter, never a message; but once device memory is on its way into memory of
+        `allocate`, it aborts the connection.
+        """
+        return Pending(self._channel.recv(), self._channel, lambda message: self._land(message, allocate), [])
+
+    def _land(self, message: frames.Message, allocate: Allocate) -> tuple[list[Any], list[Request]]:
+        buffers, elsewhere = frames.unpack(message)
+        landing: list[Request] = []
+        try:
+            for index in elsewhere:
+                number, nbytes, device, library = buffers[index]
+                buffers[index] = memory = allocate(nbytes, device, library)
+                if number is not None:
+                    landing.append(self._channel.recv_placed(number, memory))
+        except BaseException as e:
+            self._channel.abort(f"no memory to receive a message into: {e!r}")
+            raise
+        return buffers, landing
+
+    def send_obj(self, obj: object) -> Request | Pending:
         """Send a Python object: pickle protocol 5, its large buffers not copied. For :meth:`recv_obj`."""
         import pickle  # here, and not above: weft's import waits for it otherwise
 
@@ -150,7 +196,7 @@ class Peer:
 
         Unpickling runs code of the sender's choice: receive objects only from peers that you trust.
         """
-        return Pending(self._channel.recv(), _unpickle)
+        return Pending(self._channel.recv(), self._channel, _unpickle, [])
 
     def close(self) -> Request:
         """Say goodbye, and wait until the peer has received everything that was sent before.
@@ -186,6 +232,11 @@ class Peer:
     def lent_nbytes(self) -> tuple[int, int]:
         """Bytes that went to the peer and that came from it without being copied, so far."""
         return self._channel.lent_sent_nbytes, self._channel.lent_received_nbytes
+
+    @property
+    def memory_types(self) -> list[str]:
+        """What UCX can send from and receive into here: ``host``, ``cuda``, ...; see :class:`weft.Context`."""
+        return self._channel.memory_types
 
     @property
     def transports(self) -> list[str]:
@@ -255,32 +306,64 @@ class Peer:
 
 
 class Pending:
-    """A request whose result is made into something else when it is there. Wait for it or await it, once."""
+    """A request that others follow, or whose result is made into something else. Wait for it or await it, once."""
 
-    __slots__ = ("_convert", "_request")
+    __slots__ = ("_channel", "_convert", "_parts", "_request", "_result")
 
-    def __init__(self, request: Request, convert: Any) -> None:
+    def __init__(
+        self, request: Request, channel: _native.Channel, convert: Convert | None, parts: list[Request]
+    ) -> None:
         self._request = request
+        self._channel = channel
         self._convert = convert
+        self._parts = parts
+        self._result: Any = None
+
+    def _begin(self, value: Any) -> None:
+        convert, self._convert = self._convert, None
+        if convert is not None:
+            self._result, self._parts = convert(value)
 
     def wait(self, timeout: float | None = None) -> Any:
         """Block until it is there; see :meth:`Request.wait`."""
-        return self._convert(self._request.wait(timeout))
+        until = None if timeout is None else time.monotonic() + timeout
+        self._begin(self._request.wait(timeout))
+        for part in self._parts:
+            part.wait(None if until is None else max(0.0, until - time.monotonic()))
+        return self._result
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return self._convert((yield from self._request.__await__()))
+        try:
+            self._begin((yield from self._request.__await__()))
+            for part in self._parts:
+                yield from part.__await__()
+        except PeerLostError:
+            raise
+        except BaseException:
+            self._give_up()
+            raise
+        return self._result
 
     def done(self) -> bool:
-        """Tell whether ``wait`` would return at once."""
-        return self._request.done()
+        """Tell whether ``wait`` would return at once; before it was waited for, whether the message has begun."""
+        return self._request.done() and all(part.done() for part in self._parts)
 
     def cancel(self) -> bool:
-        """Withdraw it; see :meth:`Peer.recv`."""
-        return self._request.cancel()
+        """Withdraw it; see :meth:`Peer.recv` and, for what device memory does to it, :meth:`Peer.recv_frames`."""
+        if not self._parts:
+            return self._request.cancel()
+        if self.done():
+            return False
+        self._give_up()
+        return True
+
+    def _give_up(self) -> None:
+        if self._parts:
+            self._channel.abort("a message with device memory was given up halfway")
 
 
-def _unpickle(message: frames.Message) -> Any:
-    head, *buffers = frames.unpack(message)
+def _unpickle(message: frames.Message) -> tuple[Any, list[Request]]:
+    (head, *buffers), _ = frames.unpack(message)
     import pickle
 
-    return pickle.loads(head, buffers=buffers)  # noqa: S301
+    return pickle.loads(head, buffers=buffers), []  # noqa: S301

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.comm.registry import backends
 
+from weft.dask import device, tensors
 from weft.dask.comm import UCX, UCXBackend, UCXConnector, UCXListener, lanes
 from weft.dask.pairs import Transports, transports
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from weft.dask.cluster import TopologyCluster
 
 backends["ucx"] = UCXBackend()
+device.register()
+tensors.register()
 
 __all__ = [
     "UCX",

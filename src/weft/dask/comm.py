@@ -27,7 +27,7 @@ from distributed.worker import Worker
 
 from weft import _native
 from weft.connect import connect
-from weft.dask import config, traffic
+from weft.dask import config, device, traffic
 from weft.dask.offload import read_offloads, write_offloads
 from weft.dask.pressure import live_within_limits
 from weft.errors import ClosedError, EncryptionError, Error, PeerLostError, ProtocolError, TlsError
@@ -53,6 +53,7 @@ class UCX(Comm):  # type: ignore[misc]
     def __init__(self, peer: Peer, *, local_addr: str, peer_addr: str, deserialize: bool) -> None:
         super().__init__(deserialize=deserialize)
         self._peer = peer
+        self._to_cuda = "cuda" in peer.memory_types
         self._lend = config.lend()
         self._local_addr = local_addr
         self._peer_addr = peer_addr
@@ -72,9 +73,13 @@ class UCX(Comm):  # type: ignore[misc]
         """The lanes that carry this comm, as ``transport/device``."""
         return self._peer.transports
 
+    def handshake_info(self) -> dict[str, Any]:
+        holds = device.can_hold(self._peer.memory_types, deserialize=self.deserialize)
+        return {**super().handshake_info(), device.CAPABILITY: holds}
+
     async def read(self, deserializers: Any = None) -> Any:
         try:
-            frames = await self._peer.recv_frames()
+            frames = await self._peer.recv_frames(device.allocate)
         except ClosedError as e:  # by this side, perhaps still on its way: abort would cut short what it sends
             raise CommClosedError(f"{self!r}: {e}") from e
         except PeerLostError as e:
@@ -97,14 +102,17 @@ class UCX(Comm):  # type: ignore[misc]
             raise CommClosedError(f"{self!r}: aborted, a message was truncated") from None
 
     async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
+        to_device = self._to_cuda and self.remote_info.get(device.CAPABILITY, False)
         frames = await to_frames(
             msg,
             allow_offload=self.allow_offload and write_offloads(msg),
-            serializers=serializers,
+            serializers=device.families(serializers, to_device=to_device),
             on_error=on_error,
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
             frame_split_size=_WHOLE,
         )
+        if not to_device:
+            device.refuse(frames, self._peer_addr)
         began = time.perf_counter()
         try:
             await self._peer.send_frames(frames, lend=self._lend and _carries_results(msg))

@@ -35,6 +35,16 @@ def arrays_in_pool() -> bool:
     return bool(_get("arrays-in-pool"))
 
 
+def device() -> bool:
+    """Whether this process takes device memory as such."""
+    return bool(_get("device"))
+
+
+def rmm() -> bool:
+    """Whether RMM allocates what device memory is received into."""
+    return bool(_get("rmm"))
+
+
 def ucx() -> dict[str, str]:
     """Return UCX's settings for Dask's connections.
 
