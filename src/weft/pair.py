@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from rich.console import Console
 
@@ -112,7 +112,7 @@ def _echo(peer: weft.Peer) -> None:
 
 
 @contextlib.contextmanager
-def _child() -> Iterator[str]:
+def _child() -> Generator[str]:
     """Start a process here that answers; yield its address."""
     child = subprocess.Popen([sys.executable, "-m", "weft.pair"], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None

@@ -56,7 +56,8 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def mtu(machine: Machine) -> Finding:
     """Look at the MTU of the network devices that are up."""
-    evidence, small = [], []
+    evidence: list[str] = []
+    small: list[str] = []
     for nic in machine.topology.nics:
         value = machine.number(f"sys/class/net/{nic.name}/mtu")
         if nic.rdma or value is None or not any(port.up for port in nic.ports):
@@ -111,7 +112,7 @@ def port(number: int) -> Callable[[Machine], Finding]:
 
 
 def _listening(machine: Machine, number: int) -> list[str]:
-    found = []
+    found: list[str] = []
     for table in ("tcp", "tcp6"):
         for line in (machine.text(f"proc/net/{table}") or "").splitlines():
             match = re.match(rf"\s*\d+: ((?:[0-9A-F]{{8}}){{1,4}}):{number:04X} \S+ {_LISTENING} ", line)

@@ -24,7 +24,8 @@ def _rdma(machine: Machine) -> list[Nic]:
 
 def _on_bus(machine: Machine) -> tuple[list[str], list[str]]:
     """List the addresses of InfiniBand controllers, and of NVIDIA's Ethernet controllers, which have RoCE."""
-    infiniband, ethernet = [], []
+    infiniband: list[str] = []
+    ethernet: list[str] = []
     for name in machine.names("sys/bus/pci/devices"):
         kind = machine.text(f"sys/bus/pci/devices/{name}/class") or ""
         if kind.startswith("0x0207"):
@@ -91,7 +92,9 @@ def ports(machine: Machine) -> Finding:
     absent = _absent(machine)
     if absent:
         return absent
-    evidence, up, remedies = [], [], []
+    evidence: list[str] = []
+    up: list[str] = []
+    remedies: list[str] = []
     for nic in _rdma(machine):
         for port in nic.ports:
             folder = f"{_CLASS}/{nic.name}/ports/{port.number}"

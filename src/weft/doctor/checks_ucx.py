@@ -137,7 +137,7 @@ def settings(machine: Machine) -> Finding:
 def _transports(tls: str) -> list[tuple[Level, str, str]]:
     names = {name.strip() for name in tls.removeprefix("^").split(",")}
     without = tls.startswith("^")
-    found = []
+    found: list[tuple[Level, str, str]] = []
     memory = bool(names & {"posix", "mm", "shm", "sm", "all"})
     network = bool(names & {"tcp", "rc", "rc_x", "rc_v", "ud", "dc", "dc_x", "ib", "all"})
     if memory == without:

@@ -36,7 +36,7 @@ def table(findings: Mapping[str, Finding], *, verbose: bool) -> Table:
 def lines(findings: Mapping[str, Finding], *, verbose: bool) -> list[str]:
     """Write the findings, one line each, what belongs to it indented below."""
     width = max(map(len, findings))
-    made = []
+    made: list[str] = []
     for name, finding in findings.items():
         made.append(f"{finding.level!s:<8} {name:<{width}}  {finding.what}")
         made += [f"{'':<8} {label}: {said}" for label, said in _details(finding, verbose=verbose)]

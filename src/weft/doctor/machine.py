@@ -46,8 +46,8 @@ class Machine:
     """
 
     root: Path
-    environ: Mapping[str, str] = field(default_factory=dict)
-    commands: Mapping[str, str | None] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    commands: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     folders: tuple[str, ...] = ()
     host: str = ""
     shm_nbytes: tuple[int, int] | None = None

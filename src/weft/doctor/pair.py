@@ -16,8 +16,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Generator, Mapping
+from typing import Any, cast
 
 import weft
 from weft.address import join, resolve, split
@@ -167,7 +167,7 @@ def _judged(trial: str, told: dict[str, Any]) -> Finding:
 
 
 @contextlib.contextmanager
-def _end(role: str, address: str, tls: str | None) -> Iterator[subprocess.Popen[bytes]]:
+def _end(role: str, address: str, tls: str | None) -> Generator[subprocess.Popen[bytes]]:
     """Start one end of a trial; it has ended when this is left."""
     environment = dict(os.environ) if tls is None else {**os.environ, "UCX_TLS": tls}
     command = [sys.executable, "-m", "weft.doctor.pair_ends", role, address]
@@ -207,4 +207,4 @@ def _parsed(line: bytes) -> dict[str, Any]:
     told = json.loads(line)
     if not isinstance(told, dict):
         raise ValueError("not an object")
-    return told
+    return cast("dict[str, Any]", told)

@@ -63,7 +63,7 @@ def _connect(address: str) -> int:
 
 
 def _measured(peer: Peer) -> dict[str, float]:
-    trips_s = []
+    trips_s: list[float] = []
     for _ in range(_TRIPS):
         since = time.perf_counter()
         peer.send(bytes(8)).wait(_STEP_S)

@@ -120,7 +120,7 @@ def explain(
     text = channel.print_info()
     tables = protocols.tables(text)
     scope = protocols.scope(tables)
-    told = remote.get(PLACE)
+    told: dict[str, object] | None = remote.get(PLACE)
     apart = "" if same_host else _apart(told if isinstance(told, dict) else {}, remote_address)
     abilities = tuple((name, value) for name, (value, _) in config.items() if name not in _LIMITS)
     case = Case(channel.transports, settings, same_host, apart, _evidence(library, abilities))
@@ -142,7 +142,7 @@ def explain(
 
 def limits(config: Mapping[str, tuple[str, str]], *, same_host: bool) -> dict[str, Setting]:
     """Return the settings that limit a connection, with who set them: weft, for its route, or the environment."""
-    found = {}
+    found: dict[str, Setting] = {}
     for name in _LIMITS:
         if name in config:
             value, who = config[name]

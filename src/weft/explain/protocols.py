@@ -99,7 +99,9 @@ def lanes(text: str, transports: Sequence[str]) -> list[Lane]:
     for _, name, _, told in _LANE.findall(text):
         roles.setdefault(name, []).extend(told.split())
     return [
-        Lane(*name.partition("/")[::2], " ".join(dict.fromkeys(roles.get(name, []))) or UNKNOWN) for name in transports
+        Lane(transport, device, " ".join(dict.fromkeys(roles.get(name, []))) or UNKNOWN)
+        for name in transports
+        for transport, _, device in [name.partition("/")]
     ]
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import FrameType
 from typing import NoReturn
 
@@ -104,7 +104,7 @@ def _status(returncode: int) -> int:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _ended_by_signals() -> Generator[None]:
     """Have SIGTERM and SIGHUP unwind as Ctrl-C does; within, the lab is taken down."""
 
     def end(number: int, _: FrameType | None) -> NoReturn:

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from weft.errors import InvalidParamError
 from weft.topo import cpulist
@@ -83,7 +83,8 @@ def read(path: str | Path) -> Plan:
 def parse(record: Mapping[str, Any]) -> Plan:
     """Make a plan of a file's contents; see docs/lab.md for the keys."""
     _refuse_others("the file", record, {"hosts", "links"})
-    tables, links = record.get("hosts"), record.get("links", [])
+    tables: Mapping[str, Any] | None = record.get("hosts")
+    links: list[Any] | None = record.get("links", [])
     if not isinstance(tables, Mapping) or not tables:
         raise InvalidParamError("there are no hosts: write [hosts.a] and [hosts.b]")
     hosts = tuple(_host(name, table) for name, table in tables.items())
@@ -109,7 +110,8 @@ def _host(name: str, table: Any) -> Host:
 def _link(index: int, table: Any, hosts: set[str]) -> Link:
     what = f"link {index}"
     _refuse_others(what, table, {"between", "rate", "delay"})
-    between, rate, delay = table.get("between"), table.get("rate"), table.get("delay")
+    between: list[Any] | None = table.get("between")
+    rate, delay = table.get("rate"), table.get("delay")
     if not isinstance(between, list) or len(between) not in range(2, _MOST + 1) or len({*between}) < len(between):
         raise InvalidParamError(f'{what}: between={between!r} must name two hosts or more, as ["a", "b"]')
     if unknown := [name for name in between if name not in hosts]:
@@ -124,7 +126,7 @@ def _link(index: int, table: Any, hosts: set[str]) -> Link:
 def _refuse_others(what: str, table: Any, known: set[str]) -> None:
     if not isinstance(table, Mapping):
         raise InvalidParamError(f"{what}: {table!r} is no table")
-    if others := [key for key in table if key not in known]:
+    if others := [key for key in cast("Mapping[str, Any]", table) if key not in known]:
         raise InvalidParamError(f"{what}: unknown key {', '.join(others)}; there are {', '.join(sorted(known))}")
 
 
