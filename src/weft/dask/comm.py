@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import dask.config
-from distributed.comm.addressing import parse_host_port, unparse_host_port
+from distributed.comm.addressing import get_address_host, parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
-from distributed.utils import ensure_ip, get_ip
+from distributed.utils import ensure_ip, get_ip, get_ipv6
 from distributed.worker import Worker
 
 from weft import _native
@@ -176,8 +176,10 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         self._host_port: tuple[str, int] | None = None
 
     async def start(self) -> None:
-        if isinstance(getattr(self.comm_handler, "__self__", None), Worker):
+        worker = getattr(self.comm_handler, "__self__", None)
+        if isinstance(worker, Worker):
             _arrays_of_tasks_in_pool()
+            self.default_host = self.default_host or _host_towards(worker.scheduler.address, self.ip)
         listener = Listener(unparse_host_port(self.ip, self.port), None, on_peer=self._on_peer)
         await listener.start()
         self._listener = listener
@@ -229,6 +231,18 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         host, port = self.get_host_port()
         host = ensure_concrete_host(host, default_host=self.default_host)
         return f"{PREFIX}{unparse_host_port(host, port)}"
+
+
+def _host_towards(scheduler: str, bound: str) -> str | None:
+    """Return this host's address on the way to the scheduler, if it is of the family of the address bound to.
+
+    A worker that listens everywhere advertises one address. distributed chooses it so for tcp:// and tls://, and
+    leaves others the interface towards the outside, which need not lead to the cluster.
+    """
+    host = ensure_ip(get_address_host(scheduler))
+    if (":" in host) != (":" in bound):
+        return None
+    return str(get_ipv6(host) if ":" in host else get_ip(host))
 
 
 def _arrays_of_tasks_in_pool() -> None:
