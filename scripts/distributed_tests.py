@@ -11,10 +11,10 @@ Only the tests come from there (no package carries them); what they test is the 
         scipy zstandard && .distributed/bin/python scripts/distributed_tests.py --source DIR
 
 FILE is one file below ``distributed/``, or a folder of them; a process runs each, once for each protocol, which is
-Dask's default in it (``distributed.comm.default-scheme``). A test that fails with one protocol only is run alone again,
-up to twice, and is flaky if it passes then. ``distributed_differences.toml`` has the differences that are known, and
-why. What is printed is Markdown. The status is 1 if a test differs for no known reason, or a known one no longer does
-(when its file ran), or pytest did not come to the end of a file; 2 if nothing could be run.
+Dask's default in it (``distributed.comm.default-scheme``). ``distributed_differences.toml`` has the differences that
+are known, and why. Any other test that fails with one protocol only is run again alone, up to twice, and is flaky if it
+passes then. What is printed is Markdown. The status is 1 if a test differs for no known reason, or a known one no
+longer does (when its file ran), or pytest did not come to the end of a file; 2 if nothing could be run.
 
 ``distributed_comm_checks.py`` runs beside them: distributed's checks of a comm, with each address.
 The tests are distributed's (BSD-3-Clause) and none of their text is here.
@@ -38,7 +38,7 @@ import time
 import tomllib
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ def pytest(folder: Path, protocol: str, options: list[str], output: Any) -> Run:
     """Run pytest once, with `protocol` as Dask's default."""
     record = folder / "record.xml"
     record.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "distributed_protocol"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "distributed_protocol"]
     command += [f"--timeout={TEST_TIMEOUT_S}", "--timeout-method=signal"]
     command += ["-o", "junit_family=xunit1", f"--junitxml={record}", *options]
     environment = {**os.environ, "PYTHONPATH": str(folder), "DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME": protocol}
@@ -190,7 +190,11 @@ class Comparison:
     def run(self, folder: Path, protocols: list[str], options: list[str], output: Any) -> None:
         for protocol in protocols:
             self.runs[protocol] = pytest(folder, protocol, [*options, f"distributed/{self.file}"], output)
-        failed = [(p, t) for t in self.differing() for p, outcome in self.of(t).items() if outcome == "failed"]
+
+    def retry(self, folder: Path, known: Container[str], options: list[str], output: Any) -> None:
+        """Run again, alone, what failed with one protocol only."""
+        differing = [test for test in self.differing() if test not in known]
+        failed = [(p, test) for test in differing for p, outcome in self.of(test).items() if outcome == "failed"]
         for protocol, test in failed if len(failed) <= RERUN_LIMIT else []:
             self.runs[protocol].outcomes[test] = again(folder, protocol, test, options, output)
 
@@ -268,9 +272,13 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse()
+    # also where a shell started this in the background, and so has it and pytest ignore the first
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # end what pytest started, too
     protocols = arguments.protocols.split(",")
     options = ["--runslow"] * arguments.slow + (["-k", arguments.k] if arguments.k else [])
     known: dict[str, str] = tomllib.loads(DIFFERENCES.read_text())
+    output = sys.stderr if arguments.verbose else subprocess.DEVNULL
     comparisons = []
     with prepared(arguments.source, arguments.rev) as folder:
         print(f"distributed {distributed.__version__}, weft {weft.__version__}, CPython {platform.python_version()}\n")
@@ -278,7 +286,8 @@ def main() -> int:
         print("|---|" + "---|" * len(protocols), flush=True)
         for file in expand(arguments.files, folder):
             comparison = Comparison(file)
-            comparison.run(folder, protocols, options, sys.stderr if arguments.verbose else subprocess.DEVNULL)
+            comparison.run(folder, protocols, options, output)
+            comparison.retry(folder, known, options, output)
             comparisons.append(comparison)
             print(f"| `{file}` | {comparison.row()} |", flush=True)
     found, unknown = report(comparisons, known)
