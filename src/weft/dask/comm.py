@@ -184,6 +184,10 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         await listener.start()
         self._listener = listener
         self._host_port = parse_host_port(listener.bound_address)
+        if isinstance(worker, Worker):
+            # After this, Worker reads its protocol only in close: which, for what begins with ucx, sleeps 0.2 s for
+            # other comms' sake after its own connections are closed. Shuffles that still send to it then fail.
+            worker._protocol = "weft"
 
     def stop(self) -> None:
         listener, self._listener = self._listener, None
