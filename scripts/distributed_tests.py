@@ -109,7 +109,7 @@ def pytest(folder: Path, protocol: str, options: list[str], output: Any) -> Run:
     """Run pytest once, with `protocol` as Dask's default."""
     record = folder / "record.xml"
     record.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "distributed_protocol"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "distributed_protocol", "--color=no"]
     command += [f"--timeout={TEST_TIMEOUT_S}", "--timeout-method=signal"]
     command += ["-o", "junit_family=xunit1", f"--junitxml={record}", *options]
     environment = {**os.environ, "PYTHONPATH": str(folder), "DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME": protocol}
