@@ -45,3 +45,10 @@ def test_every_block_of_python_runs(page, at_least, tmp_path):
     program = tmp_path / "blocks.py"
     program.write_text('if __name__ == "__main__":\n' + textwrap.indent("\n".join(blocks), "    "))
     subprocess.run([sys.executable, program], check=True, timeout=120)
+
+
+def test_every_check_of_distributed_names_tests_that_exist():
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs/dask-conformance.md").read_text())
+    assert len(named) >= 10
+    for path, name in named:
+        assert name in functions_of(path), f"{path}::{name}"

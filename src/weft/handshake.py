@@ -49,7 +49,7 @@ from weft.links import Lan, Link, Local, LocalWorker, Wait
 from weft.payload import Payload, over_tls
 
 MAGIC = b"WEFT"
-VERSION = 1
+VERSION = 2
 _HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
 _MAX_NBYTES = 1 << 16
 NONCE_NBYTES = 16

@@ -19,10 +19,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.address import device_of
-from weft.errors import ClosedError, Error, NoMemoryError, PeerClosedError, PeerLostError, ThreadError
+from weft.errors import ClosedError, Error, NoMemoryError, PeerClosedError, PeerLostError, ThreadError, UnsupportedError
 from weft.tls import Session
 from weft.tls_operation import Operation
 from weft.tls_wire import ACKNOWLEDGE, DATA, GOODBYE, PIECE_NBYTES, Outgoing, bytes_of, message_parts
@@ -40,6 +40,8 @@ class TlsChannel:
     """One side of it; owns `sock`. Belongs to the thread, and the loop if there is one, that made it."""
 
     lent_sent_nbytes = lent_received_nbytes = 0
+    memory_types = ("host",)
+    next_place = 0
 
     def __init__(self, session: Session, sock: socket.socket, name: str) -> None:
         sock.setblocking(False)
@@ -128,6 +130,12 @@ class TlsChannel:
     @property
     def transports(self) -> list[str]:
         return [f"tls/{device_of(self._sock.getsockname()[0])}"] if self._sock.fileno() >= 0 else []
+
+    def send_placed(self, *_: object) -> Any:
+        raise UnsupportedError(f"send to {self._name}: device memory does not go over TLS; send it from host memory")
+
+    def recv_placed(self, *_: object) -> Any:
+        raise UnsupportedError(f"recv from {self._name}: the message claims device memory, which does not go over TLS")
 
     # ---- what its operations ask of it
 

@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import signal
 import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Scheduler, Worker
 from distributed.comm import CommClosedError, connect, listen
 from distributed.comm.core import Comm
 from distributed.protocol import to_serialize
@@ -252,6 +254,27 @@ async def test_distributed_may_hang_things_on_a_comm() -> None:
         a.allow_offload = False
         assert a in Comm._instances
         assert "a name" in repr(a)
+
+
+@pytest.mark.slow
+async def test_a_worker_does_not_wait_before_it_says_goodbye(monkeypatch: pytest.MonkeyPatch) -> None:
+    # distributed's Worker.close sleeps where the scheme begins with ucx, between ending its calls and telling the
+    # scheduler: a peer that sends it a part of a shuffle in between has the whole shuffle fail.
+    naps: list[float] = []
+    nap = asyncio.sleep
+
+    async def noted(delay: float, *args: Any) -> Any:
+        if sys._getframe(1).f_code.co_name == "close":
+            naps.append(delay)
+        return await nap(delay, *args)
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    async with Scheduler(host="127.0.0.1", protocol="ucx", dashboard_address=":0") as scheduler:
+        worker = await Worker(scheduler.address, nthreads=1)
+        assert worker.address.startswith("ucx://")
+        await worker.close()
+        assert naps == []
+        assert not scheduler.workers
 
 
 async def test_offloading_is_the_listener_s_choice() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from distributed import Scheduler, Worker
 from distributed.comm import (
     CommClosedError,
     connect,
@@ -177,6 +178,14 @@ async def test_a_given_default_host_is_the_wildcard_s_contact() -> None:
     async with listen("ucx://", lambda comm: comm.close(), default_host="127.0.0.1") as listener:
         assert host_is("0.0.0.0")(listener.listen_address)
         assert host_is("127.0.0.1")(listener.contact_address)
+
+
+@pytest.mark.slow
+async def test_a_worker_everywhere_is_reached_where_its_scheduler_is() -> None:
+    options = {"dashboard_address": ":0", "protocol": "ucx"}
+    async with Scheduler(host="127.0.0.1", **options) as scheduler, Worker(scheduler.address, nthreads=1) as worker:
+        assert host_is("0.0.0.0")(worker.listener.listen_address)
+        assert host_is("127.0.0.1")(worker.address)
 
 
 async def test_the_listener_is_what_a_server_uses() -> None:

@@ -6,7 +6,7 @@ import socket
 import threading
 
 import pytest
-from tests.test_network import hosts, undo  # noqa: F401 - fixtures
+from tests.test_network import cable, hosts  # noqa: F401 - fixtures
 
 from weft import cli
 from weft.doctor import pair

@@ -48,6 +48,7 @@ def test_a_file(tmp_path):
         ("[hosts.a]\ncpus = ''", "host a: cpus=''"),
         ("links = 1\n[hosts.a]", "links must be tables"),
         ("[hosts.a]\n[[links]]\nbetween = ['a']", "must name two hosts or more"),
+        ("[hosts.a]\n[[links]]\nbetween = [['a'], 'a']", "must name two hosts or more"),
         ("[hosts.a]\n[[links]]\nbetween = ['a', 'a']", "must name two hosts or more"),
         ("[hosts.a]\n[[links]]\nbetween = ['a', 'x']", "link 0: no such host: x"),
         ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\nrate = 'fast'", "rate='fast'"),

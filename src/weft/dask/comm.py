@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable
 from ssl import SSLContext
 from typing import Any
 
-from distributed.comm.addressing import parse_host_port, unparse_host_port
+from distributed.comm.addressing import get_address_host, parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector, FatalCommClosedError
 from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
-from distributed.utils import ensure_ip, get_ip
+from distributed.utils import ensure_ip, get_ip, get_ipv6
 from distributed.worker import Worker
 
 from weft import _native
@@ -229,6 +229,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         if isinstance(server, Worker):
             _arrays_of_tasks_in_pool()
             live_within_limits(server)
+            self.default_host = self.default_host or _host_towards(server.scheduler.address, self.ip)
         observe.listening(server)
         listener = Listener(
             unparse_host_port(self.ip, self.port),
@@ -242,6 +243,10 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         await listener.start()
         self._listener = listener
         self._host_port = parse_host_port(listener.bound_address)
+        if isinstance(server, Worker):
+            # After this, Worker reads its protocol only in close: which, for what begins with ucx, sleeps 0.2 s for
+            # other comms' sake after its own connections are closed. Shuffles that still send to it then fail.
+            server._protocol = "weft"
 
     def stop(self) -> None:
         listener, self._listener = self._listener, None
@@ -289,6 +294,18 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         host, port = self.get_host_port()
         host = ensure_concrete_host(host, default_host=self.default_host)
         return f"{PREFIX}{unparse_host_port(host, port)}"
+
+
+def _host_towards(scheduler: str, bound: str) -> str | None:
+    """Return this host's address on the way to the scheduler, if it is of the family of the address bound to.
+
+    A worker that listens everywhere advertises one address. distributed chooses it so for tcp:// and tls://, and
+    leaves others the interface towards the outside, which need not lead to the cluster.
+    """
+    host = ensure_ip(get_address_host(scheduler))
+    if (":" in host) != (":" in bound):
+        return None
+    return str(get_ipv6(host) if ":" in host else get_ip(host))
 
 
 def _arrays_of_tasks_in_pool() -> None:

@@ -110,10 +110,11 @@ def _host(name: str, table: Any) -> Host:
 def _link(index: int, table: Any, hosts: set[str]) -> Link:
     what = f"link {index}"
     _refuse_others(what, table, {"between", "rate", "delay"})
-    between: list[Any] | None = table.get("between")
+    given: list[Any] | None = table.get("between")
+    between = [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
     rate, delay = table.get("rate"), table.get("delay")
-    if not isinstance(between, list) or len(between) not in range(2, _MOST + 1) or len({*between}) < len(between):
-        raise InvalidParamError(f'{what}: between={between!r} must name two hosts or more, as ["a", "b"]')
+    if between != given or len(between) not in range(2, _MOST + 1) or len({*between}) < len(between):
+        raise InvalidParamError(f'{what}: between={given!r} must name two hosts or more, as ["a", "b"]')
     if unknown := [name for name in between if name not in hosts]:
         raise InvalidParamError(f"{what}: no such host: {', '.join(map(str, unknown))}")
     if rate is not None and not _RATE.fullmatch(str(rate)):
