@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from tests.certificates import Authority
-from tests.test_network import cable, hosts  # noqa: F401 - fixtures
+from tests.test_network import bound, cable, hosts, listening_at  # noqa: F401 - fixtures
 
 #: Both parties: their context, what they want of their payload, and where.
 PARTY = """
