@@ -187,7 +187,9 @@ def spoil_field(words: list[bytes], r: random.Random) -> None:
         return
     if not isinstance(message, dict) or not message:
         return
-    key = r.choice([*message, "link", "address", "channel", "worker", "unix", "nonce", "info", "error", "payload"])
+    key = r.choice(
+        [*message, "link", "address", "channel", "worker", "unix", "nonce", "spaces", "info", "error", "payload"]
+    )
     if r.random() < 0.2:
         message.pop(key, None)
     elif isinstance(message.get(key), dict) and r.random() < 0.5:
@@ -225,7 +227,9 @@ def spoil_bytes(stream: bytearray, r: random.Random) -> None:
         case 3:
             stream[at:at] = r.randbytes(nbytes)
         case _:
-            stream[:10] = struct.pack("<4sHI", b"WEFT", r.choice((1, 1, 0, 2, 65535)), r.getrandbits(32))
+            stream[:10] = struct.pack(
+                "<4sHI", b"WEFT", r.choice((handshake.VERSION, handshake.VERSION, 0, 1, 65535)), r.getrandbits(32)
+            )
 
 
 def stream_of(words: list[bytes], r: random.Random) -> bytes:
@@ -236,7 +240,7 @@ def stream_of(words: list[bytes], r: random.Random) -> bytes:
     bytewise = r.random() < 0.3
     for _ in range(count - bytewise):
         r.choice(spoils)(words, r)
-    stream = bytearray(b"".join(handshake._HEAD.pack(b"WEFT", 1, len(w)) + w for w in words))
+    stream = bytearray(b"".join(handshake._HEAD.pack(b"WEFT", handshake.VERSION, len(w)) + w for w in words))
     if count and bytewise:
         spoil_bytes(stream, r)
     return bytes(stream)

@@ -258,7 +258,8 @@ def server(
     hello = yield from _hear(what)
     remote = _field(hello, "info", dict, what)
     nonce = os.urandom(NONCE_NBYTES)
-    yield _say(info=info, unix=side.name, nonce=nonce.hex(), payload=payload, memory_only=lan.memory_only)
+    door = {"unix": side.name, "nonce": nonce.hex(), "spaces": _spaces()}
+    yield _say(info=info, **door, payload=payload, memory_only=lan.memory_only)
     route = _field((yield from _hear(what)), "route", str, what)
     unix = side.take(nonce) if route == "host" else None
     same_host = unix is not None
@@ -301,7 +302,7 @@ def server(
 def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
     """Reach the listener's Unix socket and show the nonce; None if it cannot be reached, or is somebody else's."""
     name, nonce = hello.get("unix"), hello.get("nonce")
-    if not isinstance(name, str) or not isinstance(nonce, str):
+    if not isinstance(name, str) or not isinstance(nonce, str) or hello.get("spaces") != _spaces():
         return None
     # Whoever listens at that address must not have this process say what it likes to any socket of this host.
     if not name.startswith(_SIDE_DOOR) or len(nonce) != 2 * NONCE_NBYTES:
@@ -317,6 +318,11 @@ def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
         unix.close()
         return None
     return unix
+
+
+def _spaces() -> str:
+    """Name the namespaces that must be the same for UCX's posix: containers of one pod share the network alone."""
+    return " ".join(os.readlink(f"/proc/self/ns/{name}") for name in ("ipc", "pid"))
 
 
 def same_user(unix: socket.socket) -> bool:

@@ -75,8 +75,8 @@ class Lan(NamedTuple):
             return {"TLS": "^tcp,sysv,cma,ib"} | given
         if not same_host and not asked and is_loopback(self.host):
             raise UnreachableError(
-                f"{self.host}: the peer shares this loopback but not this user or Unix sockets, so shared memory cannot"
-                " be used; set UCX_TLS=tcp,self,posix on both sides to let UCX listen on the loopback"
+                f"{self.host}: the peer shares this loopback, but not this user, or not the IPC or PID namespace, so"
+                " there is no shared memory; set UCX_TLS=tcp,self,posix on both sides to let UCX listen on the loopback"
             )
         # Containers may share /dev/shm and yet be two hosts: posix would be chosen, and its wake-ups, which go over
         # abstract Unix sockets, would not arrive.
