@@ -63,9 +63,9 @@ def stranger(answer):
         ),
         (lambda c: None, weft.HandshakeError, "closed the socket|socket failed"),
         (lambda c: c.sendall(b"WEFT\x63\0\x05\0\0\0hello"), weft.HandshakeError, "version 99"),
-        (lambda c: c.sendall(b"WEFT\1\0\xff\xff\xff\x7f"), weft.HandshakeError, "at most"),
-        (lambda c: c.sendall(b"WEFT\1\0\x05\0\0\0hello"), weft.HandshakeError, "JSON"),
-        (lambda c: c.sendall(b"WEFT\1\0\x02\0\0\0[]"), weft.HandshakeError, "not an object"),
+        (lambda c: c.sendall(b"WEFT\2\0\xff\xff\xff\x7f"), weft.HandshakeError, "at most"),
+        (lambda c: c.sendall(b"WEFT\2\0\x05\0\0\0hello"), weft.HandshakeError, "JSON"),
+        (lambda c: c.sendall(b"WEFT\2\0\x02\0\0\0[]"), weft.HandshakeError, "not an object"),
         (lambda c: c.recv(1 << 20) and c.recv(1 << 20), weft.TimedOutError, "no answer within 0.3 s"),
     ],
 )
@@ -82,7 +82,7 @@ def test_something_else_listens(answer, error, text):
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, b"WEFT", b"WEFT\1\0\x02\0\0\0{}" * 5]
+    "garbage", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, b"WEFT", b"WEFT\2\0\x02\0\0\0{}" * 5]
 )
 def test_a_listener_survives_garbage(garbage, caplog):
     async def main():
@@ -231,9 +231,9 @@ def test_a_handler_that_raises_aborts_its_peer_only(caplog):
 
 SLOW = {
     "silent": b"",
-    "half a head": b"WEFT\1",
-    "half a hello": b'WEFT\1\0\x0c\0\0\0{"in',
-    "half a handshake": b'WEFT\1\0\x0c\0\0\0{"info": {}}',
+    "half a head": b"WEFT\2",
+    "half a hello": b'WEFT\2\0\x0c\0\0\0{"in',
+    "half a handshake": b'WEFT\2\0\x0c\0\0\0{"info": {}}',
 }
 
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "context.hpp"
 
+#include <sys/eventfd.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -54,6 +56,20 @@ void check_shm(const char *op, uint64_t needed) {
                   std::to_string(needed >> 10) +
                   "; delete files there, enlarge it (mount -o remount,size=1G /dev/shm;"
                   " docker run --shm-size), or leave posix out of UCX_TLS",
+              op);
+}
+
+// UCX ends the process when it gets no pipe for its async thread (ucs_async_thread_start), so a worker's
+// descriptors, 9 for the first and 6 for each more, are looked for beforehand.
+void check_descriptors(const char *op) {
+    constexpr int needed = 16;
+    int taken[needed], count = 0;
+    while (count < needed && (taken[count] = eventfd(0, EFD_CLOEXEC)) >= 0) ++count;
+    for (int i = 0; i < count; ++i) close(taken[i]);
+    if (count < needed)
+        raise("NoMemoryError",
+              std::string(op) + ": " + std::to_string(count) + " descriptors are left, and a worker needs " +
+                  std::to_string(needed) + "; raise the limit of open files (ulimit -n)",
               op);
 }
 

@@ -24,6 +24,7 @@ void flushed(void *request, ucs_status_t, void *user_data) {
 
 Engine::Engine(Worker *w) : context(w->context), worker(w) {
     if (nb::inst_ptr<Context>(w->context)->uses_shm) check_shm("Worker");
+    check_descriptors("Worker");
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SINGLE;
