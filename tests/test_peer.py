@@ -349,10 +349,12 @@ def test_a_peer_that_is_dropped_is_aborted():
 
         async with weft.listen("127.0.0.1:0", handler) as listener:
             peer = await weft.connect(listener.address)
+            await asyncio.sleep(0.05)  # all is quiet: nothing but the drop can wake the worker
             del peer
             gc.collect()
-            while "lost" not in peers:
-                await asyncio.sleep(0.001)
+            async with asyncio.timeout(10):  # UCX's own keepalive would do it after 20
+                while "lost" not in peers:
+                    await asyncio.sleep(0.001)
 
     run(main())
 

@@ -44,7 +44,7 @@ def test_over_the_loopback_it_is_refused_with_the_reason(kind):
     with weft.listen("127.0.0.1:0") as listener:
         other = connect_from(kind, listener.address)
         with pytest.raises(weft.Error):
-            listener.accept(5)
+            listener.accept(1)
         assert "not the IPC or PID namespace" in other.communicate(timeout=TIMEOUT_S)[0]
 
 

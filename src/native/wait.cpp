@@ -10,9 +10,11 @@
 // An awaiting task may keep the loop for `hold_ns` of completed awaits; then it yields even if its request is
 // complete, and a transfer under way goes on from the loop's turns.
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "side.hpp"
 #include "worker.hpp"
@@ -91,7 +93,9 @@ bool Worker::check_sockets(int timeout_ms) {
     sockets_seen_ns = now_ns();
     std::vector<Link *> gone;
     for (int i = 0; i < n; ++i)
-        if (events[i].data.u64 & 1)
+        if (eventfd_t buried; !events[i].data.u64)
+            eventfd_read(wake_fd, &buried);
+        else if (events[i].data.u64 & 1)
             heat(reinterpret_cast<Engine *>(events[i].data.u64 & ~uint64_t(1)));
         else if (Link *link = static_cast<Link *>(events[i].data.ptr);
                  (link->side && !link->hear()) || events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
@@ -222,6 +226,14 @@ void Worker::attach(nb::handle running) {
     if (loop.is(running)) return;
     detach();
     nb::object object = nb::borrow(self);
+    if (wake_fd < 0) {
+        std::lock_guard lock(graveyard_mutex);
+        wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        epoll_event event{};
+        event.events = EPOLLIN;  // and no data: neither an engine nor a link
+        if (wake_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, wake_fd, &event) != 0)
+            raise("NoMemoryError", std::string("Worker: eventfd: ") + strerror(errno), "Worker");
+    }
     running.attr("add_reader")(epoll_fd, object.attr("_turn"));
     loop = nb::borrow(running);
     turn_method = object.attr("_turn");

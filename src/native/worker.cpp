@@ -2,6 +2,7 @@
 #include "worker.hpp"
 
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "active.hpp"
@@ -38,6 +39,7 @@ Worker::Worker(nb::object context_object, bool links_only)
 Worker::~Worker() {
     close();
     if (epoll_fd >= 0) ::close(epoll_fd);
+    if (wake_fd >= 0) ::close(wake_fd);
     while (spare_count) Py_DECREF(spares[--spare_count]);
 }
 
@@ -100,6 +102,8 @@ void Worker::drain() {
 void Worker::bury(std::function<void()> action) {
     std::lock_guard lock(graveyard_mutex);
     graveyard.push_back(std::move(action));
+    const bool comes_by_itself = turn_scheduled && owner == __builtin_thread_pointer();
+    if (wake_fd >= 0 && graveyard.size() == 1 && !comes_by_itself && !in_forked_child) eventfd_write(wake_fd, 1);
 }
 
 void Worker::fail_channel(Channel *channel, const std::shared_ptr<const Fault> &fault) noexcept {
@@ -148,6 +152,9 @@ void Worker::close() {
     }
     ::close(epoll_fd);
     epoll_fd = -1;
+    std::lock_guard lock(graveyard_mutex);
+    if (wake_fd >= 0) ::close(wake_fd);
+    wake_fd = -1;
 }
 
 static nb::object flush(WorkerSelf self) {

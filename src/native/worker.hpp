@@ -39,6 +39,7 @@ struct Worker {
     std::vector<Engine *> hot;    // polled in each turn; the others are armed. Outlives the engines, which leave it
     std::shared_ptr<Engine> own;  // of tags, active messages and network links; none in a worker for links only
     int epoll_fd = -1;
+    int wake_fd = -1;          // an eventfd in the epoll set, once a loop sleeps on that: something was buried
     void *owner;               // the thread, as __builtin_thread_pointer gives it: pthread_self without the call
     PyObject *self = nullptr;  // borrowed: the Python object around this
     std::string address;
