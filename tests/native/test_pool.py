@@ -3,6 +3,7 @@
 
 import gc
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,6 +106,19 @@ def test_a_lower_cap_holds_for_what_lies_between_blocks_in_use():
     del blocks[1], block
     _native.pool_set_cap(0)
     assert _native.pool_statistics()["idle_nbytes"] == 0
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no huge pages")
+def test_segments_ask_for_huge_pages():
+    view = _native.pool_allocate(1 << 20)
+    mapping, flags = None, {}
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if not first.endswith(":"):
+            mapping = tuple(int(end, 16) for end in first.split("-"))
+        elif first == "VmFlags:" and mapping[0] <= address(view) < mapping[1]:
+            flags = set(line.split()[1:])
+    assert "hg" in flags  # madvise(MADV_HUGEPAGE), which shared memory has where the kernel allows it
 
 
 def test_no_room_is_a_memory_error():
