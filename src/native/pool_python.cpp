@@ -33,6 +33,7 @@ void Pool::define(nb::module_ &m) {
     m.def(
         "pool_allocate",
         [](size_t nbytes) {
+            watch_forks();
             Block block = allocate(nbytes);
             if (!block.data)
                 raise("NoMemoryError", "the receive pool has no room for " + std::to_string(nbytes) + " B", "allocate");
