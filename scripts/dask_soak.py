@@ -28,6 +28,7 @@ HUNG_S = 60
 CONFIG = {
     "distributed.scheduler.allowed-failures": 10_000,  # a task that was there when its worker died is not to blame
     "distributed.comm.timeouts.connect": "10s",
+    "distributed.deploy.lost-worker-timeout": "1h",  # a cluster gives up who is down again just then
     "distributed.logging.distributed": "critical",
 }
 
