@@ -166,7 +166,7 @@ def noise(stderr: str) -> str:
 
 
 RUN = """
-    import gc, os, sys
+    import gc, os, sys, time
     import numpy as np
     import psutil
     from distributed import Client, LocalCluster
@@ -180,6 +180,9 @@ RUN = """
         made = client.submit(np.arange, 1_000_000.0, workers=here, pure=False)
         assert client.submit(np.sum, made, workers=there, pure=False).result(timeout=30) == 499_999_500_000
         del made
+        for _ in range(500):  # else workers that end at once leave results behind, and Dask says so
+            if not cluster.scheduler.tasks: break
+            time.sleep(0.01)
         return client, cluster
 
     def children():
