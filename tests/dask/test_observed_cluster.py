@@ -83,7 +83,9 @@ def test_fine_performance_metrics_name_the_lanes(client: Client) -> None:
         metrics = scheduler.cumulative_worker_metrics
         return {"/".join(k): v for k, v in metrics.items() if k[0] in ("get-data", "gather-dep")}
 
-    metrics = until(lambda: (m := on_the_scheduler(client, told)) and "get-data/weft lent/bytes" in m and m)
+    # each worker tells its part in its own heartbeat
+    both = {"get-data/weft lent/bytes", "gather-dep/weft borrowed/bytes"}
+    metrics = until(lambda: (m := on_the_scheduler(client, told)) and both <= set(m) and m)
     assert metrics["get-data/weft posix/memory/bytes"] > 4 * MIB
     assert metrics["get-data/weft posix/memory/seconds"] > 0
     assert metrics["get-data/weft lent/bytes"] == 32 * MIB
@@ -133,6 +135,7 @@ def test_dask_weighs_a_sum_as_a_mean_and_weft_puts_it_right(client: Client) -> N
             scheduler.heartbeat_worker(address=a, metrics=metrics, extensions=extensions)
         return scheduler.bandwidth_workers[pair]
 
+    until(lambda: on_the_scheduler(client, lambda s: a in s.extensions["weft"]._reports))
     told = on_the_scheduler(client, lambda s: {"process": s.extensions["weft"]._reports[a]["process"], "peers": {}})
     stock = on_the_scheduler(client, lambda s: heartbeats(s, {}))
     ours = on_the_scheduler(client, lambda s: heartbeats(s, {"weft": told}))
