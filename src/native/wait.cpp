@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "side.hpp"
 #include "worker.hpp"
@@ -231,8 +232,11 @@ void Worker::attach(nb::handle running) {
         wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         epoll_event event{};
         event.events = EPOLLIN;  // and no data: neither an engine nor a link
-        if (wake_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, wake_fd, &event) != 0)
-            raise("NoMemoryError", std::string("Worker: eventfd: ") + strerror(errno), "Worker");
+        if (wake_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, wake_fd, &event) != 0) {
+            const std::string why = strerror(errno);
+            if (wake_fd >= 0) ::close(std::exchange(wake_fd, -1));
+            raise("NoMemoryError", "Worker: eventfd: " + why, "Worker");
+        }
     }
     running.attr("add_reader")(epoll_fd, object.attr("_turn"));
     loop = nb::borrow(running);

@@ -102,7 +102,7 @@ void Worker::drain() {
 void Worker::bury(std::function<void()> action) {
     std::lock_guard lock(graveyard_mutex);
     graveyard.push_back(std::move(action));
-    const bool comes_by_itself = turn_scheduled && owner == __builtin_thread_pointer();
+    const bool comes_by_itself = owner == __builtin_thread_pointer() && turn_scheduled;
     if (wake_fd >= 0 && graveyard.size() == 1 && !comes_by_itself && !in_forked_child) eventfd_write(wake_fd, 1);
 }
 
