@@ -4,13 +4,15 @@
 
 This process survives. It talks with a few others at a time, which are killed (SIGKILL) while they connect, send small
 or large messages, lend memory, or wait; half of them listened, half connected; half are reaped at once, half stay
-zombies until the survivor has its error. All that arrived carries a checksum. A steady connection goes on meanwhile.
+zombies until the survivor has its error. All that arrived carries a checksum, and what arrived last is looked at again
+when its sender is dead. A steady connection goes on meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
 import contextlib
 import multiprocessing
 import os
@@ -19,6 +21,7 @@ import statistics
 import sys
 import time
 import zlib
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -32,6 +35,8 @@ PHASES = ("connecting", "idle", "eager", "rendezvous", "lent")
 SIZES = {"eager": (1, 4_000), "rendezvous": (300_000, 4_000_000), "lent": (100_000, 4_000_000)}
 #: Seconds within which the survivor must have its error, and after which it counts as hung.
 SOON_S, HUNG_S = 1.0, 20.0
+#: How many arrivals each side holds.
+KEPT = 5
 #: The most seconds that a process lives after it is ready.
 LIFE_S = 0.1
 
@@ -46,9 +51,9 @@ class Case(NamedTuple):
     after_s: float
 
     @staticmethod
-    def of(number: int, seed: int) -> Case:
+    def of(number: int, seed: int, phases: Sequence[str]) -> Case:
         dice = random.Random(f"{seed}.{number}")  # noqa: S311
-        phase, listens, reaped = dice.choice(PHASES), dice.random() < 0.5, dice.random() < 0.5
+        phase, listens, reaped = dice.choice(phases), dice.random() < 0.5, dice.random() < 0.5
         return Case(number, phase, listens, reaped, dice.uniform(0, LIFE_S))
 
 
@@ -63,19 +68,28 @@ def message(dice: random.Random, phase: str) -> list[bytes | np.ndarray]:
     return [zlib.crc32(array).to_bytes(4, "little"), array]
 
 
+def check(crc: memoryview, array: memoryview) -> None:
+    if zlib.crc32(array).to_bytes(4, "little") != bytes(crc):
+        raise AssertionError("what arrived is not what was sent")
+
+
 async def talk(peer: weft.Peer, phase: str, number: int) -> None:
     """Send and receive without end; an error ends it."""
     dice = random.Random(number)  # noqa: S311
     if phase in ("idle", "connecting"):
         await peer.recv()
         raise AssertionError("a message that nobody sent")
-    with weft.arrays_in_pool() if phase == "lent" else contextlib.nullcontext():
-        while True:
-            sending = peer.send_frames(message(dice, phase), lend=phase == "lent")
-            crc, array = await peer.recv_frames()
-            if zlib.crc32(array).to_bytes(4, "little") != bytes(crc):
-                raise AssertionError("what arrived is not what was sent")
-            await sending
+    arrived: collections.deque[list[memoryview]] = collections.deque(maxlen=KEPT)
+    try:
+        with weft.arrays_in_pool() if phase == "lent" else contextlib.nullcontext():
+            while True:
+                sending = peer.send_frames(message(dice, phase), lend=phase == "lent")
+                arrived.append(await peer.recv_frames())
+                check(*arrived[-1])
+                await sending
+    finally:
+        for crc, array in arrived:  # the memory of a dead process, where it was lent
+            check(crc, array)
 
 
 async def connect_on_and_on(address: str, number: int) -> None:
@@ -214,13 +228,13 @@ def echo(pipe: Connection) -> None:
     asyncio.run(main())
 
 
-async def main(count: int, seed: int, at_once: int) -> list[Outcome]:
+async def main(count: int, seed: int, at_once: int, phases: Sequence[str]) -> list[Outcome]:
     survivor = Survivor()
     here, there = survivor.processes.Pipe()
     other = survivor.processes.Process(target=echo, args=(there,), daemon=True)
     other.start()
     outcomes: list[Outcome] = []
-    cases = iter([Case.of(number, seed) for number in range(count)])
+    cases = iter([Case.of(number, seed, phases) for number in range(count)])
     began = time.monotonic()
 
     async def work() -> None:
@@ -262,5 +276,6 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES, help="what is going on")
     options = parser.parse_args()
-    sys.exit(report(asyncio.run(main(options.count, options.seed, options.at_once))))
+    sys.exit(report(asyncio.run(main(options.count, options.seed, options.at_once, options.phases))))

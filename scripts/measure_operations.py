@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import weft
+from weft.bench import environment
 
 MIB = 1 << 20
 WINDOW = 256
@@ -189,6 +190,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="", help="rows whose name contains this")
     args = parser.parse_args()
+    surroundings = environment.collect()
     cores = sorted(os.sched_getaffinity(0))[:2]
     taken: dict[str, dict[str, list[float]]] = {}
     measures: dict[str, Callable[[Row, list[int]], float]] = {"weft": weft_seconds, "ucx_perftest": perftest_seconds}
@@ -206,7 +208,9 @@ def main() -> None:
             rate = ROWS[name].nbytes / middle * 1e6 / 1e9
             print(f"{each} {rate:7.2f} GB/s {1 / middle:8.3f} million/s")
     if args.json:
-        args.json.write_text(json.dumps(taken, indent=1) + "\n")
+        nbytes = {name: ROWS[name].nbytes for name in taken}
+        record = {"rows": taken, "nbytes": nbytes, "environment": surroundings}
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 """Connect, transfer and close, many times, and watch whether anything stays: descriptors, mappings, memory, files.
 
 Two processes. In turn, a cycle runs in an event loop of its own (new workers and a new link in both processes) and,
-blocking, on this thread's worker (a new connection on the link that is there). With ``--kills``, processes are
+blocking, on this thread's worker (a new connection on the link that is there). With ``--handovers``, one process lends
+so many arrays to the other, of several sizes, and each of both holds some for a while. With ``--kills``, processes are
 killed while they make workers, to see what UCX leaves in ``/dev/shm`` then.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
 import contextlib
 import multiprocessing
 import os
@@ -18,9 +20,12 @@ import random
 import resource
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
+
+import numpy as np
 
 import weft
 from weft import shm
@@ -30,6 +35,8 @@ SIZES = (8, 300_000, 3 << 20)
 #: RSS may gain this much, in either process, from the first quarter to the end: heaps fragment.
 SLACK_KIB = 1024
 TIMEOUT_S = 30
+#: Of what is lent: the least that can be, one that ends within a page, one of many pages.
+LENT = (65_536, 100_001, 3 << 20, 70_000, 65_537)
 
 
 class Held(NamedTuple):
@@ -50,9 +57,11 @@ def serve(to_parent: Connection) -> None:
     """Echo, until the parent is gone."""
 
     async def echo(peer: weft.Peer) -> None:
+        kept: collections.deque[memoryview] = collections.deque(maxlen=8)
         with contextlib.suppress(weft.PeerClosedError):
             while True:
-                await peer.send(await peer.recv())
+                kept.append(await peer.recv())
+                await peer.lend(kept[-1])
 
     async def main() -> None:
         async with weft.listen("127.0.0.1:0", echo) as listener:
@@ -78,35 +87,64 @@ def cycle_blocking(address: str) -> None:
             sent.wait(TIMEOUT_S)
 
 
+async def hand_over(address: str, numbers: range) -> None:
+    """Lend arrays, and borrow them again from who has them; the last few stay alive on both sides."""
+    kept: collections.deque[np.ndarray] = collections.deque(maxlen=8)
+    with weft.arrays_in_pool():
+        async with weft.connect(address) as peer:
+            for number in numbers:
+                array = np.full(LENT[number % len(LENT)], number % 251, "u1")
+                lent = peer.lend(array)
+                back = np.frombuffer(await peer.recv(), "u1")
+                await lent
+                assert back.size == array.size
+                assert back[0] == back[-1] == number % 251
+                kept.append(back)
+
+
 def settled(pid: int, descriptors: int) -> Held:
-    """Return what the process holds, once the last cycle's connection is gone there too."""
-    until = time.monotonic() + 2
+    """Return what the process holds, once the last connection is gone there too, or after a second."""
+    until = time.monotonic() + 1
     while (now := held(pid)).descriptors > descriptors and time.monotonic() < until:
         time.sleep(0.01)
     return now
 
 
-def soak(count: int, marks: int = 20) -> list[tuple[Held, Held]]:
-    """Run the cycles; return what both processes held at each mark."""
+def cycles(address: str, numbers: range) -> None:
+    for number in numbers:
+        if number % 2:
+            asyncio.run(asyncio.wait_for(cycle(address), TIMEOUT_S))
+        else:
+            cycle_blocking(address)
+
+
+def handovers(address: str, numbers: range) -> None:
+    asyncio.run(hand_over(address, numbers))
+
+
+def soak(what: Callable[[str, range], None], count: int, marks: int = 20) -> list[tuple[Held, Held]]:
+    """Do that so many times; return what both processes held at each mark."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     child = context.Process(target=serve, args=(there,), daemon=True)
     child.start()
     there.close()
     seen: list[tuple[Held, Held]] = []
+    least = (2**31, 2**31)  # descriptors
     began = time.monotonic()
     try:
         address = here.recv()
         assert child.pid is not None
-        for number in range(1, count + 1):
-            if number % 2:
-                asyncio.run(asyncio.wait_for(cycle(address), TIMEOUT_S))
-            else:
-                cycle_blocking(address)
-            if number % max(count // marks, 1) == 0:
-                first = seen[0] if seen else (held(os.getpid()), held(child.pid))
-                seen.append((settled(os.getpid(), first[0].descriptors), settled(child.pid, first[1].descriptors)))
-                print(f"{number:>7} cycles, {(time.monotonic() - began) / number * 1e3:.0f} ms each:", *seen[-1])
+        for mark in range(marks):
+            numbers = range(mark * count // marks, (mark + 1) * count // marks)
+            what(address, numbers)
+            here_now, there_now = settled(os.getpid(), least[0]), settled(child.pid, least[1])
+            least = (min(least[0], here_now.descriptors), min(least[1], there_now.descriptors))
+            seen.append((here_now, there_now))
+            print(
+                f"{numbers.stop:>7} {what.__name__}, {(time.monotonic() - began) / numbers.stop * 1e3:.1f} ms each:",
+                *seen[-1],
+            )
     finally:
         end(child)
         here.close()
@@ -123,8 +161,10 @@ def verdict(seen: list[tuple[Held, Held]]) -> list[str]:
     faults = []
     for name, marks in zip(("connector", "listener"), zip(*seen, strict=True), strict=True):
         early, last = marks[len(marks) // 4], marks[-1]
-        if last.descriptors > early.descriptors:
-            faults.append(f"{name}: {early.descriptors} to {last.descriptors} descriptors")
+        # as many as the segments that something is held of: one more or less at each mark
+        most = max(mark.descriptors for mark in marks[len(marks) // 4 : -1])
+        if last.descriptors > most:
+            faults.append(f"{name}: {most} to {last.descriptors} descriptors")
         if last.mappings > early.mappings * 1.1:
             faults.append(f"{name}: {early.mappings} to {last.mappings} mappings")
         if last.resident_kib > early.resident_kib + SLACK_KIB:
@@ -161,11 +201,14 @@ def kill_in_start_up(count: int, seed: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=1000, help="cycles")
+    parser.add_argument("--handovers", type=int, default=0, help="arrays that are lent")
     parser.add_argument("--kills", type=int, default=0, help="processes to kill in their start-up")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     swept = len(shm.remove_orphans())
-    faults = verdict(soak(arguments.count))
+    faults = verdict(soak(cycles, arguments.count)) if arguments.count else []
+    if arguments.handovers:
+        faults += verdict(soak(handovers, arguments.handovers))
     if left := shm.remove_orphans():
         faults.append(f"{len(left)} files in /dev/shm")
     print(f"in /dev/shm: {swept} files without a user before, {len(left)} after")

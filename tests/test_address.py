@@ -50,10 +50,24 @@ def test_loopback(host, loopback):
     assert address.is_loopback(host) is loopback
 
 
+@pytest.mark.parametrize(
+    ("sockaddr", "expected"),
+    [(("10.0.0.1", 5), "10.0.0.1:5"), (("fd00::1", 5, 0, 0), "[fd00::1]:5"), (("fe80::1", 5, 0, 1), "[fe80::1%lo]:5")],
+)
+def test_a_link_local_address_keeps_its_device(sockaddr, expected):
+    assert address.join(*address.of_socket(sockaddr)) == expected
+
+
 def test_devices():
     assert address.device_of("127.0.0.1") == "lo"
     assert address.device_of("127.1.2.3") == "lo"
     assert address.device_of("192.0.2.77") is None
+
+
+def test_the_source_towards_a_host():
+    assert address.source_towards("127.0.0.1") == "127.0.0.1"
+    assert address.source_towards("::1") in ("::1", None)
+    assert address.source_towards("x" * 70 + ".y") is None
 
 
 def test_outward_is_an_address_of_this_host():

@@ -11,8 +11,11 @@ import time
 import pytest
 
 import weft
+from weft import handshake
 
 LISTEN = sys.modules["weft.listen"]  # weft.listen is the function
+#: How a message of the handshake begins.
+WEFT = handshake.MAGIC + handshake.VERSION.to_bytes(2, "little")
 
 
 def free_port():
@@ -63,9 +66,9 @@ def stranger(answer):
         ),
         (lambda c: None, weft.HandshakeError, "closed the socket|socket failed"),
         (lambda c: c.sendall(b"WEFT\x63\0\x05\0\0\0hello"), weft.HandshakeError, "version 99"),
-        (lambda c: c.sendall(b"WEFT\2\0\xff\xff\xff\x7f"), weft.HandshakeError, "at most"),
-        (lambda c: c.sendall(b"WEFT\2\0\x05\0\0\0hello"), weft.HandshakeError, "JSON"),
-        (lambda c: c.sendall(b"WEFT\2\0\x02\0\0\0[]"), weft.HandshakeError, "not an object"),
+        (lambda c: c.sendall(WEFT + b"\xff\xff\xff\x7f"), weft.HandshakeError, "at most"),
+        (lambda c: c.sendall(WEFT + b"\x05\0\0\0hello"), weft.HandshakeError, "JSON"),
+        (lambda c: c.sendall(WEFT + b"\x02\0\0\0[]"), weft.HandshakeError, "not an object"),
         (lambda c: c.recv(1 << 20) and c.recv(1 << 20), weft.TimedOutError, "no answer within 0.3 s"),
     ],
 )
@@ -82,7 +85,7 @@ def test_something_else_listens(answer, error, text):
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, b"WEFT", b"WEFT\2\0\x02\0\0\0{}" * 5]
+    "garbage", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, b"WEFT", WEFT + b"\x02\0\0\0{}" * 5]
 )
 def test_a_listener_survives_garbage(garbage, caplog):
     async def main():
@@ -231,9 +234,9 @@ def test_a_handler_that_raises_aborts_its_peer_only(caplog):
 
 SLOW = {
     "silent": b"",
-    "half a head": b"WEFT\2",
-    "half a hello": b'WEFT\2\0\x0c\0\0\0{"in',
-    "half a handshake": b'WEFT\2\0\x0c\0\0\0{"info": {}}',
+    "half a head": WEFT[:5],
+    "half a hello": WEFT + b'\x0c\0\0\0{"in',
+    "half a handshake": WEFT + b'\x0c\0\0\0{"info": {}}',
 }
 
 
@@ -280,6 +283,15 @@ def test_a_blocking_listener_waits_for_a_slow_caller_and_then_takes_the_next(spa
             with pytest.raises(weft.PeerClosedError):
                 peer.recv().wait(10)
         assert client.wait() == 0
+
+
+def test_a_caller_is_told_of_with_the_time_that_it_had(caplog):
+    """Not with that of a handshake, where the wait for callers ends before."""
+    with weft.listen("127.0.0.1:0") as listener:
+        host, port = listener.address.split(":")
+        with socket.create_connection((host, int(port))), pytest.raises(weft.TimedOutError):
+            listener.accept(0.02)
+    assert "no answer within 0.0" in caplog.text
 
 
 @pytest.mark.parametrize("said", ["silent", "half a hello", "half a handshake"])

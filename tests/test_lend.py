@@ -119,6 +119,12 @@ def test_a_part_of_an_array_is_lent(reader):
     assert reader.take(reader.peer.lend(array[1000 : 1000 + MIB])) == f"{MIB} {MIB}"
 
 
+def test_a_message_as_large_as_the_window_follows_one_that_was_read(reader):
+    # that it read the small one, the reader says with its next message, or after a quarter of the window
+    for nbytes in (MIB, 64 * MIB):
+        assert reader.take(reader.peer.lend(pooled(nbytes, 1))) == f"{nbytes} {nbytes + (nbytes > MIB) * MIB}"
+
+
 @pytest.mark.parametrize(
     "array",
     [np.full(MIB, 5, "u1"), bytearray(b"\x05" * MIB), b"\x05" * 1000, "a part of a pooled block", b""],

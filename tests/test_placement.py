@@ -252,6 +252,8 @@ def test_a_killed_peer_ends_both_halves(spawn, side):
                 pending.wait(0.05)
         else:
             pending = peer.send_frames([on(0, NOISE)])
+            with pytest.raises(TimeoutError):  # UCX 1.23 sends nothing before there was progress
+                pending.wait(0.5)
             child.line()
         child.kill()
         with pytest.raises(weft.PeerLostError):

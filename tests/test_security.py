@@ -10,7 +10,7 @@ import pytest
 from tests.certificates import authority
 
 import weft
-from weft import handshake, links
+from weft import handshake, links, spaces
 
 NOBODY = 65534
 
@@ -67,7 +67,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
     name = os.urandom(8).hex()
     stranger = as_nobody(code, name)
     assert stranger.line() == "listens"
-    hello = {"unix": handshake._SIDE_DOOR + name, "nonce": "00" * 16, "spaces": handshake._spaces()}
+    hello = {"unix": handshake._SIDE_DOOR + name, "nonce": "00" * 16, "spaces": spaces.own()}
     assert handshake._prove_same_host(hello, "connect") is None
     assert stranger.line() == "b''"
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Two containers of one pod: one network and one Unix socket's reach, but IPC and PID namespaces of their own.
+"""Two containers of one pod: one network and one Unix socket's reach, but other namespaces or capabilities.
 
 UCX's posix refuses a peer in another of those, so the network it is, or a refusal that says why.
 """
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import pytest
 
 import weft
+from weft import spaces
 
 ALONE = [shutil.which("unshare") or "unshare", "--fork", "--kill-child"]
 TIMEOUT_S = 20
@@ -34,21 +36,32 @@ except weft.UnreachableError as e:
 """
 
 
+#: What keeps UCX's posix from the peer's memory. Who has a mount namespace alone reaches it by /proc.
+APART = {
+    "ipc": [*ALONE, "--ipc"],
+    "pid": [*ALONE, "--pid"],
+    "user": [*ALONE, "--user", "--map-root-user"],
+    "capabilities": ["setpriv", "--bounding-set=-sys_ptrace"],
+}
+
+
 def connect_from(kind, address, **env):
-    command = [*ALONE, f"--{kind}", sys.executable, "-c", CONNECT, address]
+    command = [*APART[kind], sys.executable, "-c", CONNECT, address]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | env)
 
 
-@pytest.mark.parametrize("kind", ["ipc", "pid"])
+@pytest.mark.parametrize("kind", APART)
 def test_over_the_loopback_it_is_refused_with_the_reason(kind):
-    with weft.listen("127.0.0.1:0") as listener:
-        other = connect_from(kind, listener.address)
-        with pytest.raises(weft.Error):
-            listener.accept(1)
-        assert "not the IPC or PID namespace" in other.communicate(timeout=TIMEOUT_S)[0]
+    async def main():
+        async with weft.listen("127.0.0.1:0", lambda peer: peer.close()) as listener:
+            other = connect_from(kind, listener.address)
+            return (await asyncio.to_thread(other.communicate, timeout=TIMEOUT_S))[0]
+
+    told = asyncio.run(main())
+    assert "but not this user, its capabilities, or the IPC, PID or user namespace" in told
 
 
-@pytest.mark.parametrize("kind", ["ipc", "pid"])
+@pytest.mark.parametrize("kind", APART)
 def test_by_the_network_it_works(kind):
     with weft.listen("127.0.0.1:0", settings={"TLS": "tcp,self"}) as listener:
         other = connect_from(kind, listener.address, UCX_TLS="tcp,self")
@@ -57,3 +70,42 @@ def test_by_the_network_it_works(kind):
             assert peer.recv().wait(TIMEOUT_S).nbytes == 1_000_000
             peer.send(b"y" * 70_000).wait(TIMEOUT_S)
         assert other.communicate(timeout=TIMEOUT_S)[0].split() == ["False", "tcp/lo", "70000"]
+
+
+def test_another_dev_shm_is_no_hindrance():
+    """As with an emptyDir for each container: UCX opens the peer's memory by /proc."""
+    code = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" -c "$1" "$2"'
+    with weft.listen("127.0.0.1:0") as listener:
+        command = [*ALONE, "--mount", "sh", "-c", code, sys.executable, CONNECT, listener.address]
+        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        with listener.accept(TIMEOUT_S) as peer:
+            assert peer.recv().wait(TIMEOUT_S).nbytes == 1_000_000
+            peer.send(b"y" * 70_000).wait(TIMEOUT_S)
+        assert other.communicate(timeout=TIMEOUT_S)[0].split() == ["True", "posix/memory", "70000"]
+
+
+TRACE = 1 << 19
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "share"),
+    [
+        (0, 0, True),
+        (0b101, 0b101, True),
+        (0b101, 0b100, False),
+        (0b100, 0b101, False),
+        (TRACE, TRACE | 1, True),
+        (TRACE | 1, 1, False),
+        (1, TRACE | 1, False),
+    ],
+)
+def test_who_may_open_whose_files(monkeypatch, mine, theirs, share):
+    monkeypatch.setattr(spaces, "own", lambda: ["a b c", mine])
+    assert spaces.shared(["a b c", theirs]) is share
+    assert not spaces.shared(["a b d", theirs])
+
+
+@pytest.mark.parametrize("noise", [None, "ipc:[1] pid:[2]", [], ["a b c"], ["a b c", "0"], [0, "a b c"], {"a": 1}])
+def test_who_says_it_otherwise_is_elsewhere(noise):
+    assert not spaces.shared(noise)
+    assert spaces.shared(spaces.own())

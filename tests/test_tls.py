@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
 
@@ -236,6 +237,28 @@ def test_the_stricter_side_decides_and_both_name_it(two_hosts, listens, connects
 
 def test_on_one_host_nothing_leaves_it():
     assert connected("refuse", "refuse") == ["posix/memory"]
+
+
+def test_both_sockets_send_at_once():
+    """Or a small message may wait for the acknowledgement of the one before, which is delayed by 40 ms."""
+
+    async def main():
+        delayed = []
+
+        async def handler(peer):
+            delayed.append(not peer._channel._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            await peer.send(b"seen")
+
+        both = {"payload": "tls", "settings": {"TLS": "tcp,self"}}
+        async with (
+            weft.listen(LOOPBACK, handler, ssl=authority().listener(), **both) as listener,
+            weft.connect(listener.address, ssl=authority().connector(), **both) as peer,
+        ):
+            await peer.recv()
+            delayed.append(not peer._channel._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        assert delayed == [False, False]
+
+    asyncio.run(main())
 
 
 def test_a_network_transport_asked_for_on_one_host_is_one():

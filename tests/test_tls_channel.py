@@ -44,6 +44,20 @@ def sessions():
     return a, b
 
 
+class Counting:
+    """A socket that counts what is sent by it."""
+
+    def __init__(self, sock):
+        self.sock, self.sends = sock, 0
+
+    def send(self, data):
+        self.sends += 1
+        return self.sock.send(data)
+
+    def __getattr__(self, name):
+        return getattr(self.sock, name)
+
+
 def peer(session, sock):
     return Peer(TlsChannel(session, sock, "them"), local_address="", remote_address="", same_host=False, remote={})
 
@@ -78,6 +92,15 @@ def test_messages_arrive_whole_and_in_order(ends):
         assert not received.readonly
     assert all(operation.done() for operation in sent)
     assert not b.ended
+
+
+def test_a_small_message_is_one_write_of_the_socket(ends):
+    """In two, the second would wait for the acknowledgement of the first, which the other side delays by 40 ms."""
+    a, b = ends
+    sock = a._channel._sock = Counting(a._channel._sock)
+    a.send_frames([b"head", b"body", bytes(1000)])
+    assert sock.sends == 1
+    assert [bytes(frame) for frame in finish(b.recv_frames(), a)] == [b"head", b"body", bytes(1000)]
 
 
 def test_a_tls_that_takes_little_at_a_time(ends):

@@ -32,7 +32,7 @@ def test_wheel(tmp_path):
     if uv is None:
         pytest.skip("uv is not on the path")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "VIRTUAL_ENV"))}
-    run = {"check": True, "timeout": 300, "cwd": tmp_path, "env": environment}
+    run = {"check": True, "timeout": 500, "cwd": tmp_path, "env": environment}
     subprocess.run([uv, "build", "-q", "--wheel", "--python", sys.executable, "--out-dir", tmp_path, ROOT], **run)
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.stat().st_size <= 1_000_000

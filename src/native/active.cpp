@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "active.hpp"
 
+#include <cstring>
+
 #include "operation.hpp"
 
 ActiveMessage::~ActiveMessage() {
@@ -183,6 +185,18 @@ void data_received(void *ucx_request, ucs_status_t status, size_t nbytes, void *
     operation_ended(ucx_request, status, request);
 }
 
+// ucp_am_recv_data_nbx before 1.22 takes the memory of an eager message of several fragments for a descriptor of
+// uct's, and crashes when it gives it back (PR 11468). Host memory needs no UCX to copy into.
+bool may_receive_eager(ucs_memory_type_t into) {
+    if (into == UCS_MEMORY_TYPE_HOST) return false;
+    unsigned major, minor, release;
+    ucp.get_version(&major, &minor, &release);
+    if (major == 1 && minor < 22)
+        raise("UnsupportedError",
+              "recv: an eager message into device memory needs UCX 1.22; receive it into host memory", "recv");
+    return true;
+}
+
 nb::object message_recv(nb::pointer_and_handle<ActiveMessage> self, nb::object buffer) {
     ActiveMessage *m = self.p;
     const WorkerSelf of_worker{nb::inst_ptr<Worker>(m->worker_object), m->worker_object};
@@ -216,6 +230,13 @@ nb::object message_recv(nb::pointer_and_handle<ActiveMessage> self, nb::object b
         return request;
     }
     param.cb.recv_am = data_received;
+    if (!m->rendezvous && !may_receive_eager(r->buffer.memory_type)) {
+        std::memcpy(r->buffer.data(), m->descriptor, m->nbytes);
+        ucp.am_data_release(w->own->handle, std::exchange(m->descriptor, nullptr));
+        m->engine.reset();
+        r->complete_now(UCS_OK);
+        return request;
+    }
     void *descriptor = std::exchange(m->descriptor, nullptr);
     m->engine.reset();
     posted(r, ucp.am_recv_data_nbx(w->own->handle, descriptor, r->buffer.data(), m->nbytes, &param));

@@ -68,15 +68,18 @@ void Link::release() noexcept {
 // ---- sending ----------------------------------------------------------------------------------------------
 
 static size_t charge_of(const Request *r) noexcept {
-    return charge_of(r->nbytes, r->parts ? r->parts->lent_nbytes : 0);
+    const Parts *parts = r->parts.get();
+    return parts ? charge_of(r->nbytes, parts->lent_nbytes, parts->staged_nbytes) : charge_of(r->nbytes);
 }
 
 bool Channel::may_send(const Request *r) const noexcept {
-    const size_t charge = charge_of(r);
-    return sent_charge == credited || sent_charge - credited + charge <= window;
+    const size_t charge = charge_of(r), unread = sent_charge - credited;
+    // Of what was read, less than a quarter of the window may be unreported for as long as the peer has nothing to
+    // send: a message that does not fit beside that would wait for ever.
+    return unread < window / 4 || unread + charge <= window;
 }
 
-nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest, bool lend) {
+nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest, bool lend, bool stage) {
     Request *r;
     nb::object request = make_request(worker, owner, "send", 0, &r);
     size_t large = rest.is_none() ? 0 : nb::len(rest);
@@ -98,63 +101,8 @@ nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest, boo
     r->channel = this;
     r->engine = link->engine.get();
     if (closed || closing) raise("ClosedError", "send to " + name + ": the connection was closed by this side", "send");
-    if (large && lend) find_lendable(r);
+    if (large && (lend || stage)) find_lendable(r, lend, stage);
     return queue_or_post(std::move(request), r);
-}
-
-nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
-    Request *r;
-    nb::object request = make_request(worker, owner, "lend", 0, &r);
-    Buffer part;
-    part.acquire(buffer, false, "lend", worker->memory_types);
-    r->nbytes = part.nbytes();
-    r->parts = std::make_unique<Parts>();
-    r->parts->bare = true;
-    r->parts->buffers.push_back(std::move(part));
-    r->channel = this;
-    r->engine = link->engine.get();
-    if (closed || closing) raise("ClosedError", "lend to " + name + ": the connection was closed by this side", "lend");
-    find_lendable(r);
-    return queue_or_post(std::move(request), r);
-}
-
-// Pin what lies in the pool and can be handed over; the rest travels through UCX.
-void Channel::find_lendable(Request *r) noexcept {
-    if (!link->side || fault) return;
-    Side::sweep();
-    if (link->side->wants_reading()) link->hear();  // its end is noticed in the next wait
-    Parts &parts = *r->parts;
-    size_t header_nbytes = sizeof(Wire) + 8 * parts.buffers.size();
-    for (size_t i = 0; i < parts.buffers.size(); ++i) {
-        Buffer &buffer = parts.buffers[i];
-        if (buffer.nbytes() < Pool::page_threshold) continue;
-        if (header_nbytes + sizeof(Lent) > max_header_nbytes) return;
-        Pin pin = Pool::pin(buffer.data(), buffer.nbytes());
-        if (!pin) continue;
-        auto handed = link->side->hand_over(pin);
-        if (handed != Side::Handed::sent && handed != Side::Handed::taken) continue;
-        parts.pins.resize(parts.buffers.size());
-        parts.pins[i] = std::move(pin);
-        header_nbytes += sizeof(Lent);
-        parts.lent_nbytes += buffer.nbytes();
-        r->nbytes -= buffer.nbytes();
-    }
-}
-
-// Whether the other side has every segment that `r` would lend from; what it refused travels through UCX.
-bool Channel::may_lend(Request *r) noexcept {
-    if (!r->parts) return true;
-    Parts &parts = *r->parts;
-    for (size_t i = 0; i < parts.pins.size(); ++i) {
-        if (!parts.pins[i]) continue;
-        auto handed = link->side->hand_over(parts.pins[i]);
-        if (handed == Side::Handed::sent) return false;
-        if (handed == Side::Handed::taken) continue;
-        parts.pins[i] = Pin();
-        parts.lent_nbytes -= parts.buffers[i].nbytes();
-        r->nbytes += parts.buffers[i].nbytes();
-    }
-    return true;
 }
 
 nb::object Channel::queue_or_post(nb::object request, Request *r) {
@@ -189,10 +137,12 @@ void Channel::post(Request *r) noexcept {
         uint64_t &size = header[sizeof(Wire) / 8 + i];
         size = buffer.nbytes();
         if (!parts->pins.empty() && parts->pins[i]) {
-            size |= lent_bit;
+            const bool staged = parts->is_staged(i);
+            size |= lent_bit | (staged ? staged_bit : 0);
             Lent lent = link->side->lend(std::move(parts->pins[i]));
             std::memcpy(end, &lent, sizeof lent);
             end += sizeof lent / 8;
+            if (staged) continue;
             lent_sent_nbytes += buffer.nbytes();
             Pool::lent_total += buffer.nbytes();
         } else if (size) {

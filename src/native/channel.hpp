@@ -32,7 +32,7 @@ struct Link {
     std::shared_ptr<Engine> engine;  // its own on this host, the worker's across a network
     ucp_ep_h endpoint = nullptr;
     int fd = -1;                 // of the socket; `side` owns it if there is one
-    std::shared_ptr<Side> side;  // to a process on this host, but not to this worker itself
+    std::shared_ptr<Side> side;  // to a process on this host
     bool lost = false;
     ucs_status_t status = UCS_OK;  // what UCX's error handler said
     std::string name;              // of the peer, for people
@@ -49,6 +49,8 @@ struct Channel : std::enable_shared_from_this<Channel> {
     static constexpr size_t window = 4 << 20;
     static constexpr size_t rendezvous_nbytes = 256 << 10;  // from here weft asks for rendezvous
     static constexpr size_t message_charge = 512;           // what any message costs beside its eager bytes
+    static constexpr size_t stage_nbytes = 1 << 20;         // from here a copy that is lent beats UCX's two
+    static constexpr size_t stage_limit = 256 << 20;        // the copy holds up the caller's loop
     static constexpr size_t landing_limit = 16 << 20;
     static constexpr size_t max_segments = 512;
     static constexpr size_t max_header_nbytes = 8000;  // UCX's own limit is 8100 B on posix
@@ -81,12 +83,14 @@ struct Channel : std::enable_shared_from_this<Channel> {
     uint64_t lent_sent_nbytes = 0, lent_received_nbytes = 0;
 
     ~Channel();
-    nb::object send(PyObject *owner, nb::handle first, nb::handle rest, bool lend);
+    /// `lend`: of `rest`, what lies in shared memory; `stage`: copy there what is large, and lend that.
+    nb::object send(PyObject *owner, nb::handle first, nb::handle rest, bool lend, bool stage);
     nb::object lend(PyObject *owner, nb::handle buffer);
     nb::object recv(PyObject *owner);
     /// As `send`, and after it each of `placed`, whose place is the count of those that were sent before: a list of
     /// requests, the message's first. None of them may be cancelled.
-    nb::object send_placed(PyObject *owner, nb::handle first, nb::handle rest, bool lend, nb::handle placed);
+    nb::object send_placed(PyObject *owner, nb::handle first, nb::handle rest, bool lend, bool stage,
+                           nb::handle placed);
     /// Receive what was sent to `place` into `buffer`, which has just its size.
     nb::object recv_placed(PyObject *owner, uint64_t place, nb::handle buffer);
     nb::object close(PyObject *owner);
@@ -105,7 +109,7 @@ struct Channel : std::enable_shared_from_this<Channel> {
   private:
     bool may_send(const Request *request) const noexcept;
     bool may_lend(Request *request) noexcept;
-    void find_lendable(Request *request) noexcept;
+    void find_lendable(Request *request, bool lend, bool stage) noexcept;
     nb::object queue_or_post(nb::object object, Request *request);
     void post(Request *request) noexcept;
     void tell(uint16_t kind, uint64_t number) noexcept;

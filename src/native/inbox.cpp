@@ -74,18 +74,18 @@ ucs_status_t Channel::on_message(const Wire &wire, std::unique_ptr<Message> mess
         return rendezvous ? UCS_INPROGRESS : UCS_OK;
     }
 
-    size_t lent_nbytes = 0;
+    size_t lent_nbytes = 0, staged_nbytes = 0;
     bool missing = false;
     for (size_t i = 0; i < message->lent.size(); ++i) {
         if (!message->lent[i]) continue;
-        lent_nbytes += message->sizes[i];
+        (message->staged[i] ? staged_nbytes : lent_nbytes) += message->sizes[i];
         missing |= !message->segments[i].data;
     }
     lent_received_nbytes += lent_nbytes;
     Pool::borrowed_total += lent_nbytes;
     Message *m = message.release();
     m->sequence = wire.number;
-    m->charge = charge_of(m->nbytes, lent_nbytes);
+    m->charge = charge_of(m->nbytes, lent_nbytes, staged_nbytes);
     m->engine = link->engine.get();
     m->bare = wire.kind == bare_kind;
     m->sink = this;
@@ -162,7 +162,7 @@ Message *Channel::take() noexcept {
     return m;
 }
 
-// A quarter of the window is left unreported at most, so a sender never waits for what was read long ago.
+// Less than a quarter of the window is left unreported: Channel::may_send never waits for that little.
 void Channel::consume(size_t charge) noexcept {
     consumed += charge;
     if (consumed - reported >= window / 4 && !ended) tell(credit_kind, 0);
@@ -246,12 +246,14 @@ static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *res
     if (wire.kind == bare_kind && (wire.large != 1 || left)) return nullptr;
     if (!lents) return message;
     message->lent.resize(wire.large + 1);
+    message->staged.resize(wire.large + 1);
     message->segments.resize(wire.large + 1);
     const uint8_t *at = rest + sizes_nbytes;
     for (size_t i = 1; i <= wire.large; ++i) {
         if (!(message->sizes[i] & lent_bit)) continue;
-        message->sizes[i] &= ~lent_bit;
         message->lent[i] = true;
+        message->staged[i] = message->sizes[i] & staged_bit;
+        message->sizes[i] &= ~(lent_bit | staged_bit);
         Lent lent;
         std::memcpy(&lent, at, sizeof lent);
         at += sizeof lent;

@@ -124,12 +124,12 @@ void define_channel(nb::module_ &m) {
     channel
         .def(
             "send",
-            [](Self self, nb::handle first, nb::handle rest, bool lend) {
-                return usable(self, "send").send(self.h.ptr(), first, rest, lend);
+            [](Self self, nb::handle first, nb::handle rest, bool lend, bool stage) {
+                return usable(self, "send").send(self.h.ptr(), first, rest, lend, stage);
             },
-            nb::arg("first"), nb::arg("rest") = nb::none(), nb::arg("lend") = false,
+            nb::arg("first"), nb::arg("rest") = nb::none(), nb::arg("lend") = false, nb::arg("stage") = false,
             nb::sig("def send(self, first: typing_extensions.Buffer, rest: list[typing_extensions.Buffer] | None = "
-                    "None, lend: bool = False) -> Request"))
+                    "None, lend: bool = False, stage: bool = False) -> Request"))
         .def(
             "lend", [](Self self, nb::handle buffer) { return usable(self, "lend").lend(self.h.ptr(), buffer); },
             nb::arg("buffer"), nb::sig("def lend(self, buffer: typing_extensions.Buffer) -> Request"))
@@ -171,13 +171,13 @@ void define_channel(nb::module_ &m) {
             "The other side has closed it or is gone; messages may be left to receive.")
         .def(
             "send_placed",
-            [](Self self, nb::handle first, nb::handle rest, bool lend, nb::handle placed) {
-                return usable(self, "send").send_placed(self.h.ptr(), first, rest, lend, placed);
+            [](Self self, nb::handle first, nb::handle rest, bool lend, bool stage, nb::handle placed) {
+                return usable(self, "send").send_placed(self.h.ptr(), first, rest, lend, stage, placed);
             },
-            nb::arg("first"), nb::arg("rest"), nb::arg("lend"), nb::arg("placed"),
+            nb::arg("first"), nb::arg("rest"), nb::arg("lend"), nb::arg("stage"), nb::arg("placed"),
             nb::sig(
                 "def send_placed(self, first: typing_extensions.Buffer, rest: list[typing_extensions.Buffer], lend: "
-                "bool, placed: list[typing_extensions.Buffer]) -> list[Request]"),
+                "bool, stage: bool, placed: list[typing_extensions.Buffer]) -> list[Request]"),
             "As `send`, and after it each of `placed` for `recv_placed` of the other side. None may be cancelled: "
             "places are counted.")
         .def(

@@ -17,10 +17,11 @@ struct Message {
     std::string header;         // low-level active messages only
     std::vector<size_t> sizes;  // of the segments; those not lent add up to nbytes
     std::vector<Block> segments;
-    std::vector<bool> lent;  // segments that are here without being sent; empty: none
-    bool bare = false;       // the first segment is of no interest
-    bool skipped = false;    // stands where a placed message came; there is nothing to take
-    uint64_t place = 0;      // of a placed message
+    std::vector<bool> lent;    // segments that are here without being sent; empty: none
+    std::vector<bool> staged;  // and of these, copies that were made to be lent
+    bool bare = false;         // the first segment is of no interest
+    bool skipped = false;      // stands where a placed message came; there is nothing to take
+    uint64_t place = 0;        // of a placed message
     std::vector<ucp_dt_iov_t> iov;
     Engine *engine = nullptr;
     void *descriptor = nullptr;  // a rendezvous not yet answered

@@ -22,7 +22,8 @@ void placed_landed(void *request, ucs_status_t status, size_t, void *user_data) 
 }  // namespace
 
 // What is refused is refused before anything is sent: a place that was named must be filled.
-nb::object Channel::send_placed(PyObject *owner, nb::handle first, nb::handle rest, bool lend, nb::handle placed) {
+nb::object Channel::send_placed(PyObject *owner, nb::handle first, nb::handle rest, bool lend, bool stage,
+                                nb::handle placed) {
     nb::list requests;
     std::vector<Request *> parts;
     requests.append(nb::none());
@@ -34,7 +35,7 @@ nb::object Channel::send_placed(PyObject *owner, nb::handle first, nb::handle re
         if (!r->nbytes) raise("InvalidParamError", "send: there are no bytes to place", "send");
         parts.push_back(r);
     }
-    requests[0] = send(owner, first, rest, lend);
+    requests[0] = send(owner, first, rest, lend, stage);
     for (size_t i = 0; i < parts.size(); ++i) {
         Request *r = parts[i];
         r->channel = this;
@@ -74,7 +75,7 @@ nb::object Channel::recv_placed(PyObject *owner, uint64_t place, nb::handle buff
 // Garbage is refused by dropping it: its sender sees success, and whoever waits for it, the end of the connection.
 void Channel::accept_placed(const Wire &wire, std::unique_ptr<Message> message, bool rendezvous) noexcept {
     message->sequence = wire.number;
-    message->charge = charge_of(message->nbytes, 0);
+    message->charge = charge_of(message->nbytes);
     message->engine = link->engine.get();
     if (!rendezvous || placed.contains(message->place)) {
         tell(abort_kind, 0);
@@ -121,7 +122,7 @@ void Channel::landed(Request *r, ucs_status_t status) noexcept {
         return lose(make_fault("PeerLostError", name + ": " + ucx_status_string(status)));
     }
     ++received;
-    consume(charge_of(r->nbytes, 0));
+    consume(charge_of(r->nbytes));
     acknowledge();
     end_waiters();
 }

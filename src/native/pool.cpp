@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "pool.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <set>
 #include <tuple>
 #include <utility>
+#include <vector>
 
-#include "side.hpp"
+#include "loan.hpp"
+#include "shared_file.hpp"
 
 namespace {
 
@@ -25,7 +27,9 @@ struct Range {
 struct Used {
     size_t nbytes;
     unsigned pins;
-    bool freed;  // by its owner; it lives on while it is pinned
+    bool freed;  // by its owner; it lives on while it is pinned, or marked by somebody who borrowed it of a borrower
+    bool lent;   // it ever was pinned
+    bool out;    // of this process's resident memory
 };
 
 size_t round_to_pages(size_t nbytes) noexcept {
@@ -40,7 +44,7 @@ size_t physical_memory() noexcept {
 
 }  // namespace
 
-/// Owns one memfd and its mapping.
+/// Owns one file of memory and its mapping.
 struct Segment {
     uint64_t id;
     int fd;
@@ -49,6 +53,7 @@ struct Segment {
     std::map<size_t, Range> free;  // by offset, neighbours always merged
     std::map<size_t, Used> used;   // by offset
     bool pinned_once = false;      // another process may hold its descriptor
+    int counting = -1;             // says to borrowers which pages this process counts
 };
 
 namespace {
@@ -67,8 +72,9 @@ struct State {
     std::mutex mutex;
     std::map<const uint8_t *, Segment> segments;  // by address
     std::set<Hole> holes;                         // every free range of every segment
-    size_t live = 0, idle = 0, mapped = 0, pinned = 0;
-    uint64_t made = 0, dropped = 0;
+    size_t live = 0, idle = 0, mapped = 0, pinned = 0, out = 0;
+    uint64_t dropped = 0;
+    std::vector<std::pair<Segment *, size_t>> marked;  // blocks that only their marks keep
     size_t cap = std::min(physical_memory() / 64, size_t(1) << 30);
 
     void add_hole(Segment *segment, size_t offset, Range range) {
@@ -90,20 +96,17 @@ State &state() noexcept {
 }
 
 Segment *add_segment(State &s, size_t nbytes) noexcept {
-    int fd = memfd_create("weft", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = SharedFile::make(nbytes);
     if (fd < 0) return nullptr;
-    void *base = MAP_FAILED;
-    if (ftruncate(fd, off_t(nbytes)) == 0)
-        base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    void *base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (base == MAP_FAILED) {
         close(fd);
         return nullptr;
     }
-    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    // Where the kernel gives shared memory huge pages on advice (shmem_enabled); elsewhere this does nothing.
+    // Where the kernel gives this file huge pages on advice; elsewhere it does nothing.
     madvise(base, nbytes, MADV_HUGEPAGE);
     auto *address = static_cast<uint8_t *>(base);
-    Segment *segment = &s.segments.insert({address, {++s.made, fd, address, nbytes, {}, {}}}).first->second;
+    Segment *segment = &s.segments.insert({address, {Pool::next_id++, fd, address, nbytes, {}, {}}}).first->second;
     s.add_hole(segment, 0, {nbytes, 0});
     s.mapped += nbytes;
     return segment;
@@ -117,6 +120,7 @@ void drop_segment(State &s, Segment *segment) noexcept {
     if (segment->pinned_once) madvise(segment->base, segment->nbytes, MADV_REMOVE);
     munmap(segment->base, segment->nbytes);
     close(segment->fd);
+    if (segment->counting >= 0) close(segment->counting);
     s.segments.erase(segment->base);
 }
 
@@ -127,46 +131,12 @@ void drop_idle(State &s, size_t most) noexcept {
     }
 }
 
-// Idle memory between blocks in use goes back too: such a segment cannot be dropped.
-void keep_idle(State &s, size_t most) noexcept {
-    drop_idle(s, most);
-    for (auto &[base, segment] : s.segments)
-        for (auto it = segment.free.begin(); it != segment.free.end() && s.idle > most;) {
-            auto [offset, range] = *it++;
-            if (range.warm == 0) continue;
-            madvise(segment.base + offset, range.nbytes, MADV_REMOVE);
-            s.remove_hole(&segment, segment.free.find(offset));
-            s.add_hole(&segment, offset, {range.nbytes, 0});
-            s.idle -= range.warm;
-        }
-}
-
-// The offset of a new block; `segment` is null when there is no memory.
-std::pair<Segment *, size_t> take(State &s, size_t nbytes, bool zeroed) noexcept {
-    size_t length = round_to_pages(nbytes);
-    auto best = s.holes.lower_bound({length, 0, nullptr, 0});
-    Segment *segment;
-    size_t offset = 0;
-    if (best != s.holes.end()) {
-        segment = best->segment;
-        offset = best->offset;
-    } else {
-        segment = add_segment(s, length > Pool::segment_size ? length : Pool::segment_size);
-        if (!segment) return {};
-    }
-    Range range = s.remove_hole(segment, segment->free.find(offset));
-    size_t warm = range.warm < length ? range.warm : length;
-    if (range.nbytes > length) s.add_hole(segment, offset + length, {range.nbytes - length, range.warm - warm});
-    segment->used[offset] = {length, 0, false};
-    s.live += length;
-    s.idle -= warm;
-    // `warm` is an estimate of how much, not where: to be zero, the pages must be new.
-    if (zeroed) madvise(segment->base + offset, length, MADV_REMOVE);
-    return {segment, offset};
-}
-
 void give_back(State &s, Segment *segment, std::map<size_t, Used>::iterator used) noexcept {
     auto [offset, length] = std::pair(used->first, used->second.nbytes);
+    if (used->second.out) {
+        s.out -= length;
+        SharedFile::count(segment->counting, offset, length, true);
+    }
     segment->used.erase(used);
     s.live -= length;
     Range range{length, length};
@@ -193,6 +163,78 @@ void give_back(State &s, Segment *segment, std::map<size_t, Used>::iterator used
     drop_idle(s, s.cap);
 }
 
+bool is_marked(Segment *segment, const std::pair<const size_t, Used> &used) noexcept {
+    return used.second.lent && SharedFile::is_marked(segment->fd, used.first, used.second.nbytes);
+}
+
+// Neither its owner nor a pin keeps the block any more.
+void end(State &s, Segment *segment, std::map<size_t, Used>::iterator used) noexcept {
+    if (!is_marked(segment, *used)) return give_back(s, segment, used);
+    used->second.freed = true;
+    s.pinned += used->second.nbytes;
+    s.marked.push_back({segment, used->first});
+}
+
+// Nobody tells when a mark goes.
+void end_unmarked(State &s) noexcept {
+    std::erase_if(s.marked, [&](auto &block) {
+        auto [segment, offset] = block;
+        auto used = segment->used.find(offset);
+        if (is_marked(segment, *used)) return false;
+        s.pinned -= used->second.nbytes;
+        give_back(s, segment, used);
+        return true;
+    });
+}
+
+// Idle memory between blocks in use goes back too: such a segment cannot be dropped.
+void keep_idle(State &s, size_t most) noexcept {
+    end_unmarked(s);
+    drop_idle(s, most);
+    for (auto &[base, segment] : s.segments)
+        for (auto it = segment.free.begin(); it != segment.free.end() && s.idle > most;) {
+            auto [offset, range] = *it++;
+            if (range.warm == 0) continue;
+            madvise(segment.base + offset, range.nbytes, MADV_REMOVE);
+            s.remove_hole(&segment, segment.free.find(offset));
+            s.add_hole(&segment, offset, {range.nbytes, 0});
+            s.idle -= range.warm;
+        }
+}
+
+// What only others still read is resident for them. Its pages stay in the file.
+void let_go(State &s, Segment &segment, size_t offset, Used &used) noexcept {
+    if (!used.freed || std::exchange(used.out, true)) return;
+    s.out += used.nbytes;
+    madvise(segment.base + offset, used.nbytes, MADV_DONTNEED);
+    SharedFile::count(segment.counting, offset, used.nbytes, false);
+}
+
+// The offset of a new block; `segment` is null when there is no memory.
+std::pair<Segment *, size_t> take(State &s, size_t nbytes, bool zeroed) noexcept {
+    size_t length = round_to_pages(nbytes);
+    if (s.holes.lower_bound({length, 0, nullptr, 0}) == s.holes.end()) end_unmarked(s);
+    auto best = s.holes.lower_bound({length, 0, nullptr, 0});
+    Segment *segment;
+    size_t offset = 0;
+    if (best != s.holes.end()) {
+        segment = best->segment;
+        offset = best->offset;
+    } else {
+        segment = add_segment(s, length > Pool::segment_size ? length : Pool::segment_size);
+        if (!segment) return {};
+    }
+    Range range = s.remove_hole(segment, segment->free.find(offset));
+    size_t warm = range.warm < length ? range.warm : length;
+    if (range.nbytes > length) s.add_hole(segment, offset + length, {range.nbytes - length, range.warm - warm});
+    segment->used[offset] = {length, 0, false, false, false};
+    s.live += length;
+    s.idle -= warm;
+    // `warm` is an estimate of how much, not where: to be zero, the pages must be new.
+    if (zeroed) madvise(segment->base + offset, length, MADV_REMOVE);
+    return {segment, offset};
+}
+
 // The block that `data` lies in; the segment is null if it is none of the pool's.
 std::pair<Segment *, std::map<size_t, Used>::iterator> find(State &s, const void *data) noexcept {
     auto *address = static_cast<const uint8_t *>(data);
@@ -208,14 +250,6 @@ std::pair<Segment *, std::map<size_t, Used>::iterator> find(State &s, const void
 
 }  // namespace
 
-Block &Block::operator=(Block &&other) noexcept {
-    std::swap(data, other.data);
-    std::swap(nbytes, other.nbytes);
-    std::swap(segment, other.segment);
-    std::swap(loan, other.loan);
-    return *this;
-}
-
 void Block::release() noexcept {
     if (!data) return;
     if (loan)
@@ -227,28 +261,21 @@ void Block::release() noexcept {
     data = nullptr;
 }
 
-Pin &Pin::operator=(Pin &&other) noexcept {
-    std::swap(segment, other.segment);
-    std::swap(block, other.block);
-    std::swap(offset, other.offset);
-    return *this;
-}
-
 Pin::~Pin() {
     if (!segment || in_forked_child) return;
     State &s = state();
     std::lock_guard lock(s.mutex);
     auto used = segment->used.find(block);
     s.pinned -= used->second.nbytes;
-    if (!--used->second.pins && used->second.freed) give_back(s, segment, used);
+    if (!--used->second.pins && used->second.freed) end(s, segment, used);
 }
 
 uint64_t Pin::id() const noexcept {
-    return segment->id;
+    return segment ? segment->id : lease->segment->id;
 }
 
 int Pin::fd() const noexcept {
-    return segment->fd;
+    return segment ? segment->fd : lease->segment->fd;
 }
 
 Block Pool::allocate(size_t nbytes) noexcept {
@@ -287,7 +314,7 @@ bool Pool::release(void *data) noexcept {
     if (used->second.pins)
         used->second.freed = true;
     else
-        give_back(s, segment, used);
+        end(s, segment, used);
     return true;
 }
 
@@ -309,11 +336,30 @@ Pin Pool::pin(const void *data, size_t nbytes) noexcept {
     size_t offset = size_t(static_cast<const uint8_t *>(data) - segment->base);
     if (offset + nbytes > used->first + used->second.nbytes) return pin;
     ++used->second.pins;
+    used->second.lent = true;
     s.pinned += used->second.nbytes;
-    segment->pinned_once = true;
+    if (!std::exchange(segment->pinned_once, true))
+        SharedFile::count(segment->counting = SharedFile::reopen(segment->fd), 0, segment->nbytes, true);
     pin.segment = segment;
     pin.block = used->first;
     pin.offset = offset;
+    return pin;
+}
+
+// More than the cap would be new pages each time: what comes back beyond it is not kept.
+Pin Pool::copy(const void *data, size_t nbytes) noexcept {
+    State &s = state();
+    {
+        std::lock_guard lock(s.mutex);
+        if (s.out + nbytes > s.cap) return Pin();
+    }
+    Block block = allocate(nbytes);
+    if (!block.segment) return Pin();
+    std::memcpy(block.data, data, nbytes);
+    Pin pin = Pool::pin(block.data, nbytes);
+    block.release();
+    std::lock_guard lock(s.mutex);
+    if (pin) let_go(s, *pin.segment, pin.block, pin.segment->used.find(pin.block)->second);
     return pin;
 }
 
@@ -342,11 +388,14 @@ void Pool::trim(size_t nbytes) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
     keep_idle(s, nbytes);
+    for (auto &[base, segment] : s.segments)
+        for (auto &[offset, used] : segment.used) let_go(s, segment, offset, used);
 }
 
 Pool::Statistics Pool::statistics() noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
+    end_unmarked(s);
     return {s.live, s.idle, s.mapped, s.segments.size(), s.pinned, s.cap};
 }
 
@@ -361,8 +410,11 @@ void Pool::after_fork_in_parent() noexcept {
 
 void Pool::after_fork_in_child(bool first) noexcept {
     if (first)
-        for (auto &[base, segment] : state().segments)
+        for (auto &[base, segment] : state().segments) {
             mmap(segment.base, segment.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
                  segment.fd, 0);
+            // It would count on when the parent has ended.
+            if (segment.counting >= 0) close(std::exchange(segment.counting, -1));
+        }
     state().mutex.unlock();
 }

@@ -2,6 +2,7 @@
 // The pool as Python sees it: a block is a native exporter, so that NumPy keeps it.
 #include <utility>
 
+#include "loan.hpp"
 #include "pool.hpp"
 
 namespace {
@@ -41,7 +42,21 @@ void Pool::define(nb::module_ &m) {
         },
         nb::arg("nbytes"), nb::sig("def pool_allocate(nbytes: int) -> memoryview"));
     m.def("pool_set_cap", &set_cap, nb::arg("nbytes"));
-    m.def("pool_trim", &trim, nb::arg("nbytes"), "Give idle memory back until at most `nbytes` are left.");
+    m.def(
+        "pool_trim", &trim, nb::arg("nbytes"),
+        "Give idle memory back until at most `nbytes` are left, and what was freed but is lent leave resident memory.");
+    m.def("flag_loans", &Loan::flag_all,
+          "Have /proc/self/smaps tell which borrowed memory its owner still counts: such mappings have the flag `dd`.");
+    m.def(
+        "is_flagged",
+        [](nb::handle buffer) {
+            Py_buffer view;
+            if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+            bool flagged = Loan::is_flagged(view.buf, size_t(view.len));
+            PyBuffer_Release(&view);
+            return flagged;
+        },
+        nb::arg("buffer"), "Whether all of a contiguous buffer is memory that `flag_loans` has flagged.");
     m.def(
         "pool_statistics",
         [] {
@@ -54,6 +69,7 @@ void Pool::define(nb::module_ &m) {
             d["pinned_nbytes"] = s.pinned;
             d["cap_nbytes"] = s.cap;
             d["lent_total_nbytes"] = lent_total.load();
+            d["borrowed_nbytes"] = borrowed.load();
             d["borrowed_total_nbytes"] = borrowed_total.load();
             return d;
         },

@@ -25,13 +25,15 @@ struct Fault {
 /// The parts of a scatter-gather send. Owns the exports, and keeps what will be lent from being used again.
 struct Parts {
     std::vector<Buffer> buffers;
-    std::vector<Pin> pins;  // one for each buffer, empty where it travels through UCX; or none at all
+    std::vector<Pin> pins;     // one for each buffer, empty where it travels through UCX; or none at all
+    std::vector<bool> staged;  // one for each buffer, whether what is lent is a copy of it; or none at all
     std::vector<ucp_dt_iov_t> iov;
     std::string header;
-    size_t lent_nbytes = 0;
+    size_t lent_nbytes = 0, staged_nbytes = 0;
     bool bare = false;    // the buffers are the message, without the first segment
     bool placed = false;  // the receiver has memory of its own for it; `operand` is the place
 
+    bool is_staged(size_t i) const noexcept { return i < staged.size() && staged[i]; }
     /// The one memory type of all of them; UCX gathers from no more than one.
     ucs_memory_type_t memory_type(const char *op) const;
 };

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "shared_file.hpp"
+
 namespace {
 
 std::mutex retired_mutex;
@@ -45,9 +47,12 @@ Side::Side(int fd, int epoll, void *data) noexcept : socket(fd), epoll_fd(epoll)
 
 Side::~Side() {
     if (in_forked_child) return;
-    for (auto &[id, segment] : segments) close(segment.fd);
     keep_in_child(socket);
     close(socket);
+}
+
+Side::Handover::~Handover() {
+    if (fd >= 0 && !in_forked_child) close(fd);
 }
 
 // ---- the socket -------------------------------------------------------------------------------------------
@@ -72,6 +77,8 @@ bool Side::send(const Record *records, size_t count, int descriptor) noexcept {
 }
 
 bool Side::read() noexcept {
+    // The end of a pin may be that of another side's lease, so it comes when nothing is locked.
+    std::vector<Pin> over;
     std::lock_guard lock(mutex);
     while (!gone) {
         Record records[batch];
@@ -88,12 +95,18 @@ bool Side::read() noexcept {
         if (n <= 0 || n % sizeof(Record)) {
             if (descriptor >= 0) close(descriptor);
             gone = true;
-            leases.clear();
+            while (!leases.empty()) over.push_back(take_back(leases.begin()->first));
+            handed.clear();
             break;
         }
-        for (size_t i = 0; i < size_t(n) / sizeof(Record); ++i) hear(records[i], descriptor);
+        for (size_t i = 0; i < size_t(n) / sizeof(Record); ++i)
+            if (records[i].kind == Record::lease_over)
+                over.push_back(take_back(records[i].value));
+            else
+                hear(records[i], descriptor);
         if (descriptor >= 0) close(descriptor);
     }
+    forget_dropped();
     flush();
     unread_leases = 0;
     return !gone && !goodbye;
@@ -106,16 +119,11 @@ void Side::hear(const Record &record, int &descriptor) noexcept {
         case Record::segment_taken:
         case Record::segment_refused:
             if (auto it = handed.find(record.value); it != handed.end())
-                it->second = record.kind == Record::segment_taken ? Handed::taken : Handed::refused;
+                it->second.state = record.kind == Record::segment_taken ? Handed::taken : Handed::refused;
             has_answered = true;
             break;
-        case Record::segment_dropped:
-            if (auto it = segments.find(record.value); it != segments.end()) {
-                close(it->second.fd);
-                segments.erase(it);
-            }
-            break;
-        case Record::lease_over: leases.erase(record.value); break;
+        case Record::segment_dropped: segments.erase(record.value); break;
+        case Record::lease_over: break;  // see `read`
         case Record::goodbye_said: goodbye = true; break;
     }
 }
@@ -144,8 +152,17 @@ void Side::retire() noexcept {
     {
         std::lock_guard lock(mutex);
         epoll_fd = -1;
-        read();
-        if (gone || (leases.empty() && !loans)) return;
+    }
+    read();
+    decltype(segments) left;
+    {
+        std::lock_guard lock(mutex);
+        left.swap(segments);  // nothing more will come; what came has its segment
+    }
+    for (auto &[id, segment] : left) Borrowed::leave(segment);
+    {
+        std::lock_guard lock(mutex);
+        if (gone || (leases.empty() && !borrowed)) return;
         Record record{Record::goodbye_said, 0};
         if (!goodbye && !send(&record, 1, -1)) shutdown(socket, SHUT_RDWR);
         if (leases.empty()) return;
@@ -167,12 +184,22 @@ void Side::sweep() noexcept {
 
 Side::Handed Side::hand_over(const Pin &pin) noexcept {
     std::lock_guard lock(mutex);
+    if (gone) return Handed::no;
     forget_dropped();
-    auto [it, fresh] = handed.insert({pin.id(), Handed::no});
-    if (it->second != Handed::no) return it->second;
+    Handover &handover = handed[pin.id()];
+    if (handover.state != Handed::no) return handover.state;
+    if (pin.lease && handover.fd < 0) {
+        handover.fd = SharedFile::reopen(pin.fd());
+        if (handover.fd < 0) return Handed::no;
+        handover.segment = pin.lease->segment;
+        ++lent_on;
+    }
+    // What is this process's own goes as a description that only the other side has.
+    int fd = pin.lease ? handover.fd : SharedFile::share(pin.fd());
     Record record{Record::segment_handed, pin.id()};
-    if (send(&record, 1, pin.fd())) it->second = Handed::sent;
-    return it->second;
+    if (fd >= 0 && send(&record, 1, fd)) handover.state = Handed::sent;
+    if (!pin.lease && fd >= 0) close(fd);
+    return handover.state;
 }
 
 // Who only lends, and never waits, would let the socket fill up with what comes back.
@@ -186,17 +213,21 @@ bool Side::answered() noexcept {
     return std::exchange(has_answered, false);
 }
 
-// The other side may close its descriptors of segments that are no more.
+// The other side may close its descriptors of segments that are no more, and of those of others that it has nothing of:
+// who knows whether they still are.
 void Side::forget_dropped() noexcept {
     uint64_t now = Pool::dropped();
-    if (now == dropped_seen) return;
+    if (now == dropped_seen && !lent_on) return;
     for (auto it = handed.begin(); it != handed.end();) {
-        if (Pool::exists(it->first)) {
+        const Handover &handover = it->second;
+        const bool unused = handover.lent ? !handover.leases : handover.segment.expired();
+        if (handover.fd >= 0 ? !unused : Pool::exists(it->first)) {
             ++it;
             continue;
         }
         Record record{Record::segment_dropped, it->first};
         if (!send(&record, 1, -1)) return;
+        lent_on -= handover.fd >= 0;
         it = handed.erase(it);
     }
     dropped_seen = now;
@@ -206,8 +237,29 @@ Lent Side::lend(Pin &&pin) noexcept {
     std::lock_guard lock(mutex);
     ++unread_leases;
     Lent lent{pin.id(), pin.offset, next_lease++};
+    if (pin.lease) {
+        Handover &handover = handed[pin.id()];
+        ++handover.leases;
+        handover.lent = true;
+        // Without a mark it would not be safe. There is no segment 0, so the other side ends the connection.
+        if (!SharedFile::mark(handover.fd, lent.offset, lent.lease)) lent.segment = 0;
+    }
     leases.emplace(lent.lease, std::move(pin));
     return lent;
+}
+
+Pin Side::take_back(uint64_t lease) noexcept {
+    Pin pin;
+    auto found = leases.find(lease);
+    if (found == leases.end()) return pin;
+    pin = std::move(found->second);
+    leases.erase(found);
+    if (pin.lease) {
+        Handover &handover = handed[pin.id()];
+        --handover.leases;
+        SharedFile::unmark(handover.fd, pin.offset, lease);
+    }
+    return pin;
 }
 
 // ---- the borrower -----------------------------------------------------------------------------------------
@@ -215,12 +267,11 @@ Lent Side::lend(Pin &&pin) noexcept {
 // Nothing may ever shorten the file under a mapping: that would be a SIGBUS.
 void Side::take_descriptor(uint64_t id, int descriptor) noexcept {
     struct stat status;
-    int seals = descriptor < 0 ? -1 : fcntl(descriptor, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(descriptor, &status) != 0 || segments.count(id)) {
+    if (descriptor < 0 || !SharedFile::is_safe(descriptor) || fstat(descriptor, &status) != 0 || segments.count(id)) {
         if (descriptor >= 0) close(descriptor);
         return tell({Record::segment_refused, id});
     }
-    segments.insert({id, {descriptor, size_t(status.st_size)}});
+    segments.insert({id, std::make_shared<Borrowed>(descriptor, size_t(status.st_size))});
     tell({Record::segment_taken, id});
 }
 
@@ -228,25 +279,31 @@ Block Side::borrow(const Lent &lent, size_t nbytes) noexcept {
     Block block;
     std::lock_guard lock(mutex);
     auto found = segments.find(lent.segment);
-    if (found == segments.end() || !nbytes || lent.offset > found->second.nbytes ||
-        nbytes > found->second.nbytes - lent.offset)
+    if (found == segments.end() || !nbytes || lent.offset > found->second->nbytes ||
+        nbytes > found->second->nbytes - lent.offset)
         return block;
+    const int fd = found->second->fd;
     static const size_t page = size_t(sysconf(_SC_PAGESIZE));
     size_t before = lent.offset % page;
-    void *base = mmap(nullptr, before + nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, found->second.fd,
-                      off_t(lent.offset - before));
-    if (base == MAP_FAILED) {  // too many mappings: a copy does too
+    const int held = SharedFile::hold(fd, lent.offset, nbytes);
+    void *base = held < 0 ? MAP_FAILED
+                          : mmap(nullptr, before + nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, held,
+                                 off_t(lent.offset - before));
+    if (held >= 0) close(held);  // the mapping keeps its mark
+    if (base == MAP_FAILED) {    // too many mappings or descriptors: a copy does too
         block = Pool::allocate(nbytes);
         for (size_t done = 0; block.data && done < nbytes;) {
-            ssize_t n = pread(found->second.fd, block.data + done, nbytes - done, off_t(lent.offset + done));
+            ssize_t n = pread(fd, block.data + done, nbytes - done, off_t(lent.offset + done));
             if (n <= 0) block.release();
             done += size_t(n);
         }
         give_back(lent.lease);
         return block;
     }
-    ++loans;
-    block.loan = new Loan{shared_from_this(), lent.lease, base, before + nbytes};
+    SharedFile::unmark(fd, lent.offset, lent.lease);
+    auto lease =
+        std::make_shared<Lease>(shared_from_this(), lent.lease, found->second, before + nbytes, lent.offset - before);
+    block.loan = new Loan(std::move(lease), base);
     block.data = static_cast<uint8_t *>(base) + before;
     block.nbytes = nbytes;
     return block;
@@ -255,12 +312,4 @@ Block Side::borrow(const Lent &lent, size_t nbytes) noexcept {
 void Side::give_back(uint64_t lease) noexcept {
     std::lock_guard lock(mutex);
     tell({Record::lease_over, lease});
-}
-
-Loan::~Loan() {
-    munmap(base, nbytes);
-    if (in_forked_child) return;
-    std::lock_guard lock(side->mutex);
-    --side->loans;
-    side->give_back(lease);
 }

@@ -3,9 +3,9 @@
 //
 // A block of the pool need not be copied to reach a process of the same host: its segment's descriptor is handed
 // over once, and when the other side has said that it could take it (descriptors are few), a message says where in
-// it the data lies. The borrower maps the pages copy-on-write: what
-// it writes stays its own. The lender pins the block until the borrower's mapping is gone and it says so, in a
-// record over this socket, from whatever thread let go. What a dead borrower had is taken back at once; the
+// it the data lies. The borrower maps the pages copy-on-write: what it writes stays its own, and what it has not
+// written to it may lend on (loan.hpp). The lender pins the block until the borrower's mapping is gone and it says
+// so, in a record over this socket, from whatever thread let go. What a dead borrower had is taken back at once; the
 // mapping of a dead lender's pages stays.
 //
 // The socket is also the link's liveness, and lives until both the link and the last loan over it are gone: a
@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "loan.hpp"
 #include "pool.hpp"
 
 /// Where lent bytes lie, as it travels in a message's header.
@@ -58,9 +59,16 @@ class Side : public std::enable_shared_from_this<Side> {
     static void sweep() noexcept;
 
   private:
-    struct Borrowed {
-        int fd;
-        size_t nbytes;
+    /// What the other side was told of a segment; owns the descriptor that it got if that is another process's.
+    struct Handover {
+        Handed state = Handed::no;
+        int fd = -1;
+        std::weak_ptr<Borrowed> segment;
+        size_t leases = 0;
+        bool lent = false;  // leases were given
+        Handover() = default;
+        Handover(const Handover &) = delete;
+        ~Handover();
     };
     /// What goes over the socket, always whole: a stream socket takes so little at once or not at all.
     struct Record {
@@ -80,6 +88,7 @@ class Side : public std::enable_shared_from_this<Side> {
     void hear(const Record &record, int &descriptor) noexcept;
     void flush() noexcept;
     void forget_dropped() noexcept;
+    Pin take_back(uint64_t lease) noexcept;
     void take_descriptor(uint64_t segment, int descriptor) noexcept;
 
     std::recursive_mutex mutex;
@@ -90,22 +99,14 @@ class Side : public std::enable_shared_from_this<Side> {
     bool goodbye = false;  // its link is
     // Lender.
     std::unordered_map<uint64_t, Pin> leases;
-    std::unordered_map<uint64_t, Handed> handed;  // by segment
+    std::unordered_map<uint64_t, Handover> handed;  // by segment
     uint64_t next_lease = 1, unread_leases = 0, dropped_seen = 0;
+    size_t lent_on = 0;  // segments of others that were handed over
     bool has_answered = false;
     // Borrower.
-    std::unordered_map<uint64_t, Borrowed> segments;
-    size_t loans = 0;
+    std::unordered_map<uint64_t, std::shared_ptr<Borrowed>> segments;
+    size_t borrowed = 0;          // leases that the other side is still to have back
     std::vector<Record> backlog;  // what the socket had no room for
 
-    friend struct Loan;
-};
-
-/// Owns one mapping of lent bytes.
-struct Loan {
-    std::shared_ptr<Side> side;
-    uint64_t lease;
-    void *base;
-    size_t nbytes;
-    ~Loan();
+    friend struct Lease;
 };

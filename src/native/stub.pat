@@ -23,3 +23,6 @@ weft\._native\.Endpoint\.tag_send$:
     \from typing_extensions import Buffer
     def tag_send(self, buffer: Buffer, tag: int) -> Request:
         \doc
+
+# CPython has these for every exporter from 3.12 on, but not 3.11.
+weft\._native\..*\.__(release_)?buffer__:

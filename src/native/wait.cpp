@@ -69,15 +69,22 @@ void Spin::preempted(int64_t now) noexcept {
 // Have the descriptors tell of the next event. False: something is there already, and no descriptor would tell.
 bool Worker::arm() {
     cool(nullptr);
-    return hot.empty();
+    return hot.empty() && !due();
 }
 
-// Arm what is hot and idle, but for one.
+// Arm what is hot and idle, but for one. UCX arms a completion queue of verbs without a look into it, and what came
+// since the last turn is told by some devices only (not by rxe, nor by mlx5 without DevX, openucx/ucx#11728): messages
+// lay there until UCX's keepalive, 17 s later. So one more turn, after arming: what it does not find will be told.
 void Worker::cool(Engine *except) {
-    std::erase_if(hot, [except](Engine *engine) {
-        if (engine != except) engine->armed = ucp.worker_arm(engine->handle) == UCS_OK;
-        return engine->armed;
-    });
+    for (size_t i = 0; i < hot.size();) {
+        Engine *engine = hot[i];
+        if (engine == except || ucp.worker_arm(engine->handle) != UCS_OK || turn_of(engine)) {
+            ++i;
+            continue;
+        }
+        engine->armed = true;
+        std::erase(hot, engine);
+    }
 }
 
 // Wait up to `timeout_ms` for the worker's or a liveness descriptor; end the links whose peer is gone.
@@ -110,6 +117,7 @@ bool Worker::check_sockets(int timeout_ms) {
         links.remove_if([](auto &link) { return link->lost; });
         drain();
     }
+    Borrowed::sweep();
     return n > 0;
 }
 

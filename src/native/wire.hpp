@@ -6,8 +6,8 @@
 #include "side.hpp"
 
 /// The header of every message between channels; `large` sizes follow it, then a `Lent` for each size that has
-/// `lent_bit`: it is not in the payload. After a `placed_kind` one follows its place. Little-endian, as every machine
-/// here.
+/// `lent_bit`: it is not in the payload. With `staged_bit` it is the copy of what the sender kept. After a
+/// `placed_kind` one follows its place. Little-endian, as every machine here.
 struct Wire {
     static constexpr uint32_t magic_value = 0x74666577;  // "weft"
     uint32_t magic;
@@ -27,12 +27,13 @@ enum WireKind : uint16_t {
     placed_kind
 };
 
-constexpr uint64_t lent_bit = uint64_t(1) << 63;
+constexpr uint64_t lent_bit = uint64_t(1) << 63, staged_bit = uint64_t(1) << 62;
 
 /// What a message with this payload takes of its sender's credit. Lent bytes cost the receiver nothing, but stay the
-/// sender's until they are read: a window is 64 MiB of them.
-inline size_t charge_of(size_t nbytes, size_t lent_nbytes) noexcept {
-    return (nbytes < Channel::rendezvous_nbytes ? nbytes : 0) + Channel::message_charge + lent_nbytes / 16;
+/// sender's until they are read: a window is 64 MiB of them, or 32 MiB of copies that were made to be lent.
+inline size_t charge_of(size_t nbytes, size_t lent_nbytes = 0, size_t staged_nbytes = 0) noexcept {
+    return (nbytes < Channel::rendezvous_nbytes ? nbytes : 0) + Channel::message_charge + lent_nbytes / 16 +
+           staged_nbytes / 8;
 }
 
 inline std::shared_ptr<const Fault> make_fault(const char *error, std::string text) {

@@ -89,13 +89,14 @@ struct Worker {
         if (!own) [[unlikely]]
             raise("UnsupportedError", std::string(op) + ": this worker is for connections only", op);
     }
+    unsigned turn_of(Engine *engine) noexcept {
+        unsigned n = ucp.worker_progress(engine->handle);
+        engine->work += n;
+        return n;
+    }
     unsigned progress() noexcept {
         unsigned n = 0;
-        for (size_t i = 0; i < hot.size(); ++i) {
-            unsigned k = ucp.worker_progress(hot[i]->handle);
-            hot[i]->work += k;
-            n += k;
-        }
+        for (size_t i = 0; i < hot.size(); ++i) n += turn_of(hot[i]);
         return n;
     }
     /// Poll `engine` in each turn until it is armed again.

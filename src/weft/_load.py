@@ -10,7 +10,7 @@ libraries
 - rewrite the first instructions of ``mmap``, ``munmap``, ``shmat`` and their kin in this process
   (``UCX_MEM_EVENTS``), and spin for 50 ms after each of the eight, in case another thread is in the middle of
   them (5 ms in 1.18): 0.40 s of CPU with 1.22.0, 2 ms without. Only memory that devices have registered
-  needs it, so it is left out where there is no such device.
+  needs it, so it is left out where there is no such device, and the UCX bears it.
 
 One process can hold one UCX. Two copies patch the same functions, and a transport module (``libuct_cma.so``)
 binds to whichever copy came first, not to the one that loads it. So what is mapped already is looked at
@@ -143,7 +143,7 @@ def _load() -> Library:
         if not path:
             origin, path = chosen, candidate
 
-    with _memory_events():
+    with _memory_events(path):
         handle = _dlopen(path, before, places)
     after = _mapped_now()
     new = {file: kind for file, kind in after.items() if file not in before}
@@ -171,13 +171,16 @@ _DEVICES = (
 
 
 @contextlib.contextmanager
-def _memory_events() -> Generator[None]:
+def _memory_events(path: str) -> Generator[None]:
     """Have UCX leave ``mmap`` alone while it is loaded, unless it has a device to register memory with, or was told.
+
+    A UCX before 1.22 must not be asked: it has no registration cache then, and crashes for want of it when a
+    rendezvous is given up (``ucp_request_memh_invalidate``). What is no wheel does not tell its version in time.
 
     UCX asks the environment as it loads, and nothing else. This changes the C library's environment, under the GIL,
     and changes it back; ``os.environ`` does not see it.
     """
-    if "UCX_MEM_EVENTS" in os.environ or any(map(_has_entries, _DEVICES)):
+    if "UCX_MEM_EVENTS" in os.environ or any(map(_has_entries, _DEVICES)) or _wheel_version(path) < (1, 22):
         yield
         return
     os.putenv("UCX_MEM_EVENTS", "n")
@@ -185,6 +188,16 @@ def _memory_events() -> Generator[None]:
         yield
     finally:
         os.unsetenv("UCX_MEM_EVENTS")
+
+
+def _wheel_version(path: str) -> tuple[int, int]:
+    """The version of the wheel that the libucp at `path` is of: the older of two in a folder, (0, 0) for none."""
+    package = os.path.dirname(os.path.dirname(path))
+    if os.path.basename(package) != "libucx":
+        return 0, 0
+    names = os.listdir(os.path.dirname(package))
+    versions = filter(None, (re.fullmatch(r"libucx_cu\d+-(\d+)\.(\d+)\..*dist-info", name) for name in names))
+    return min(((int(version[1]), int(version[2])) for version in versions), default=(0, 0))
 
 
 def _has_entries(path: str) -> bool:

@@ -51,7 +51,19 @@ def pool_allocate(nbytes: int) -> memoryview: ...
 def pool_set_cap(nbytes: int) -> None: ...
 
 def pool_trim(nbytes: int) -> None:
-    """Give idle memory back until at most `nbytes` are left."""
+    """
+    Give idle memory back until at most `nbytes` are left, and what was freed but is lent leave resident memory.
+    """
+
+def flag_loans() -> None:
+    """
+    Have /proc/self/smaps tell which borrowed memory its owner still counts: such mappings have the flag `dd`.
+    """
+
+def is_flagged(buffer: object) -> bool:
+    """
+    Whether all of a contiguous buffer is memory that `flag_loans` has flagged.
+    """
 
 def pool_statistics() -> dict[str, int]: ...
 
@@ -951,7 +963,7 @@ class Channel:
 
     lend_nbytes: int = 65536
 
-    def send(self, first: Buffer, rest: list[Buffer] | None = None, lend: bool = False) -> Request: ...
+    def send(self, first: Buffer, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> Request: ...
 
     def lend(self, buffer: Buffer) -> Request: ...
 
@@ -971,7 +983,7 @@ class Channel:
         The other side has closed it or is gone; messages may be left to receive.
         """
 
-    def send_placed(self, first: Buffer, rest: list[Buffer], lend: bool, placed: list[Buffer]) -> list[Request]:
+    def send_placed(self, first: Buffer, rest: list[Buffer], lend: bool, stage: bool, placed: list[Buffer]) -> list[Request]:
         """
         As `send`, and after it each of `placed` for `recv_placed` of the other side. None may be cancelled: places are counted.
         """

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.errors import InvalidParamError
 
@@ -32,6 +32,12 @@ def split(address: str) -> tuple[str, int]:
 def join(host: str, port: int) -> str:
     """Write host and port as one string that :func:`split` reads."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def of_socket(sockaddr: tuple[Any, ...]) -> tuple[str, int]:
+    """Return host and port of what ``getsockname`` gives; a link-local address means nothing without its device."""
+    host, port, *rest = sockaddr
+    return (f"{host}%{socket.if_indextoname(rest[1])}" if rest and rest[1] else host), port
 
 
 def resolve(host: str, port: int, *, passive: bool) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
@@ -82,6 +88,17 @@ def outward(family: socket.AddressFamily) -> str:
             if not _ip(entry.address).is_link_local:
                 return str(entry.address)
     return loopback
+
+
+def source_towards(host: str) -> str | None:
+    """Return the address that this host would send from to `host`, a name or an address; None if there is no way."""
+    try:
+        family, _, _, _, sockaddr = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as s:
+            s.connect(sockaddr)  # sends nothing
+            return str(s.getsockname()[0])
+    except (OSError, UnicodeError):
+        return None
 
 
 def device_of(host: str) -> str | None:

@@ -67,7 +67,20 @@ class Context(_native.Context):
         ucx_library()
         explicit = dict(named(settings or {}))
         tls = explicit.get("TLS") or os.environ.get("UCX_TLS") or DEFAULTS["TLS"]
-        super().__init__(explicit, DEFAULTS, features, _uses_shm(tls))
+        devices = explicit.get("NET_DEVICES") or os.environ.get("UCX_NET_DEVICES") or "all"
+        super().__init__(explicit, defaults(tls, devices), features, _uses_shm(tls))
+
+
+def defaults(tls: str, devices: str) -> dict[str, str]:
+    """Return weft's defaults for a value of ``UCX_TLS`` and one of ``UCX_NET_DEVICES``.
+
+    Not those of transports that are left out: up to 1.20.0 UCX warns of settings that nothing has taken.
+    """
+    left_out = [] if _uses_shm(tls) or _allows(tls, {"sysv"}) else ["MM_"]
+    # An RDMA device is named with its port, as mlx5_0:1, and tcp has none of those.
+    ethernet = devices.startswith("^") or not all(":" in device for device in devices.split(","))
+    left_out += [] if ethernet and _allows(tls, {"tcp", "all"}) else ["TCP_"]
+    return {name: value for name, value in DEFAULTS.items() if not name.startswith(tuple(left_out))}
 
 
 def named(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -77,6 +90,9 @@ def named(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def _uses_shm(tls: str) -> bool:
     """Tell whether a value of ``UCX_TLS`` lets posix in."""
-    names = set(tls.removeprefix("^").split(","))
-    named = bool(names & {"posix", "mm", "shm", "sm", "all"})
-    return named != tls.startswith("^")
+    return _allows(tls, {"posix", "mm", "shm", "sm", "all"})
+
+
+def _allows(tls: str, names: set[str]) -> bool:
+    """Tell whether a value of ``UCX_TLS`` lets in what goes by these `names`."""
+    return bool(names & set(tls.removeprefix("^").split(","))) != tls.startswith("^")

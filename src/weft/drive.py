@@ -39,6 +39,7 @@ def _over_tls(joined: handshake.Joined, sock: socket.socket) -> _native.Channel:
     keep_alive(sock)
     own = sock.dup()  # the handshake's is closed by who opened it
     handshake.close_in_child(own)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     channel = TlsChannel(joined.session, own, join(*sock.getpeername()[:2]))
     joined.local.adopt(channel)
     return cast(_native.Channel, channel)  # what a Peer uses of one, it has

@@ -35,7 +35,7 @@ import weakref
 from collections.abc import Generator
 from typing import Any, NamedTuple, cast
 
-from weft import _native
+from weft import _native, spaces
 from weft.errors import (
     EncryptionError,
     Error,
@@ -49,7 +49,7 @@ from weft.links import Lan, Link, Local, LocalWorker, Wait
 from weft.payload import Payload, over_tls
 
 MAGIC = b"WEFT"
-VERSION = 2
+VERSION = 3
 _HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
 _MAX_NBYTES = 1 << 16
 NONCE_NBYTES = 16
@@ -113,7 +113,8 @@ def _say(**message: object) -> bytes:
     return _HEAD.pack(MAGIC, VERSION, len(body)) + body
 
 
-def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
+def _hear(what: str, farewell: bytes = b"") -> Generator[Step, Any, dict[str, Any]]:
+    """Take a message. Who speaks another version gets the `farewell`, which one side alone may have: it then waits."""
     head = yield _HEAD.size
     magic, version, nbytes = _HEAD.unpack(head)
     if head.startswith(_TLS_RECORDS):
@@ -122,7 +123,8 @@ def _hear(what: str) -> Generator[Step, Any, dict[str, Any]]:
     if magic != MAGIC:
         raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
     if version != VERSION:
-        yield from turn_away(_say(error="another version is spoken here"))  # its head tells which
+        if farewell:
+            yield from turn_away(farewell)
         raise ProtocolError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
     if nbytes > _MAX_NBYTES:
         raise HandshakeError(
@@ -255,10 +257,10 @@ def server(
 ) -> Steps:
     """Accept. `side` is the listener's Unix socket; `payload` is None without TLS."""
     what = f"accept from {name}"
-    hello = yield from _hear(what)
+    hello = yield from _hear(what, _say(error="another version is spoken here"))  # its head tells which
     remote = _field(hello, "info", dict, what)
     nonce = os.urandom(NONCE_NBYTES)
-    door = {"unix": side.name, "nonce": nonce.hex(), "spaces": _spaces()}
+    door = {"unix": side.name, "nonce": nonce.hex(), "spaces": spaces.own()}
     yield _say(info=info, **door, payload=payload, memory_only=lan.memory_only)
     route = _field((yield from _hear(what)), "route", str, what)
     unix = side.take(nonce) if route == "host" else None
@@ -302,7 +304,7 @@ def server(
 def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
     """Reach the listener's Unix socket and show the nonce; None if it cannot be reached, or is somebody else's."""
     name, nonce = hello.get("unix"), hello.get("nonce")
-    if not isinstance(name, str) or not isinstance(nonce, str) or hello.get("spaces") != _spaces():
+    if not isinstance(name, str) or not isinstance(nonce, str) or not spaces.shared(hello.get("spaces")):
         return None
     # Whoever listens at that address must not have this process say what it likes to any socket of this host.
     if not name.startswith(_SIDE_DOOR) or len(nonce) != 2 * NONCE_NBYTES:
@@ -318,11 +320,6 @@ def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
         unix.close()
         return None
     return unix
-
-
-def _spaces() -> str:
-    """Name the namespaces that must be the same for UCX's posix: containers of one pod share the network alone."""
-    return " ".join(os.readlink(f"/proc/self/ns/{name}") for name in ("ipc", "pid"))
 
 
 def same_user(unix: socket.socket) -> bool:

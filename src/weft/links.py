@@ -75,8 +75,9 @@ class Lan(NamedTuple):
             return {"TLS": "^tcp,sysv,cma,ib"} | given
         if not same_host and not asked and is_loopback(self.host):
             raise UnreachableError(
-                f"{self.host}: the peer shares this loopback, but not this user, or not the IPC or PID namespace, so"
-                " there is no shared memory; set UCX_TLS=tcp,self,posix on both sides to let UCX listen on the loopback"
+                f"{self.host}: the peer shares this loopback, but not this user, its capabilities, or the IPC, PID or"
+                " user namespace, so there is no shared memory; set UCX_TLS=tcp,self,posix on both sides to let UCX"
+                " listen on the loopback"
             )
         # Containers may share /dev/shm and yet be two hosts: posix would be chosen, and its wake-ups, which go over
         # abstract Unix sockets, would not arrive.
@@ -123,7 +124,7 @@ class Link:
         if self._joined:
             return mine
         if self.remote_id == self.worker.id:  # to itself: nobody can be lost
-            self.native.join(self.native.address, -1)
+            self._connect(self.native.address, _to_itself() if self.worker.same_host else -1, name)
         else:
             if address is None:
                 raise PeerLostError(f"connect to {name}: the other side uses a link that is gone; connect again")
@@ -135,10 +136,10 @@ class Link:
         try:
             self.native.join(address, fd)
         except UnreachableError as e:
-            os.close(fd)
+            _close(fd)
             raise UnreachableError(f"connect to {name}: {e}{_hint(self.worker.same_host)}") from None
         except BaseException:
-            os.close(fd)
+            _close(fd)
             raise
 
     def settle(self) -> None:
@@ -167,6 +168,20 @@ class Link:
         if self._making is None:
             self._making = Wait()
         return self._making
+
+
+def _to_itself() -> int:
+    """Make the socket over which a worker lends to itself: it hears what it says, and nobody else."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        # the kernel refuses strangers once it is connected; before that the name keeps them out
+        sock.bind(b"\0weft-" + os.urandom(16))
+        sock.connect(sock.getsockname())
+        return sock.detach()
+
+
+def _close(fd: int) -> None:
+    if fd >= 0:
+        os.close(fd)
 
 
 class LocalWorker:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,7 +14,7 @@ from ssl import SSLContext
 from typing import Any
 
 from weft import handshake
-from weft.address import is_wildcard, join, outward, resolve, split
+from weft.address import is_wildcard, join, of_socket, outward, resolve, split
 from weft.config import named
 from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError
@@ -116,8 +117,7 @@ class Listener:
     def _bound(self) -> tuple[str, int]:
         if not self._sockets:
             raise ClosedError("the listener is not open")
-        host, port, *_ = self._sockets[0].getsockname()
-        return host, port
+        return of_socket(self._sockets[0].getsockname())
 
     def _bind(self) -> None:
         name = join(self._host, self._port)
@@ -206,13 +206,12 @@ class Listener:
             finally:
                 self._sockets[0].setblocking(False)
             with sock:
-                until = time.monotonic() + HANDSHAKE_TIMEOUT_S
+                began = time.monotonic()
+                until = min(began + HANDSHAKE_TIMEOUT_S, deadline or math.inf)
                 caller = join(*sock.getpeername()[:2])
                 try:
                     steps = self._steps(local, sock, caller)
-                    joined = drive_blocking(
-                        steps, sock, min(until, deadline or until), f"accept from {caller}", HANDSHAKE_TIMEOUT_S
-                    )
+                    joined = drive_blocking(steps, sock, until, f"accept from {caller}", round(until - began, 2))
                     return peer_of(joined, sock)
                 except (Error, OSError) as e:
                     log.warning("a caller was turned away: %s", e)

@@ -93,7 +93,9 @@ class Peer:
         """Send one message without copying it, if that can be done: the peer reads the pages that you wrote.
 
         It can if the peer is another process on this host and `buffer` lies in weft's pool: memory that was
-        received, ``numpy`` arrays made under :func:`weft.arrays_in_pool`. Else this is :meth:`send`.
+        received, ``numpy`` arrays made under :func:`weft.arrays_in_pool`. What another process of this host lent to
+        this one is lent on, unless this process has written to it: the peer reads the first one's pages, also after
+        the end of this process. Else this is :meth:`send`.
 
         Parameters
         ----------
@@ -134,12 +136,15 @@ class Peer:
         """
         return self._channel.recv()
 
-    def send_frames(self, buffers: Sequence[Any], *, lend: bool = False) -> Request | Pending:
+    def send_frames(self, buffers: Sequence[Any], *, lend: bool = False, stage: bool = False) -> Request | Pending:
         """Send several buffers as one message, for :meth:`recv_frames`. Large ones are sent from where they lie.
 
         Those of the host must have the buffer protocol. With `lend`, those of 64 KiB and more are lent where they can
-        be, under the terms of :meth:`lend`. Those on a CUDA device need contiguous memory, and ``nbytes``; each
-        travels by itself, and the message is sent when all of them are: send them only to who can take them.
+        be, under the terms of :meth:`lend`. With `stage`, other ones of 1 MiB to 256 MiB are copied into shared memory
+        when it is the message's turn, and lent from there: they may be changed once the request is done, as without,
+        and it is faster where either process has other work to do. Those on a CUDA device need contiguous memory, and
+        ``nbytes``; each travels by itself, and the message is sent when all of them are: send them only to who can
+        take them.
 
         Raises
         ------
@@ -150,8 +155,8 @@ class Peer:
         """
         first, large, placed = frames.pack(buffers, self._channel.next_place)
         if not placed:
-            return self._channel.send(first, large, lend)
-        head, *rest = self._channel.send_placed(first, large, lend, placed)
+            return self._channel.send(first, large, lend, stage)
+        head, *rest = self._channel.send_placed(first, large, lend, stage, placed)
         return Pending(head, self._channel, None, rest)
 
     def recv_frames(self, allocate: Allocate = _on_host) -> Pending:
@@ -252,6 +257,7 @@ class Peer:
             To print, or as :meth:`Explanation.json`: lanes, which size goes by which protocol, what UCX expects
             messages to take, and each transport that is not used, with the reason and what that was read from;
             ``unknown`` where nothing was found. Nothing is sent, so nothing is measured: ``weft explain`` does that.
+            UCX 1.23 chooses protocols with the first message: before that it has no sizes to tell.
 
         Raises
         ------

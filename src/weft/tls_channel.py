@@ -70,7 +70,9 @@ class TlsChannel:
 
     # ---- what a channel has
 
-    def send(self, first: Buffer, rest: Sequence[Buffer] | None = None, lend: bool = False) -> Operation:
+    def send(
+        self, first: Buffer, rest: Sequence[Buffer] | None = None, lend: bool = False, stage: bool = False
+    ) -> Operation:
         self._check_open("send")
         segments = [bytes_of(buffer) for buffer in (first, *(rest or ()))]
         operation = Operation(self, f"send to {self._name}")
@@ -205,8 +207,8 @@ class TlsChannel:
                 return
 
     def _encrypt(self) -> bool:
-        """Encrypt the next piece of the next message; False if there is nothing to send."""
-        if self._sends:
+        """Encrypt the next pieces, as many as are sent at once; False if there is nothing to send."""
+        while self._sends and self._outgoing.pending < PIECE_NBYTES:
             send = self._sends[0]
             piece = send.next_piece()
             taken = self._tls.write(piece)

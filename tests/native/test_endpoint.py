@@ -159,7 +159,10 @@ def test_a_thousand_requests_leave_no_reference(worker, endpoint):
     assert (sys.getrefcount(data), sys.getrefcount(into), sys.getrefcount(worker), sys.getrefcount(endpoint)) == counts
 
 
-def test_what_ucx_tells_of_an_endpoint(endpoint):
+def test_what_ucx_tells_of_an_endpoint(worker, endpoint):
+    received = worker.tag_recv(bytearray(1), 1)
+    endpoint.tag_send(b"x", 1).wait(5)  # UCX 1.23 chooses protocols when the first message is sent
+    received.wait(5)
     text = endpoint.print_info()
     assert "lane[0]" in text
     assert "active message by ucp_am_send* from host memory" in text

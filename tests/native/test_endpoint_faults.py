@@ -10,8 +10,8 @@ import pytest
 import weft
 
 HANG_S = 20
-#: UCX's default is 20 s.
-SETTINGS = {"TLS": "posix,self", "KEEPALIVE_INTERVAL": "100ms"}
+#: UCX's default is 20 s. What is larger than 64 KiB waits for its receiver; UCX 1.18 would send it eagerly.
+SETTINGS = {"TLS": "posix,self", "KEEPALIVE_INTERVAL": "100ms", "RNDV_THRESH": "64k"}
 
 VICTIM = """
 import sys, weft
@@ -39,6 +39,8 @@ def bare(spawn):
 @pytest.mark.parametrize("reap", [True, False], ids=["reaped", "zombie"])
 def test_a_dead_peer_is_not_noticed(bare, reap):
     """Not even by a worker that is cranked, with UCX's keepalive at 100 ms; closing the worker ends it."""
+    if reap and weft.ucx_library().version >= (1, 23):
+        pytest.skip("UCX 1.23 notices")
     victim, worker, endpoint = bare
     sending = endpoint.tag_send(bytes(64 << 20), 2)
     victim.kill(reap=reap)

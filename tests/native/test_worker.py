@@ -3,11 +3,15 @@
 
 import gc
 import os
+import shutil
+import subprocess
+import sys
 import threading
 
 import pytest
 
 import weft
+from weft import config
 
 
 def in_thread(function):
@@ -108,6 +112,24 @@ def test_dropping_everything_without_close(fds):
     assert fds() == before
 
 
+def test_a_worker_whose_thread_has_ended_is_taken_down_by_another(context):
+    """UCX must have been told that threads may take turns: one with assertions ends the process otherwise."""
+    left = []
+
+    def leave_behind():
+        worker = weft.Worker(context)
+        endpoint = worker.connect(worker.address)
+        endpoint.tag_send(b"x", 7).wait(5)
+        left.append(worker)
+
+    thread = threading.Thread(target=leave_behind)
+    thread.start()
+    thread.join(10)
+    left.clear()
+    gc.collect()
+    context.close()  # refuses while a worker is there
+
+
 def test_a_forked_child_is_refused_and_harms_nothing(worker, endpoint):
     received = worker.tag_recv(into := bytearray(8), 1)
     pid = os.fork()
@@ -126,17 +148,69 @@ def test_a_forked_child_is_refused_and_harms_nothing(worker, endpoint):
 
 
 def test_config_says_what_differs_and_who_set_it(monkeypatch):
-    names = ("MM_ERROR_HANDLING", "TLS", "TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE")
-    own = dict(zip(names, (("y", "weft"), ("^sysv,cma", "weft"), ("256k", "weft"), ("256k", "weft")), strict=True))
-    context = weft.Context({"UCX_TLS": "posix,self"})
-    assert context.config == own | {"TLS": ("posix,self", "argument")}
-    context.close()
-    monkeypatch.setenv("UCX_TLS", "posix,self")
+    own = {"MM_ERROR_HANDLING": ("y", "weft"), "TCP_TX_SEG_SIZE": ("256k", "weft"), "TCP_RX_SEG_SIZE": ("256k", "weft")}
     context = weft.Context()
-    assert context.config == {name: entry for name, entry in own.items() if name != "TLS"}
+    assert context.config == own | {"TLS": ("^sysv,cma", "weft")}
     context.close()
+    context = weft.Context({"UCX_TLS": "posix,tcp,self"})
+    assert context.config == own | {"TLS": ("posix,tcp,self", "argument")}
+    context.close()
+    monkeypatch.setenv("UCX_TLS", "posix,tcp,self")
+    context = weft.Context()
+    assert context.config == own
+    context.close()
+
+
+@pytest.mark.parametrize(
+    ("tls", "devices", "families"),
+    [
+        ("posix,self", "all", {"MM"}),
+        ("sysv,self", "all", {"MM"}),
+        ("tcp,self", "eth0", {"TCP"}),
+        ("^tcp,sysv,cma,ib", "all", {"MM"}),
+        ("^posix,sysv,cma", "eth0,mlx5_0:1", {"TCP"}),
+        ("^posix,sysv,cma", "mlx5_0:1,mlx5_1:1", set()),
+        ("all", "^mlx5_0:1", {"MM", "TCP"}),
+        ("rc", "all", set()),
+    ],
+)
+def test_no_defaults_of_transports_that_are_left_out(tls, devices, families):
+    """UCX up to 1.20.0 warned of them, at each new worker."""
+    defaults = config.defaults(tls, devices)
+    assert {name.partition("_")[0] for name in defaults} - {"TLS"} == families
 
 
 def test_a_setting_that_ucx_does_not_know(capfd):
     with pytest.raises(weft.Error, match=r"RNDV_THRESH|NO_SUCH"):
         weft.Context({"NO_SUCH_SETTING_AT_ALL": "1", "RNDV_THRESH": "nonsense"})
+
+
+#: A UCX as verbs are where a device tells of nothing that it has told already: it arms without a look.
+ARMS_BLINDLY = "int ucp_worker_arm(void *worker) { return 0; }"
+USES_IT = """
+import ctypes, sys, weft
+from weft import _native
+worker = weft.Worker(weft.Context({"TLS": "posix"}))
+itself = worker.connect(worker.address)
+received = worker.tag_recv(bytearray(1), 1)
+itself.tag_send(b"x", 1).wait(5), received.wait(5)  # the way is there
+ctypes.CDLL(sys.argv[1])
+_native.bind(sys.argv[1])
+received = worker.tag_recv(bytearray(1), 2)
+itself.tag_send(b"x", 2)
+print(received.done(), worker.arm())
+worker.progress()
+print(received.done())
+"""
+
+
+def test_what_came_before_arming_is_found(tmp_path):
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    blind = tmp_path / "libblind.so"
+    flags = ["-shared", "-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined", "-o", blind]
+    command = [compiler, *flags, "-x", "c", "-", "-x", "none", weft.ucx_library().path]
+    subprocess.run(command, input=ARMS_BLINDLY, text=True, check=True)
+    said = subprocess.run([sys.executable, "-c", USES_IT, blind], capture_output=True, text=True, timeout=60)
+    assert said.stdout.split() == ["False", "False", "True"], said.stderr
