@@ -9,7 +9,8 @@ from typing import Any
 
 from distributed import Client, LocalCluster
 
-TIMEOUT_S = 30
+#: A bound of what hangs: Dask's processes take half a minute to start on a machine that is busy.
+TIMEOUT_S = 60
 
 
 @contextlib.contextmanager

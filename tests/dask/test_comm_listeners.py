@@ -188,6 +188,19 @@ async def test_a_worker_everywhere_is_reached_where_its_scheduler_is() -> None:
         assert host_is("127.0.0.1")(worker.address)
 
 
+@pytest.mark.slow
+async def test_a_worker_goes_on_to_the_next_port_of_its_range() -> None:
+    async with listen("ucx://127.0.0.1:0", lambda comm: comm.close()) as taken:
+        first = parse_host_port(parse_address(taken.listen_address)[1])[1]
+        options = {"host": "127.0.0.1", "dashboard_address": ":0", "protocol": "ucx"}
+        async with (
+            Scheduler(**options) as scheduler,
+            Worker(scheduler.address, nthreads=1, port=f"{first}:{first + 9}") as worker,
+        ):
+            assert first < worker.port <= first + 9
+            assert worker.monitor.get_process_memory() > 0
+
+
 async def test_the_listener_is_what_a_server_uses() -> None:
     listener = get_backend("ucx").get_listener("127.0.0.1:0", lambda comm: comm.close(), True)
     assert isinstance(listener, BaseListener)

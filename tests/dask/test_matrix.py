@@ -13,7 +13,9 @@ PALETTE = [f"#{i:06x}" for i in range(256)]
 
 
 def pair(rate: float | None = None, *, a: str = "0", b: str = "1", nbytes: int = 100, lent: int = 0) -> Pair:
-    return Pair(a, b, ("posix/memory", "lent") if lent else ("posix/memory",), 3, nbytes, lent, 1.0, rate, 0)
+    return Pair(
+        a, b, ("posix/memory", "lent") if lent else ("posix/memory",), 3, nbytes, lent, 2 if lent else 0, 1.0, rate, 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_a_cell_says_what_most_of_its_bytes_went_by() -> None:
     assert (moved.figure, moved.ink, moved.bandwidth, moved.dask) == ("9.0", "black", "9 GB/s", "1.5 GB/s")
     assert cell(pair(0.2e9), scale, None, roomy=True).ink == "white"
     lent = cell(pair(9e9, nbytes=3 << 30, lent=2 << 30), scale, None, roomy=True)
-    assert (lent.figure, lent.colour) == ("lent\n2.0 GiB", matrix.LENT)
+    assert (lent.figure, lent.colour, lent.lent) == ("lent\n2.0 GiB", matrix.LENT, "2.00 GiB in 2")
     assert cell(pair(9e9, nbytes=3 << 30, lent=2 << 30), scale, None, roomy=False).figure == "lent"
     small = cell(pair(), scale, None, roomy=True)
     assert (small.figure, small.colour, small.bandwidth) == ("", matrix.SMALL, "no transfer that moved 1 MiB")
@@ -76,9 +78,9 @@ def test_the_heading_says_why_there_is_nothing() -> None:
 
 
 def test_lent_memory_has_a_row_of_its_own() -> None:
-    table = lanes_table([pair(2e9, nbytes=3 << 20, lent=1 << 20), pair(4e9, nbytes=1 << 20)])
+    table = lanes_table([pair(2e9, nbytes=3 << 20, lent=1 << 20), pair(4e9, nbytes=1 << 20), pair()])
     assert table.count("<tr>") == 3
-    for text in ("posix/memory", "3.00 MiB", "3 GB/s", "lent", "1.00 MiB"):
+    for text in ("posix/memory", "3.00 MiB", "3 GB/s", "lent", "2", "1.00 MiB"):
         assert f">{text}<" in table
     assert lanes_table([]) == ""
-    assert "<i>" not in lanes_table([Pair("0", "1", ("<i>",), 1, 1, 0, 1.0, None, 0)])
+    assert "<i>" not in lanes_table([Pair("0", "1", ("<i>",), 1, 1, 0, 0, 1.0, None, 0)])

@@ -11,7 +11,7 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, wait
 from tests.dask.clusters import workers_of
 
 from weft import _native
@@ -120,6 +120,16 @@ def test_a_task_that_changes_what_it_fetched_changes_its_own_copy(client: Client
     made = client.submit(np.arange, N, workers=[here], pure=False)
     assert client.submit(change, made, workers=[there], pure=False).result() == -1
     assert (client.submit(lambda x: x, made, workers=[here], pure=False).result() == np.arange(N)).all()
+
+
+def test_what_a_worker_fetched_is_lent_on(client: Client) -> None:
+    here, there = workers_of(client)
+    made = client.submit(np.arange, N, workers=[here], pure=False)
+    fetched = client.submit(lambda x: x, made, workers=[there], pure=False)
+    wait(fetched)
+    before = borrowed()
+    assert (fetched.result() == np.arange(N)).all()
+    assert borrowed() - before == 2 * 8 * N  # the scheduler, and the client of it; both are this process
 
 
 def test_what_was_fetched_outlives_its_worker() -> None:

@@ -57,17 +57,28 @@ def names(client: Client) -> list[str]:
 
 def test_the_table_tells_who_moved_what_to_whom(client: Client) -> None:
     a, b = names(client)
-    table = weft.dask.transports(client)
-    rows = {(row["source"], row["destination"]): row for row in table.rows}
+
+    def told() -> dict[tuple[str, str], dict[str, Any]]:
+        rows = {(row["source"], row["destination"]): row for row in weft.dask.transports(client).rows}
+        return rows if rows[b, a]["requests_Bps"] and rows[a, b]["requests_Bps"] else {}
+
+    rows = until(told)  # that comes with a heartbeat
     moved, lent = rows[a, b], rows[b, a]
     assert moved["lanes"] == ["posix/memory"]
     assert moved["nbytes"] > 4 * MIB
     assert moved["bandwidth_Bps"] > 0
     assert lent["lanes"] == ["posix/memory", "lent"]
-    assert lent["lent_nbytes"] == 32 * MIB
+    assert (lent["lent_nbytes"], lent["lent_messages"]) == (32 * MIB, 1)
     assert lent["bandwidth_Bps"] is None
-    assert {"client, scheduler"} <= {row["source"] for row in table.rows}  # LocalCluster's is in this process
-    assert all(row["errors"] == 0 for row in table.rows)
+    assert "client, scheduler" in {source for source, _ in rows}  # LocalCluster's is in this process
+    assert all(row["errors"] == 0 for row in rows.values())
+
+
+def test_what_lends_is_a_lane_of_a_worker(client: Client) -> None:
+    a, b = workers_of(client)
+    lanes = client.run(weft.dask.lanes)
+    assert lanes[a][b] == ["posix/memory", "lent"]
+    assert lanes[b][a] == ["posix/memory"]
 
 
 def test_an_asynchronous_client_awaits_it(cluster: LocalCluster, client: Client) -> None:

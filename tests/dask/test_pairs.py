@@ -21,9 +21,11 @@ def row(
         "sent_messages": int(bool(sent)),
         "sent_nbytes": sent,
         "sent_seconds": 0.5,
+        "lent_messages": int(bool(lent)),
         "lent_nbytes": lent,
         "received_messages": int(bool(received)),
         "received_nbytes": received,
+        "borrowed_messages": 0,
         "borrowed_nbytes": 0,
         "bandwidth_Bps": 1e9 if sent > lent else None,
         "errors": errors,
@@ -55,7 +57,15 @@ def test_the_same_process_twice_counts_once() -> None:
 def test_lent_memory_is_a_lane() -> None:
     (pair,) = join({}, [report("a", b=row(100, lent=60))])
     assert pair.lanes == ("posix/memory", "lent")
-    assert pair.lent_nbytes == 60
+    assert (pair.lent_nbytes, pair.lent_messages) == (60, 1)
+
+
+def test_how_fast_a_receiver_had_it_is_told_of_lent_memory_too() -> None:
+    halves = [report("a", b=row(100, lent=100)), report("b", a=row(0, 100))]
+    (pair,) = join({"a": "0", "b": "1"}, halves, {("a", "b"): 5e9, ("b", "a"): 1e9})
+    assert (pair.bandwidth_Bps, pair.requests_Bps) == (None, 5e9)
+    (seen,) = join({"b": "1"}, halves[1:], {("a", "b"): 5e9})
+    assert seen.requests_Bps == 5e9
 
 
 def test_a_comm_that_broke_before_it_sent_is_told() -> None:
@@ -64,8 +74,8 @@ def test_a_comm_that_broke_before_it_sent_is_told() -> None:
 
 
 PAIRS = [
-    Pair("0", "1", ("posix/memory", "lent"), 1234, 3 << 30, 2 << 30, 1.5, 8.126e9, 0),
-    Pair("<b>", "scheduler", ("tcp/eth0",), 1, 100, 0, None, None, 2),
+    Pair("0", "1", ("posix/memory", "lent"), 1234, 3 << 30, 2 << 30, 56, 1.5, 8.126e9, 0, 21.3e9),
+    Pair("<b>", "scheduler", ("tcp/eth0",), 1, 100, 0, 0, None, None, 2),
 ]
 
 
@@ -79,7 +89,7 @@ def test_rows_are_json() -> None:
 
 def test_the_table_prints_itself() -> None:
     text = str(Transports(PAIRS))
-    for word in ("posix/memory, lent", "1,234", "3.00 GiB", "2.00 GiB", "8.13 GB/s", "scheduler"):
+    for word in ("posix/memory, lent", "1,234", "3.00 GiB", "2.00 GiB", "in 56", "8.13 GB/s", "21.3 GB/s", "scheduler"):
         assert word in text
     console = Console(width=80, color_system=None)
     with console.capture() as capture:

@@ -78,6 +78,44 @@ async def test_options_become_those_of_the_nannies():
         ]
 
 
+@pytest.mark.parametrize(
+    ("asked", "limit"),
+    [
+        ("auto", 2**30),
+        (0.5, 2**30),
+        ("0.25", 2**29),
+        (1, 2**31),
+        (None, 0),
+        (0, 0),
+        ("0", 0),
+        ("4GiB", 2**32),
+        (2**27, 2**27),
+    ],
+)
+async def test_memory_limits_are_dasks(asked, limit):
+    async with not_started(topology=CPU_MACHINE, memory_limit=asked) as workers:
+        assert [worker["memory_limit"] for worker in workers] == [limit] * 2
+
+
+async def test_options_that_local_cuda_cluster_has_too():
+    asked = {"pre_import": "json, csv", "worker_dashboard_address": ":0", "env": {"OMP_NUM_THREADS": "1"}}
+    async with not_started(topology=CPU_MACHINE, scheduler_port=0, **asked) as workers:
+        assert workers[0]["preload"] == ["weft.dask.place", "json", "csv"]
+        assert workers[0]["env"] == {"WEFT_CPUS": "0-1", "WEFT_MEMORY_NODES": "0", "OMP_NUM_THREADS": "1"}
+        assert (workers[0]["dashboard"], workers[0]["dashboard_address"]) == (True, ":0")
+    async with not_started(topology=CPU_MACHINE, rmm_pool_size=None) as workers:
+        assert workers[0]["dashboard"] is False
+
+
+def test_options_that_have_no_meaning_here_are_refused_with_the_reason():
+    with pytest.raises(weft.InvalidParamError, match=r"\(rmm_pool_size='24GB'\) .*: weft sets no RMM up"):
+        TopologyCluster(rmm_pool_size="24GB", **QUIET)
+    with pytest.raises(weft.InvalidParamError, match="UCX chooses its transports itself"):
+        TopologyCluster(enable_nvlink=True, **QUIET)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        TopologyCluster(colour="red", **QUIET)
+
+
 async def test_gpus_by_number_and_by_the_variable(monkeypatch):
     gpus = tuple(Gpu(f"GPU{i}", i, cpus=(0, 1), node=0) for i in range(3))
     topology = dataclasses.replace(CPU_MACHINE, gpus=gpus)

@@ -108,8 +108,9 @@ def test_what_was_lent_did_not_move(records: dict[str, traffic.Record]) -> None:
     them.lent_nbytes = (3 * MIB, MIB)
     account.received([bytearray(MIB), bytearray(10)])
     assert (record.received_nbytes, record.borrowed_nbytes) == (MIB + 10, MIB)
+    assert (record.lent_messages, record.borrowed_messages) == (1, 1)
     account.sent([bytes(2 * MIB)], time.perf_counter() - 1.0)
-    assert record.lent_nbytes == 3 * MIB
+    assert (record.lent_nbytes, record.lent_messages) == (3 * MIB, 1)
     assert record.bandwidth_Bps == pytest.approx(2 * MIB, rel=0.1)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dask.utils import parse_bytes
 from distributed import Nanny, Scheduler, SpecCluster
 
 from weft.errors import InvalidParamError
 from weft.topo import cpulist, machine, nvml
 from weft.topo.model import Topology
-from weft.topo.plan import Plan, Request, WorkerPlan, plan
+from weft.topo.plan import Plan, WorkerPlan, plan
+from weft.topo.request import DASK_CUDA, of
 
 # not imported: importing the preload is what binds a process
 _PRELOAD = "weft.dask.place"
@@ -35,22 +35,30 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         At most so many workers; one in each place otherwise.
     threads_per_worker : int, optional
         Threads of each worker; the plan's otherwise: 1 beside a GPU, else one for each core.
-    memory_limit : int or str, optional
-        Of each worker, in bytes or such as ``"4 GiB"``; 0 is no limit. The plan's share otherwise.
+    memory_limit : int, float, str or None
+        Of each worker: bytes, ``"4 GiB"``, or up to 1 for a fraction of what may be used of the machine's memory; None
+        and 0 are no limit, and ``"auto"`` is the plan's share.
     CUDA_VISIBLE_DEVICES : str or sequence of (int or str), optional
         GPUs to use, by number or UUID, of MIG instances too; the variable of this process otherwise.
     protocol : str
         Dask's protocol.
     host, interface : str, optional
-        The address of scheduler and workers, or the network device that has it; 127.0.0.1 if neither is given.
+        The address of scheduler and workers, or the network device that has it, or how several begin (``ib``): each
+        worker then has the nearest. 127.0.0.1 if neither is given.
     dashboard_address : str, optional
         Of the scheduler; None is no dashboard.
     local_directory : str, optional
         Where workers put what they spill.
     topology : Topology, optional
         In place of this machine's.
-    asynchronous, silence_logs, name, security
-        As for ``distributed.LocalCluster``.
+    asynchronous, silence_logs, name, security, scheduler_port, worker_dashboard_address
+        As for ``distributed.LocalCluster``; workers have no dashboard unless asked for.
+    env : mapping of str to str, optional
+        Variables for the workers' environment; they go before those of the plan.
+    pre_import : str, optional
+        Modules that workers import before they take tasks, with commas between them.
+    **dask_cuda
+        None: LocalCUDACluster's options that have no meaning here are refused with the reason.
 
     Attributes
     ----------
@@ -60,7 +68,8 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
     Raises
     ------
     InvalidParamError
-        The machine has no such places, or none that this process may use.
+        The machine has no such places, or none that this process may use; `memory_limit` is none; an option of
+        LocalCUDACluster's for RMM, spilling or transports was given.
     """
 
     layout: Plan
@@ -71,7 +80,7 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         *,
         n_workers: int | None = None,
         threads_per_worker: int | None = None,
-        memory_limit: int | str | None = None,
+        memory_limit: float | str | None = "auto",
         CUDA_VISIBLE_DEVICES: str | Sequence[int | str] | None = None,  # noqa: N803 - as in LocalCUDACluster
         protocol: str = "ucx",
         host: str | None = None,
@@ -83,30 +92,44 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         silence_logs: bool | int = logging.WARNING,
         name: str | None = None,
         security: Any | None = None,
+        scheduler_port: int = 0,
+        worker_dashboard_address: str | None = None,
+        env: Mapping[str, str] | None = None,
+        pre_import: str | None = None,
+        **dask_cuda: object,
     ) -> None:
-        topology = topology or machine.read(driver=nvml.load())
-        wanted = Request(
-            per=per or ("gpu" if topology.gpus else "numa"),
+        _refuse(dask_cuda)
+        topology = topology or machine.read(driver=nvml.load(), environ=os.environ)
+        wanted = of(
+            topology,
+            per=per,
             workers=n_workers,
             threads=threads_per_worker,
-            memory_nbytes=None if memory_limit is None else parse_bytes(memory_limit),
-            gpus=_devices(CUDA_VISIBLE_DEVICES),
+            memory=memory_limit,
+            visible=os.environ.get("CUDA_VISIBLE_DEVICES") if CUDA_VISIBLE_DEVICES is None else CUDA_VISIBLE_DEVICES,
             interface=interface,
         )
         self.layout = plan(topology, wanted)
         address = {
             "host": host if host or interface else "127.0.0.1",
-            "interface": interface,
+            "interface": self.layout.workers[0].interface,
             "protocol": protocol,
             "security": security,
         }
-        options = {**address, "silence_logs": silence_logs, "local_directory": local_directory}
-        self._places = [_spec(worker, options) for worker in self.layout.workers]
+        options = {
+            **address,
+            "silence_logs": silence_logs,
+            "local_directory": local_directory,
+            "dashboard": worker_dashboard_address is not None,
+            "dashboard_address": worker_dashboard_address,
+        }
+        preload = [name.strip() for name in (pre_import or "").split(",") if name.strip()]
+        self._places = [_spec(worker, options, env or {}, preload) for worker in self.layout.workers]
         self._place_of = {i: i for i in range(len(self._places))}  # by worker's name
         dashboard = {"dashboard": dashboard_address is not None, "dashboard_address": dashboard_address or ":0"}
         super().__init__(
             workers=dict(enumerate(self._places)),
-            scheduler={"cls": Scheduler, "options": {**address, **dashboard, "port": 0}},
+            scheduler={"cls": Scheduler, "options": {**address, **dashboard, "port": scheduler_port}},
             asynchronous=asynchronous,
             silence_logs=silence_logs,
             name=name,
@@ -127,12 +150,12 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         raise InvalidParamError(f"scale: the plan has {len(self._places)} places for workers, and all are taken")
 
 
-def _devices(given: str | Sequence[int | str] | None) -> tuple[str, ...] | None:
-    if given is None:
-        given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if isinstance(given, str):
-        given = [device for device in given.split(",") if device]
-    return None if given is None else tuple(map(str, given))
+def _refuse(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if name not in DASK_CUDA:
+            raise TypeError(f"TopologyCluster.__init__() got an unexpected keyword argument {name!r}")
+        if value is not None:  # what programs pass on without having set it
+            raise InvalidParamError(f"TopologyCluster({name}={value!r}) is not supported: {DASK_CUDA[name]}")
 
 
 def nanny_options(worker: WorkerPlan) -> dict[str, Any]:
@@ -140,9 +163,14 @@ def nanny_options(worker: WorkerPlan) -> dict[str, Any]:
     env = {name: value for name, value in worker.env.items() if not (name.startswith("UCX_") and name in os.environ)}
     env |= {"WEFT_CPUS": cpulist.join(worker.cpus), "WEFT_MEMORY_NODES": cpulist.join(worker.nodes)}
     memory = "auto" if worker.memory_nbytes is None else worker.memory_nbytes
-    return {"env": env, "preload": [_PRELOAD], "nthreads": worker.threads, "memory_limit": memory}
+    placed = {"env": env, "preload": [_PRELOAD], "nthreads": worker.threads, "memory_limit": memory}
+    return {**placed, "interface": worker.interface}
 
 
-def _spec(worker: WorkerPlan, options: dict[str, Any]) -> dict[str, Any]:
+def _spec(
+    worker: WorkerPlan, options: dict[str, Any], env: Mapping[str, str], preload: Sequence[str]
+) -> dict[str, Any]:
     """Make the entry of one worker for SpecCluster."""
-    return {"cls": Nanny, "options": {**options, **nanny_options(worker), "dashboard": False}}
+    placed = nanny_options(worker)
+    placed |= {"env": placed["env"] | env, "preload": [*placed["preload"], *preload]}
+    return {"cls": Nanny, "options": {**options, **placed}}

@@ -24,12 +24,13 @@ from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
 from distributed.utils import ensure_ip, get_ip, get_ipv6
 from distributed.worker import Worker
+from distributed.worker_memory import NannyMemoryManager
 
 from weft import _native
 from weft.connect import connect
 from weft.dask import config, device, traffic
 from weft.dask.offload import read_offloads, write_offloads
-from weft.dask.pressure import live_within_limits
+from weft.dask.pressure import live_within_limits, watch_by_the_same_count
 from weft.errors import ClosedError, EncryptionError, Error, PeerLostError, ProtocolError, TlsError
 from weft.listen import Listener
 from weft.payload import Payload
@@ -115,7 +116,7 @@ class UCX(Comm):  # type: ignore[misc]
             device.refuse(frames, self._peer_addr)
         began = time.perf_counter()
         try:
-            await self._peer.send_frames(frames, lend=self._lend and _carries_results(msg))
+            await self._peer.send_frames(frames, lend=self._lend and _carries_results(msg), stage=self._lend)
         except (PeerLostError, ClosedError) as e:
             self._account.failed(e)
             self.abort()
@@ -230,6 +231,8 @@ class UCXListener(BaseListener):  # type: ignore[misc]
             _arrays_of_tasks_in_pool()
             live_within_limits(server)
             self.default_host = self.default_host or _host_towards(server.scheduler.address, self.ip)
+        elif isinstance(getattr(server, "memory_manager", None), NannyMemoryManager):
+            watch_by_the_same_count(server)
         observe.listening(server)
         listener = Listener(
             unparse_host_port(self.ip, self.port),
@@ -350,5 +353,15 @@ class UCXBackend(Backend):  # type: ignore[misc]
 
 
 def lanes() -> dict[str, list[str]]:
-    """Return the lanes of this process's open comms: peer's address to ``["posix/memory", ...]``."""
-    return {comm.peer_address: comm.transports for comm in list(_comms) if not comm.closed()}
+    """Return the lanes of this process's open comms: peer's address to ``["posix/memory", ...]``.
+
+    ``lent`` is one of them where memory was lent, this way or that.
+    """
+    lanes: dict[str, list[str]] = {}
+    for comm in list(_comms):
+        if comm.closed():
+            continue
+        used = lanes.setdefault(comm.peer_address, list(comm.transports))
+        if any(comm._peer.lent_nbytes) and "lent" not in used:
+            used.append("lent")
+    return lanes

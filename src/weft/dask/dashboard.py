@@ -30,7 +30,7 @@ _INTERVAL_MS = 1000
 #: Pixels of a cell and of the text in it, up to so many workers. From 70 a cell has room for two lines.
 _SIZES = ((4, 92, 16), (8, 70, 13), (16, 44, 12), (24, 32, 10), (MOST_WORKERS, 13, 0))
 _HOVER = """<div style="font-size:12px;line-height:1.5"><b>@source to @destination</b><br>
-@bandwidth<br>@messages messages, @nbytes; @lent of them lent<br>lanes: @lanes<br>
+@bandwidth<br>@messages messages, @nbytes; of them lent: @lent<br>lanes: @lanes<br>
 whole requests, as Dask sees them: @dask<br>broken comms: @errors</div>"""
 _COLUMNS = [field.name for field in fields(Cell)]
 

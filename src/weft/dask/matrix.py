@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dask.utils import format_bytes
 
-from weft.dask.pairs import Pair, bandwidth_text
+from weft.dask.pairs import Pair, bandwidth_text, lent_text
 
 #: More workers than these make cells too small; then those with the most bytes are shown.
 MOST_WORKERS = 64
@@ -67,7 +67,7 @@ class Cell:
     bandwidth: str = "nothing sent"
     messages: str = "0"
     nbytes: str = "0 B"
-    lent: str = "0 B"
+    lent: str = "0 B in 0"
     lanes: str = "-"
     dask: str = "-"
     errors: str = "0"
@@ -85,7 +85,7 @@ def cell(pair: Pair, scale: Scale, dask: float | None, *, roomy: bool) -> Cell:
         bandwidth_text(pair.bandwidth_Bps) if pair.bandwidth_Bps else "no transfer that moved 1 MiB",
         f"{pair.messages:,}",
         format_bytes(pair.nbytes),
-        format_bytes(pair.lent_nbytes),
+        lent_text(pair),
         ", ".join(pair.lanes),
         bandwidth_text(dask),
         str(pair.errors),
@@ -163,7 +163,8 @@ def lanes_table(pairs: Sequence[Pair]) -> str:
     rows = [(lanes, *_sums(some)) for lanes, some in sorted(by_lanes.items())]
     lenders = [p for p in pairs if p.lent_nbytes]
     if lenders:
-        rows.append(("lent", str(len(lenders)), "", format_bytes(sum(p.lent_nbytes for p in lenders)), ""))
+        lent = sum(p.lent_messages for p in lenders), sum(p.lent_nbytes for p in lenders)
+        rows.append(("lent", str(len(lenders)), f"{lent[0]:,}", format_bytes(lent[1]), ""))
     head = "".join(f"<th style='{_CELL}'>{name}</th>" for name in _LANE_COLUMNS)
     body = "".join(
         "<tr>" + "".join(f"<td style='{_CELL}'>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rows

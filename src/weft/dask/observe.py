@@ -121,12 +121,15 @@ class SchedulerTraffic:
         told = [report for report in self._reports.values() if report["process"] in names]
         return [pair for pair in join(names, told) if {pair.source, pair.destination} <= here]
 
+    def requests(self) -> dict[tuple[str, str], float]:
+        """Return the mean bandwidth of whole requests between workers, by the processes of sender and receiver."""
+        at = {address: report["process"] for address, report in self._reports.items()}
+        return {(at[a], at[b]): mean for (b, a), mean in self._means.items() if a in at and b in at}
+
     def seen_by_dask(self) -> dict[tuple[str, str], float]:
-        """Return the mean bandwidth of whole requests between workers, by the names of sender and receiver."""
+        """Return the same by the names of sender and receiver."""
         names = self.names()
-        name_at = {a: names[report["process"]] for a, report in self._reports.items() if report["process"] in names}
-        means = self._means.items()
-        return {(name_at[a], name_at[b]): mean for (b, a), mean in means if a in name_at and b in name_at}
+        return {(names[a], names[b]): mean for (a, b), mean in self.requests().items() if a in names and b in names}
 
 
 def _weigh(means: dict[Any, float], key: Any, total: float, count: int, share: float) -> float:

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 #: Pairs that a terminal shows; `Transports.rows` has them all.
 _MOST_SHOWN = 40
-_COLUMNS = ("from", "to", "lanes", "messages", "bytes", "lent", "bandwidth", "errors")
+_COLUMNS = ("from", "to", "lanes", "messages", "bytes", "lent", "bandwidth", "requests", "errors")
 _CAPTION = (
-    "bandwidth: median of the latest transfers that moved 1 MiB or more, by the sender's clock; lent: of the bytes"
+    "bandwidth: median of the latest transfers that moved 1 MiB or more, by the sender's clock\n"
+    "lent: of the bytes, in how many of the messages; requests: as their receivers saw them, until they had it all"
 )
 
 
@@ -40,12 +41,17 @@ class Pair:
         As ``transport/device``; ``lent`` if memory was lent.
     messages, nbytes, lent_nbytes : int
         Dask messages, the bytes in them, and how many of those were mapped in place of moved.
+    lent_messages : int
+        The messages that had such bytes.
     seconds : float or None
         From send to completion, added up; None where only the receiver was asked.
     bandwidth_Bps : float or None
         Median of the latest transfers that moved 1 MiB or more; None if there was none.
     errors : int
         Comms with `destination` that broke at `source`.
+    requests_Bps : float or None
+        Bytes a second of whole requests, lent or moved, from when `destination` asked until it had them; Dask's own
+        mean. None between any but workers, or if there was no request of 1 MB.
     """
 
     source: str
@@ -54,12 +60,18 @@ class Pair:
     messages: int
     nbytes: int
     lent_nbytes: int
+    lent_messages: int
     seconds: float | None
     bandwidth_Bps: float | None  # noqa: N815
     errors: int
+    requests_Bps: float | None = None  # noqa: N815
 
 
-def join(names: Mapping[str, str], reports: Iterable[Mapping[str, Any]]) -> list[Pair]:
+def join(
+    names: Mapping[str, str],
+    reports: Iterable[Mapping[str, Any]],
+    requests: Mapping[tuple[str, str], float] | None = None,
+) -> list[Pair]:
     """Put the reports of processes together.
 
     Parameters
@@ -68,6 +80,8 @@ def join(names: Mapping[str, str], reports: Iterable[Mapping[str, Any]]) -> list
         A name for each process that has one, by its id.
     reports : iterable
         What :func:`weft.dask.traffic.report` returned in each process; the same one twice counts once.
+    requests : mapping, optional
+        The bandwidth of whole requests between two processes, by the ids of sender and receiver.
 
     Returns
     -------
@@ -75,14 +89,14 @@ def join(names: Mapping[str, str], reports: Iterable[Mapping[str, Any]]) -> list
         Most bytes first. The sender's count is taken where it was asked, else the receiver's.
     """
     by_process = {report["process"]: report["peers"] for report in reports}
-    pairs = []
+    pairs, rates = [], requests or {}
     for process, peers in by_process.items():
         for peer, row in peers.items():
             here, there = names.get(process, process), names.get(peer, row["address"])
             if row["sent_messages"] or row["errors"]:
-                pairs.append(_sent(here, there, row))
+                pairs.append(_sent(here, there, row, rates.get((process, peer))))
             if peer not in by_process and row["received_messages"]:
-                pairs.append(_received(there, here, row))
+                pairs.append(_received(there, here, row, rates.get((peer, process))))
     return sorted(pairs, key=lambda p: (-p.nbytes, p.source, p.destination))
 
 
@@ -90,7 +104,7 @@ def _lanes(row: Mapping[str, Any], lent: int) -> tuple[str, ...]:
     return (*row["lanes"], *(["lent"] if lent else []))
 
 
-def _sent(source: str, destination: str, row: Mapping[str, Any]) -> Pair:
+def _sent(source: str, destination: str, row: Mapping[str, Any], rate: float | None) -> Pair:
     return Pair(
         source,
         destination,
@@ -98,16 +112,18 @@ def _sent(source: str, destination: str, row: Mapping[str, Any]) -> Pair:
         row["sent_messages"],
         row["sent_nbytes"],
         row["lent_nbytes"],
+        row["lent_messages"],
         row["sent_seconds"],
         row["bandwidth_Bps"],
         row["errors"],
+        rate,
     )
 
 
-def _received(source: str, destination: str, row: Mapping[str, Any]) -> Pair:
+def _received(source: str, destination: str, row: Mapping[str, Any], rate: float | None) -> Pair:
     lanes = _lanes(row, row["borrowed_nbytes"])
-    counts = row["received_messages"], row["received_nbytes"], row["borrowed_nbytes"]
-    return Pair(source, destination, lanes, *counts, None, None, 0)
+    counts = row["received_messages"], row["received_nbytes"], row["borrowed_nbytes"], row["borrowed_messages"]
+    return Pair(source, destination, lanes, *counts, None, None, 0, rate)
 
 
 def bandwidth_text(rate: float | None) -> str:
@@ -118,6 +134,11 @@ def bandwidth_text(rate: float | None) -> str:
     unit, name = next(((u, n) for u, n in ((1e9, "GB/s"), (1e6, "MB/s")) if rate >= 0.9995 * u), (1e3, "kB/s"))
     size = rate / unit
     return f"{size:.3g} {name}" if size < 999.5 else f"{size:.0f} {name}"
+
+
+def lent_text(pair: Pair) -> str:
+    """Write how much was lent, and in how many messages, as in ``30.52 MiB in 4``."""
+    return f"{format_bytes(pair.lent_nbytes)} in {pair.lent_messages:,}"
 
 
 class Transports:
@@ -142,8 +163,9 @@ class Transports:
             ", ".join(pair.lanes) or "-",
             f"{pair.messages:,}",
             format_bytes(pair.nbytes),
-            format_bytes(pair.lent_nbytes) if pair.lent_nbytes else "-",
+            lent_text(pair).replace(" in", "\nin") if pair.lent_nbytes else "-",  # 80 columns are soon full
             bandwidth_text(pair.bandwidth_Bps),
+            bandwidth_text(pair.requests_Bps),
             str(pair.errors) if pair.errors else "-",
         )
 
@@ -184,6 +206,11 @@ def _report_of_worker(dask_worker: Any) -> dict[str, Any]:
     return {**traffic.report(), "name": str(dask_worker.name)}
 
 
+def _report_of_scheduler(dask_scheduler: Any) -> dict[str, Any]:
+    extension = dask_scheduler.extensions.get("weft")  # none where workers come by another protocol
+    return {**traffic.report(), "requests": extension.requests() if extension else {}}
+
+
 def named(names: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Give each process the names of all that live in it."""
     shared: dict[str, list[str]] = {}
@@ -194,13 +221,13 @@ def named(names: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 async def _collect(client: Any) -> Transports:
     workers = list((await client.run(_report_of_worker)).values())
-    scheduler = await client.run_on_scheduler(traffic.report)
+    scheduler = await client.run_on_scheduler(_report_of_scheduler)
     here = traffic.report()
     names = named(
         [(r["process"], r["name"]) for r in workers]
         + [(scheduler["process"], "scheduler"), (here["process"], "client")]
     )
-    return Transports(join(names, [*workers, scheduler, here]))
+    return Transports(join(names, [*workers, scheduler, here], scheduler["requests"]))
 
 
 def transports(client: Any) -> Any:

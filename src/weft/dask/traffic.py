@@ -38,9 +38,11 @@ COUNTERS = (
     "sent_messages",
     "sent_nbytes",
     "sent_seconds",
+    "lent_messages",
     "lent_nbytes",
     "received_messages",
     "received_nbytes",
+    "borrowed_messages",
     "borrowed_nbytes",
     "errors",
 )
@@ -61,6 +63,8 @@ class Record:
         Dask messages, and the bytes in them, lent ones included.
     lent_nbytes, borrowed_nbytes : int
         The part of those bytes that was mapped by the receiver in place of moving.
+    lent_messages, borrowed_messages : int
+        The messages that had such bytes.
     sent_seconds : float
         Seconds from each send to its completion, added up.
     errors : int
@@ -73,8 +77,8 @@ class Record:
         self.process, self.address = process, address
         self.lanes: tuple[str, ...] = ()
         self.comms = 0
-        self.sent_messages = self.sent_nbytes = self.lent_nbytes = 0
-        self.received_messages = self.received_nbytes = self.borrowed_nbytes = 0
+        self.sent_messages = self.sent_nbytes = self.lent_messages = self.lent_nbytes = 0
+        self.received_messages = self.received_nbytes = self.borrowed_messages = self.borrowed_nbytes = 0
         self.errors = 0
         self.sent_seconds = 0.0
         self._rates: deque[float] = deque(maxlen=TRANSFERS)
@@ -153,6 +157,7 @@ class Account:
         record.sent_messages += 1
         record.sent_nbytes += total
         record.lent_nbytes += total - moved
+        record.lent_messages += moved < total
         record.sent_seconds += seconds
         if moved >= TRANSFER_NBYTES and seconds > 0:
             record._rates.append(moved / seconds)
@@ -170,6 +175,7 @@ class Account:
         record.received_messages += 1
         record.received_nbytes += total
         record.borrowed_nbytes += lent
+        record.borrowed_messages += lent > 0
         self._digest(total - lent, lent, "weft borrowed")
 
     def _digest(self, moved: int, lent: int, lent_label: str) -> None:
