@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 import pytest
-from tests.topo.trees import GIB, two_sockets, write
+from tests.machines.trees import GIB, two_sockets, write
 
 from weft.topo import machine
 
@@ -24,7 +24,7 @@ def test_affinity(tmp_path):
     assert (made.cpus, made.nodes) == ((2, 3), (0,))
     assert made.why == (
         "CPUs: 2-3 of 0-15, by affinity",
-        "NUMA nodes: 0 of 0-1, by memory policy of the process",
+        "NUMA nodes: 0 of 0-1, by Mems_allowed_list",
     )
 
 

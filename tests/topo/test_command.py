@@ -3,7 +3,7 @@ import io
 import json
 
 import pytest
-from tests.topo import matrices, trees
+from tests.machines import matrices, trees
 
 from weft import cli
 from weft.topo import draw, machine
@@ -63,6 +63,8 @@ def test_stdin(capsys, monkeypatch):
         (["--nvidia-smi", "/dev/null"], "/dev/null, line 1: no table"),
         (["--nvidia-smi", "/no/such"], "No such file"),
         (["--plan", "--per", "gpu"], "plan per gpu: no GPU found"),
+        (["--plan", "--memory-limit", "4"], "memory limit '4': a size from 1 MiB up such as 4GiB"),
+        (["--plan", "--memory-limit", "0.5"], "how much memory there is is not known"),
     ],
 )
 def test_errors_are_one_line(arguments, why, capsys, monkeypatch):
@@ -73,7 +75,7 @@ def test_errors_are_one_line(arguments, why, capsys, monkeypatch):
     assert out.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["--threads", "0"], ["--workers", "x"], ["--memory-limit", "-1"]])
+@pytest.mark.parametrize("arguments", [["--threads", "0"], ["--workers", "x"], ["--workers", "-1"]])
 def test_wrong_numbers_are_refused(arguments):
     with pytest.raises(SystemExit):
         cli.main(["topo", "--plan", *arguments])
@@ -103,13 +105,32 @@ def test_the_drawing_of_two_sockets(tmp_path):
         "    └── NUMA node 1  32.0 GiB",
         "        ├── L3  CPUs 4-5,12-13 (2 cores)",
         "        ├── L3  CPUs 6-7,14-15 (2 cores)",
-        "        └── mlx5_0  infiniband, port 1 active 200 Gb/s",
+        "        └── mlx5_0  InfiniBand, port 1 active 200 Gb/s",
     ]
     assert "  CPUs: 0-7 of 0-15, by affinity" in drawn
 
 
+def test_the_interface_is_shown_where_one_is_asked_for(tmp_path):
+    topology = machine.read(trees.two_sockets(tmp_path))
+    assert "interface" not in " ".join(lines_of(draw.plan(plan(topology, Request("numa")))))
+    drawn = lines_of(draw.plan(plan(topology, Request("numa", interface="ib0"))))
+    assert drawn[2].endswith("NIC   interface")
+    assert drawn[4].endswith("-     ib0")
+
+
 def test_reasons_are_said_once_for_all_workers_they_hold_for(tmp_path):
     drawn = lines_of(draw.plan(plan(machine.read(trees.two_sockets(tmp_path)), Request("l3"))))
-    assert "  memory of 0-1: 1/2 of NUMA node 0" in drawn
-    assert "  memory of 2-3: 1/2 of NUMA node 1" in drawn
+    assert "  memory: 1/2 of its NUMA node's" in drawn
+    topology = machine.read(trees.two_sockets(tmp_path / "other", mems="0"))
+    drawn = lines_of(draw.plan(plan(topology, Request("l3"))))
+    assert "  nodes of 2-3: node 1 may not be used" in drawn
     assert "  transports: posix on this host; tcp to other hosts" in drawn
+
+
+def test_a_pipe_gets_whole_lines(tmp_path, monkeypatch, capsys):
+    topology = machine.read(trees.two_sockets(tmp_path))
+    monkeypatch.setattr(machine, "read", lambda **_: topology)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert cli.main(["topo", "--plan"]) == 0
+    said = capsys.readouterr().out
+    assert "  nodes: the node of its CPUs; preferred, not bound: a full node costs speed, not the process\n" in said

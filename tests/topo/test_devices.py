@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 import pytest
-from tests.topo import trees
+from tests.machines import trees
 
 from weft.topo import devices, machine
 from weft.topo.model import Nic, Port
@@ -23,6 +23,39 @@ def test_infiniband_roce_and_ethernet(tmp_path):
     assert (eth0.kind, eth0.ports) == ("ethernet", (Port(None, True, "up", None),))
     assert eth1.ports == (Port(None, False, "down", 25e9),)
     assert (ipoib.name, ipoib.kind, ipoib.rdma) == ("ib0", "ipoib", False)
+
+
+@pytest.mark.parametrize(
+    ("layer", "driver", "node_type", "kind", "used"),
+    [
+        ("InfiniBand", "mlx5_core", "1: CA", "infiniband", True),
+        ("Ethernet", "mlx5_core", "1: CA", "roce", True),
+        ("Ethernet", "irdma", "4: RNIC", "iwarp", False),
+        ("Unspecified", "efa", "7: unspecified", "efa", True),
+        ("Unspecified", "other", "7: unspecified", "unspecified", False),
+    ],
+)
+def test_kinds_of_rdma(tmp_path, layer, driver, node_type, kind, used):
+    trees.rdma(tmp_path, "rdma0", "pci0000:00/0000:01:00.0", layer=layer, driver=driver, kind=node_type)
+    (nic,) = devices.read_nics(tmp_path)
+    assert (nic.kind, nic.rdma) == (kind, used)
+
+
+def test_a_card_with_a_port_of_each(tmp_path):
+    trees.rdma(tmp_path, "mlx4_0", "pci0000:00/0000:01:00.0", ports=[("4: ACTIVE", ""), ("4: ACTIVE", "")])
+    trees.write(tmp_path, {"sys/class/infiniband/mlx4_0/ports/2/link_layer": "Ethernet"})
+    assert devices.read_nics(tmp_path)[0].kind == "infiniband"
+
+
+def test_bonds_count_and_a_containers_end_of_a_pair_where_there_is_nothing_else(tmp_path):
+    net = "sys/class/net"
+    trees.write(tmp_path, {f"{net}/eth0/{name}": text for name, text in trees.VETH.items()})
+    trees.write(tmp_path, {f"{net}/lo/ifindex": 1, f"{net}/lo/iflink": 1, f"{net}/docker0/uevent": "DEVTYPE=bridge"})
+    assert devices.read_nics(tmp_path) == (Nic("eth0", "ethernet", None, (Port(None, True, "up", None),), ("eth0",)),)
+    trees.write(tmp_path, {f"{net}/bond0/uevent": "DEVTYPE=bond", f"{net}/bond0/operstate": "up"})
+    trees.netdev(tmp_path, "eth1", "pci0000:00/0000:01:00.0")
+    (tmp_path / f"{net}/eth1/master").symlink_to("../bond0")
+    assert [(nic.name, nic.master) for nic in devices.read_nics(tmp_path)] == [("bond0", None), ("eth1", "bond0")]
 
 
 def test_a_port_without_files_is_not_up(tmp_path):

@@ -4,7 +4,7 @@ import contextlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.topo import matrices
+from tests.machines import matrices
 
 import weft
 from weft.topo import cpulist, links, nvidia_smi

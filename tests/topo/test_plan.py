@@ -4,8 +4,8 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.topo import matrices, trees
-from tests.topo.trees import GIB, two_sockets
+from tests.machines import matrices, trees
+from tests.machines.trees import GIB, two_sockets
 
 import weft
 from weft.topo import cpulist, machine, nvidia_smi
@@ -57,10 +57,10 @@ def test_each_choice_has_its_reason(sockets):
     assert worker.transports == ("posix", "tcp")
     assert worker.env == {}
     assert worker.reasons == {
-        "cpus": "NUMA node 1",
+        "cpus": "those of a NUMA node",
         "nodes": "the node of its CPUs; preferred, not bound: a full node costs speed, not the process",
         "threads": "one for each core: two threads of a core share what computes",
-        "memory": "1/1 of NUMA node 1",
+        "memory": "all of its NUMA node's",
         "nic": "no RDMA device; no network device is up: "
         "tcp takes the device of the worker's address, so none is named",
         "transports": "posix on this host; tcp to other hosts",
@@ -77,7 +77,7 @@ def test_what_slurm_withholds(tmp_path):
     assert made.notes[0] == "CPUs: 1-3,9-11 of 0-15, by affinity"
     made = plan(topology, Request("numa"))
     assert cpus_of(made) == ["1-3,9-11"]
-    assert made.workers[0].reasons["cpus"] == "NUMA node 0, but for 0,8, which may not be used"
+    assert made.workers[0].reasons["cpus"] == "those of a NUMA node, but for 0,8, which may not be used"
     assert made.notes[-1] == "numa1 gets no worker: none of its CPUs 4-7,12-15 may be used"
 
 
@@ -92,6 +92,15 @@ def test_a_quota_of_cpu_time_bounds_threads(sockets):
     workers = plan(topology, Request("numa")).workers
     assert [worker.threads for worker in workers] == [2, 2]
     assert workers[0].reasons["threads"] == "the quota of 5 CPUs over 2 workers, rounded down"
+
+
+def test_a_quota_for_fewer_workers_than_places_leaves_places_free(sockets):
+    topology = dataclasses.replace(sockets, allowed=Allowed(tuple(range(16)), (0, 1), cpu_quota=2.5))
+    made = plan(topology, Request("l3"))
+    assert [worker.threads for worker in made.workers] == [1, 1]
+    assert made.notes[-1] == "2 of 4 places are left free: the quota feeds no more; --workers"
+    assert len(plan(topology, Request("l3", workers=4)).workers) == 4
+    assert len(plan(dataclasses.replace(topology, allowed=Allowed((0,), (0,), 0.5)), Request("1")).workers) == 1
 
 
 def test_what_is_asked_for_wins(sockets):
@@ -147,8 +156,19 @@ def test_cuda_visible_devices_restricts_and_orders(sockets):
     topology = with_gpus(sockets, *(Gpu(f"GPU{i}", i, uuid=f"GPU-{i}", node=0, cpus=(0, 1)) for i in range(4)))
     made = plan(topology, Request("gpu", gpus=("3", "GPU-1")))
     assert [worker.env["CUDA_VISIBLE_DEVICES"] for worker in made.workers] == ["3,GPU-1", "GPU-1,3"]
-    with pytest.raises(weft.InvalidParamError, match="names '7'"):
+    made = plan(topology, Request("gpu", gpus=("2", "NoDevFiles", "0")))
+    assert [worker.env["CUDA_VISIBLE_DEVICES"] for worker in made.workers] == ["2"]
+    with pytest.raises(weft.InvalidParamError, match="names '7', which is not here"):
         plan(topology, Request("gpu", gpus=("7",)))
+
+
+def test_uuids_and_their_beginnings(sockets):
+    topology = with_gpus(sockets, *(Gpu(f"GPU{i}", i, uuid=f"GPU-{i}a7c-41", node=0) for i in range(2)))
+    assert [w.gpu for w in plan(topology, Request("gpu", gpus=("GPU-1a7c", "0"))).workers] == ["GPU-1a7c", "0"]
+    with pytest.raises(weft.InvalidParamError, match="names 'GPU-9', which is not here"):
+        plan(topology, Request("gpu", gpus=("GPU-9",)))
+    with pytest.raises(weft.InvalidParamError, match="names 'GPU-9', and UUIDs need nvidia-ml-py"):
+        plan(with_gpus(sockets, Gpu("GPU0", 0, node=0)), Request("gpu", gpus=("GPU-9",)))
 
 
 def test_a_worker_for_each_mig_instance_and_no_cuda_ipc(sockets):
@@ -176,10 +196,24 @@ def test_the_nearest_rdma_device_that_is_up(tmp_path):
     topology = machine.read(tmp_path)
     made = plan(topology, Request("numa"))
     assert [worker.env["UCX_NET_DEVICES"] for worker in made.workers] == ["mlx5_1:2,eth0", "mlx5_2:1,eth0"]
-    assert made.workers[0].reasons["nic"] == "mlx5_1 is nearest (same NUMA); it is up; eth0 for tcp"
+    assert made.workers[0].reasons["nic"] == "the nearest that is up (same NUMA); beside it eth0 for tcp"
     assert made.workers[0].transports == ("posix", "rc", "tcp")
-    made = plan(topology, Request("numa", interface="ib7"))
+    made = plan(topology, Request("numa", interface="ib7", towards="eth1"))
     assert made.workers[1].env["UCX_NET_DEVICES"] == "mlx5_2:1,ib7"
+
+
+def test_tcp_beside_rdma_keeps_to_the_way_to_the_scheduler(tmp_path):
+    """UCX's tcp would listen on every device that is named."""
+    two_sockets(tmp_path)
+    trees.rdma(tmp_path, "mlx5_0", "pci0000:00/0000:01:00.0", node=0)
+    for i in range(2):
+        trees.netdev(tmp_path, f"eth{i}", f"pci0000:00/0000:02:00.{i}")
+    topology = machine.read(tmp_path)
+    assert plan(topology, Request("numa")).workers[0].env == {"UCX_NET_DEVICES": "mlx5_0:1,eth0,eth1"}
+    worker = plan(topology, Request("numa", towards="eth1")).workers[0]
+    assert worker.env == {"UCX_NET_DEVICES": "mlx5_0:1,eth1"}
+    assert worker.reasons["nic"].endswith("; beside it eth1 for tcp, the way to the scheduler")
+    assert worker.interface is None
 
 
 def test_workers_share_equally_near_nics(tmp_path):
@@ -188,6 +222,43 @@ def test_workers_share_equally_near_nics(tmp_path):
         trees.rdma(tmp_path, f"mlx5_{i}", f"pci0000:00/0000:0{i}:00.0", node=0)
     workers = plan(machine.read(tmp_path), Request("1")).workers
     assert [worker.nic for worker in workers] == ["mlx5_0", "mlx5_1"] * 4
+
+
+def test_rdma_devices_of_one_network(tmp_path):
+    """A worker with RoCE would not reach one with InfiniBand, though it lies nearer."""
+    two_sockets(tmp_path)
+    trees.rdma(tmp_path, "mlx5_0", "pci0000:00/0000:01:00.0", node=0)
+    trees.rdma(tmp_path, "mlx5_1", "pci0000:80/0000:81:00.0", node=1, layer="Ethernet")
+    made = plan(machine.read(tmp_path), Request("numa"))
+    assert [worker.nic for worker in made.workers] == ["mlx5_0", "mlx5_0"]
+    assert made.notes == ("mlx5_1 (RoCE) gets no worker: one with it would not reach those with InfiniBand",)
+
+
+def test_amazons_devices_have_a_transport_of_their_own(tmp_path):
+    two_sockets(tmp_path)
+    trees.rdma(tmp_path, "rdmap0s6", "pci0000:00/0000:00:06.0", node=0, layer="Unspecified", driver="efa")
+    worker = plan(machine.read(tmp_path), Request("numa")).workers[0]
+    assert worker.env == {"UCX_NET_DEVICES": "rdmap0s6:1"}
+    assert worker.transports == ("posix", "srd", "tcp")
+
+
+def test_what_ucx_does_not_use_is_not_named(tmp_path):
+    two_sockets(tmp_path)
+    trees.rdma(tmp_path, "irdma0", "pci0000:00/0000:00:06.0", node=0, layer="Ethernet", kind="4: RNIC")
+    worker = plan(machine.read(tmp_path), Request("numa")).workers[0]
+    assert (worker.nic, worker.env, worker.transports) == (None, {}, ("posix", "tcp"))
+
+
+def test_tcp_has_the_bond_and_not_what_is_in_it(tmp_path):
+    two_sockets(tmp_path)
+    trees.rdma(tmp_path, "mlx5_0", "pci0000:00/0000:01:00.0", node=0)
+    for i in range(2):
+        trees.netdev(tmp_path, f"eth{i}", f"pci0000:00/0000:02:00.{i}")
+        (tmp_path / f"sys/class/net/eth{i}/master").symlink_to("../bond0")
+    net = "sys/class/net/bond0"
+    trees.write(tmp_path, {f"{net}/operstate": "up", f"{net}/uevent": "DEVTYPE=bond\nINTERFACE=bond0"})
+    worker = plan(machine.read(tmp_path), Request("numa")).workers[0]
+    assert worker.env == {"UCX_NET_DEVICES": "mlx5_0:1,bond0"}
 
 
 def test_no_nic_is_named_when_none_is_up(tmp_path):

@@ -2,7 +2,7 @@
 import os
 
 import pytest
-from tests.topo.trees import GIB, two_sockets, write
+from tests.machines.trees import GIB, two_sockets, write
 
 from weft.topo import machine, sysfs
 from weft.topo.model import Cpu, NumaNode

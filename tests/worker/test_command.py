@@ -2,6 +2,7 @@
 """Options and layout; nothing is started."""
 
 import argparse
+import dataclasses
 import json
 import tomllib
 from importlib.metadata import EntryPoint
@@ -10,7 +11,7 @@ from pathlib import Path
 import dask.cli
 import pytest
 from click.testing import CliRunner
-from tests.topo import matrices
+from tests.machines import matrices
 
 from weft import cli
 from weft.errors import InvalidParamError
@@ -83,6 +84,17 @@ def test_no_memory_limit():
     assert {each["memory_limit"] for each in nannies("s", "--memory-limit", "0")} == {0}
 
 
+def test_a_fraction_of_the_machines_memory():
+    assert {each["memory_limit"] for each in nannies("s", "--memory-limit", "0.25")} == {2**29}
+
+
+def test_hidden_gpus_leave_workers_on_numa_nodes(monkeypatch):
+    topology = dataclasses.replace(TWO_NODES, gpus=(Gpu("GPU0", 0, cpus=(0,), node=0),))
+    for hidden in ("", "-1", "NoDevFiles"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert [each["env"]["WEFT_CPUS"] for each in nannies("s", topology=topology)] == ["0-1", "2-3"]
+
+
 def test_a_dgx_1_has_a_worker_for_each_gpu_of_the_variable(monkeypatch):
     topology = nvidia_smi.topology(nvidia_smi.parse(matrices.DGX_1, name="dgx"), source="dgx")
     assert len(nannies("s", topology=topology)) == 8
@@ -98,6 +110,27 @@ def test_what_the_user_set_of_ucx_stays(monkeypatch):
     assert "UCX_NET_DEVICES" not in nannies("s", topology=gpu)[0]["env"]
 
 
+def towards(*arguments):
+    return command.request(parsed(*arguments), TWO_NODES).towards
+
+
+def test_the_way_to_the_scheduler(monkeypatch, tmp_path):
+    monkeypatch.setattr(command, "device_of", {"10.0.0.7": "eth1", "10.9.0.7": "eth2", "127.0.0.1": "lo"}.get)
+    monkeypatch.setattr(command, "source_towards", {"10.0.0.2": "10.0.0.7", "127.0.0.1": "127.0.0.1"}.get)
+    assert towards("ucx://10.0.0.2:8786") == "eth1"
+    assert towards("10.0.0.2:8786") == "eth1"
+    assert towards("ucx://10.0.0.2:8786", "--host", "10.9.0.7") == "eth2"  # where the worker will be
+    assert towards("ucx://10.0.0.2:8786", "--host", "ucx://10.9.0.7:0") == "eth2"
+    assert towards("ucx://127.0.0.1:8786") is None  # others do not come that way
+    for unknown in ("ucx://10.5.0.2:8786", "ucx://10.0.0.2:x", "inproc://1"):
+        assert towards(unknown) is None
+    assert towards() is None
+    file = tmp_path / "scheduler.json"
+    assert towards("--scheduler-file", str(file)) is None
+    file.write_text('{"address": "tcp://10.0.0.2:8786"}')
+    assert towards("--scheduler-file", str(file)) == "eth1"
+
+
 @pytest.fixture
 def two_nodes(monkeypatch):
     monkeypatch.setattr(machine, "read", lambda **_: TWO_NODES)
@@ -105,7 +138,7 @@ def two_nodes(monkeypatch):
 
 def test_the_plan_is_printed_with_reasons_and_nothing_started(two_nodes, capsys):
     assert cli.main(["worker", "--plan"]) == 0
-    assert "NUMA node 1" in capsys.readouterr().out
+    assert "those of a NUMA node" in capsys.readouterr().out
     assert cli.main(["worker", "--plan", "--json", "--per", "1"]) == 0
     workers = json.loads(capsys.readouterr().out)["workers"]
     assert [worker["cpus"] for worker in workers] == [[0], [1], [2], [3]]
@@ -118,9 +151,8 @@ def test_the_plan_is_printed_with_reasons_and_nothing_started(two_nodes, capsys)
         (["s", "--rmm-pool-size", "24GB"], "--rmm-pool-size is not supported: weft sets no RMM up"),
         (["s", "--device-memory-limit=0.8"], "--device-memory-limit is not supported: weft spills no device memory"),
         (["s", "--enable-nvlink"], "--enable-nvlink is not supported: UCX chooses its transports itself"),
-        (["s", "--memory-limit", "much"], "--memory-limit 'much': a size such as 4GiB"),
-        (["s", "--memory-limit", "0.5"], "--memory-limit '0.5': a size such as 4GiB"),
-        (["s", "--memory-limit", "-1"], "--memory-limit '-1': a size such as 4GiB"),
+        (["s", "--memory-limit", "much"], "memory limit 'much': a size from 1 MiB up such as 4GiB"),
+        (["s", "--memory-limit", "-1"], "memory limit '-1': a size from 1 MiB up such as 4GiB"),
         (["s", "--resources", "GPU"], "--resources 'GPU': write NAME=NUMBER"),
         (["s", "--per", "gpu"], "plan per gpu: no GPU found"),
         ([], "no scheduler; weft worker ucx://HOST:8786"),

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from distributed import Client, Scheduler
 
+import weft
+from weft.worker import nannies
+
 COMMAND = [sys.executable, "-m", "weft.cli", "worker"]
 
 
@@ -93,3 +96,63 @@ def test_a_scheduler_that_is_not_there():
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("weft worker: start workers for tcp://127.0.0.1:1: ")
+
+
+@pytest.mark.slow
+def test_a_signal_while_the_scheduler_file_is_not_written(tmp_path):
+    file = tmp_path / "scheduler.json"
+    command = [*COMMAND, "--scheduler-file", file, "--workers", "1", "--no-dashboard"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr.readline() == f"weft worker: waiting for a scheduler to write {file}\n"
+            process.send_signal(signal.SIGTERM)
+            said = process.communicate(timeout=30)[1]
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (0, "")
+
+
+def test_the_address_is_taken_once_the_file_is_whole(tmp_path, capsys):
+    file = tmp_path / "scheduler.json"
+
+    async def main():
+        address = asyncio.create_task(nannies._address(str(file), None))
+        for there in ("", "[", "{}", '{"address": "tcp://h:1"}'):
+            await asyncio.sleep(0)
+            assert not address.done()
+            file.write_text(there)
+        return await asyncio.wait_for(address, 10)
+
+    assert asyncio.run(main()) == "tcp://h:1"
+    assert capsys.readouterr().err.count("\n") == 1
+    assert asyncio.run(nannies._address(str(file), None)) == "tcp://h:1"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_scheduler_file_that_does_not_come(tmp_path):
+    file = str(tmp_path / "none.json")
+    with pytest.raises(weft.TimedOutError, match=r"none\.json: no scheduler has written it within 0\.001 s"):
+        nannies.run([{"scheduler_ip": None, "scheduler_file": file, "death_timeout": "1 ms"}])
+
+
+def test_a_scheduler_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(weft.InvalidParamError, match=r"--scheduler-file .*Is a directory"):
+        nannies.run([{"scheduler_ip": None, "scheduler_file": str(tmp_path), "death_timeout": None}])
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"scheduler_ip": "nonsense://h"}, "unknown address scheme 'nonsense'"),
+        ({"interface": "nope"}, "'nope' is not a valid network interface"),
+        ({"scheduler_ip": "ucx://127.0.0.1:1", "host": "192.0.2.9"}, r"listen on 192\.0\.2\.9:0: Cannot assign"),
+    ],
+)
+def test_what_keeps_a_nanny_from_starting_is_said(options, why):
+    with pytest.raises(weft.Error, match=f"^start workers for .*{why}"):
+        nannies.run([{"scheduler_ip": "tcp://127.0.0.1:1", "scheduler_file": None, "death_timeout": "5"} | options])
+
+
+def test_a_death_timeout_that_is_none():
+    with pytest.raises(weft.InvalidParamError, match="--death-timeout 'soon'"):
+        nannies.run([{"scheduler_ip": "tcp://h:1", "scheduler_file": None, "death_timeout": "soon"}])

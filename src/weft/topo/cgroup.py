@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What of the machine this process may use: affinity, cpusets, and the limits of its control groups.
+"""What of the machine this process may use: affinity, cpusets, the limits of its control groups and of its Slurm job.
 
 A limit holds for a group and all below it, so each way from the process's group up to the mount is walked and
 the tightest limit counts. Both versions of cgroups may be mounted at once, each controller in one of them.
@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from weft.topo import cpulist, sysfs
+from weft.topo import cpulist, slurm, sysfs
 from weft.topo.model import Allowed
 
 
-def read(root: Path, cpus: tuple[int, ...], nodes: tuple[int, ...], memory_nbytes: int | None) -> Allowed:
-    """Read what this process may use of `cpus`, `nodes` and `memory_nbytes`, which the machine has."""
+def read(
+    root: Path, cpus: tuple[int, ...], nodes: tuple[int, ...], memory_nbytes: int | None, environ: Mapping[str, str]
+) -> Allowed:
+    """Read what this process, with `environ`, may use of `cpus`, `nodes` and `memory_nbytes`, which the machine has."""
     status = sysfs.text(root / "proc/self/status") or ""
     why: list[str] = []
     held = {
@@ -32,20 +34,23 @@ def read(root: Path, cpus: tuple[int, ...], nodes: tuple[int, ...], memory_nbyte
         "nodes": _narrowed(
             "NUMA nodes",
             nodes,
-            [("memory policy of the process", _field(status, "Mems_allowed_list")), *_cpusets(root, "mems")],
+            [("Mems_allowed_list", _field(status, "Mems_allowed_list")), *_cpusets(root, "mems")],
             why,
         ),
     }
     quota = min(_quotas(root), default=None)
     if quota is not None and quota[0] < len(held["CPUs"]):
         why.append(f"CPU time: {quota[0]:g} CPUs, by {quota[1]}")
-    limit = min(_memory_limits(root), default=None)
+    job = slurm.memory_limit(environ)
+    limits = [*_memory_limits(root), *([job] if job else [])]
+    limit = min(limits) if limits else None
     # version 1 writes "no limit" as a number that no machine has
     if limit is not None and memory_nbytes is not None and limit[0] >= memory_nbytes:
         limit = None
     if limit is not None:
         why.append(f"memory: {limit[0] / 2**30:.1f} GiB, by {limit[1]}")
-    return Allowed(held["CPUs"], held["nodes"], quota[0] if quota else None, limit[0] if limit else None, tuple(why))
+    memory, by = limit or (None, None)
+    return Allowed(held["CPUs"], held["nodes"], quota[0] if quota else None, memory, tuple(why), by)
 
 
 def _narrowed(

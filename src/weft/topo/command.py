@@ -14,9 +14,12 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from weft.errors import InvalidParamError
-from weft.topo import draw, links, machine, nvidia_smi, nvml
+from weft.topo import draw, links, machine, nvidia_smi, nvml, request
 from weft.topo.model import Topology
-from weft.topo.plan import Request, plan
+from weft.topo.plan import plan
+
+INTERFACE_HELP = "the network device of the workers' addresses, or how several begin: ib for the nearest of ib0, ib1"
+MEMORY_HELP = "of each worker: 4GiB, or 0.5 for half of the machine's; 0: none (default: its share)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     placing.add_argument("--workers", type=count, metavar="N", help="at most so many workers")
     placing.add_argument("--threads", type=count, metavar="N", help="threads of each worker")
-    placing.add_argument("--memory-limit", type=_gib, metavar="GIB", help="memory limit of each worker")
-    placing.add_argument("--interface", metavar="NAME", help="the network device of the workers' addresses")
+    placing.add_argument("--memory-limit", metavar="SIZE", default="auto", help=MEMORY_HELP)
+    placing.add_argument("--interface", metavar="NAME", help=INTERFACE_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,7 +76,7 @@ def record(described: Topology) -> dict[str, Any]:
 
 def _described(file: str | None) -> Topology:
     if file is None:
-        return machine.read(driver=nvml.load())
+        return machine.read(driver=nvml.load(), environ=os.environ)
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -81,14 +84,15 @@ def _described(file: str | None) -> Topology:
     return nvidia_smi.topology(nvidia_smi.parse(text, name=file), source=f"nvidia-smi topo -m in {file}")
 
 
-def _request(args: argparse.Namespace, described: Topology) -> Request:
+def _request(args: argparse.Namespace, described: Topology) -> request.Request:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if args.nvidia_smi is None else None
-    return Request(
-        per=args.per or ("gpu" if described.gpus else "numa"),
+    return request.of(
+        described,
+        per=args.per,
         workers=args.workers,
         threads=args.threads,
-        memory_nbytes=args.memory_limit,
-        gpus=tuple(filter(None, visible.split(","))) if visible is not None else None,
+        memory=args.memory_limit,
+        visible=visible,
         interface=args.interface,
     )
 
@@ -99,9 +103,11 @@ def show(what: RenderableType | dict[str, Any]) -> None:
         print(json.dumps(what, indent=2))
         return
     console = Console()
-    # a matrix is not folded: a line of it that the terminal breaks can still be read, one of single letters cannot
-    least = console.measure(what, options=console.options.update(width=10_000)).minimum
-    Console(width=max(console.width, least), highlight=False, markup=False).print(what)
+    size = console.measure(what, options=console.options.update(width=10_000))
+    # A matrix is not folded: a line of it that the terminal breaks can still be read, one of single letters cannot. A
+    # file or a pipe has no width to fold to.
+    width = max(console.width, size.minimum) if console.is_terminal else size.maximum
+    Console(width=width, highlight=False, markup=False).print(what)
 
 
 def count(text: str) -> int:
@@ -109,13 +115,3 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
     return int(text)
-
-
-def _gib(text: str) -> int:
-    try:
-        nbytes = int(float(text) * 2**30)
-    except (ValueError, OverflowError):
-        nbytes = 0
-    if nbytes <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of GiB above 0")
-    return nbytes

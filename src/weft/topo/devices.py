@@ -19,10 +19,21 @@ _DISPLAY = ("0x0300", "0x0302")  # VGA controller, 3D controller
 
 
 def read_nics(root: Path) -> tuple[Nic, ...]:
-    """Read RDMA devices and the network devices that stand for hardware, RDMA first."""
+    """Read RDMA devices, then network devices: hardware, bonds and VLANs; else a container's end of a pair."""
     rdma = [_rdma(path) for path in sorted((root / "sys/class/infiniband").glob("*"))]
-    netdevs = [path for path in sorted((root / "sys/class/net").glob("*")) if (path / "device").exists()]
-    return (*rdma, *map(_netdev, netdevs))
+    every = sorted((root / "sys/class/net").glob("*"))
+    netdevs = [path for path in every if (path / "device").exists() or _stands_for_hardware(path)]
+    return (*rdma, *map(_netdev, netdevs or filter(_paired, every)))
+
+
+def _stands_for_hardware(path: Path) -> bool:
+    return re.search(r"^DEVTYPE=(bond|vlan)$", sysfs.text(path / "uevent") or "", re.MULTILINE) is not None
+
+
+def _paired(path: Path) -> bool:
+    """Tell whether its other end is another device: veth, macvlan and their kin."""
+    own, other = sysfs.number(path / "ifindex"), sysfs.number(path / "iflink")
+    return own is not None and other is not None and own != other
 
 
 def read_gpus(root: Path) -> tuple[Gpu, ...]:
@@ -76,18 +87,29 @@ def _rdma(path: Path) -> Nic:
         layers.add(sysfs.text(port / "link_layer"))
         name = state.rpartition(" ")[2].lower()
         ports.append(Port(number, name == "active", name, float(rate[1]) * 1e9 if rate else None))
-    kind = "roce" if layers == {"Ethernet"} else "infiniband"
     netdevs = tuple(sorted(p.name for p in (device / "net").glob("*")))
-    return Nic(path.name, kind, sysfs.number(device / "numa_node"), tuple(ports), netdevs, pci_path(device))
+    return Nic(path.name, _kind(path, layers), _node(device), tuple(ports), netdevs, pci_path(device))
+
+
+def _kind(path: Path, layers: set[str | None]) -> str:
+    """Tell InfiniBand from what else is in that class: RoCE and iWARP both say Ethernet, Amazon's EFA Unspecified."""
+    if "InfiniBand" in layers:  # a card may have a port of each
+        return "infiniband"
+    if "Ethernet" in layers:
+        return "iwarp" if (sysfs.text(path / "node_type") or "").startswith("4") else "roce"
+    driver = os.path.basename(os.path.realpath(path / "device/driver"))
+    return "efa" if driver == "efa" else "unspecified"
 
 
 def _netdev(path: Path) -> Nic:
     state = sysfs.text(path / "operstate") or "unknown"
-    speed = sysfs.number(path / "speed")  # Mb/s
+    speed = None if _paired(path) else sysfs.number(path / "speed")  # Mb/s; a veth says 10000, whatever it can
     port = Port(None, state in ("up", "unknown"), state, speed * 1e6 if speed else None)
     device = path / "device"
     kind = "ipoib" if sysfs.number(path / "type") == _ARPHRD_INFINIBAND else "ethernet"
-    return Nic(path.name, kind, _node(device), (port,), (path.name,), pci_path(device))
+    link = path / "master"
+    master = os.path.basename(os.path.realpath(link)) if os.path.islink(link) else None
+    return Nic(path.name, kind, _node(device), (port,), (path.name,), pci_path(device), master)
 
 
 def _node(device: Path) -> int | None:

@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from weft.topo import cpulist, links
 from weft.topo.links import Link, LinkClass
-from weft.topo.model import Cpu, Gpu, Nic, Topology
+from weft.topo.model import KINDS, Cpu, Gpu, Nic, Topology
 from weft.topo.plan import Plan
 
 _STYLES = {
@@ -31,20 +31,21 @@ _STYLES = {
 def topology(machine: Topology) -> RenderableType:
     """Draw the machine as a tree, then how its devices are linked, and what is assumed of such links."""
     parts: list[RenderableType] = [_tree(machine)]
-    devices: list[Gpu | Nic] = [*machine.gpus, *machine.nics]
-    if len(devices) > 1:
-        parts += ["", _matrix(machine, [device.name for device in devices])]
     if machine.allowed and machine.allowed.why:
         parts += ["", "withheld from this process:", *map(_indented, machine.allowed.why)]
-    if machine.links:
-        parts += ["", _priors({link for _, _, link in machine.links})]
+    # Ethernet is not reached past the CPU, and a card's network device lies where its RDMA device does
+    names = [*(gpu.name for gpu in machine.gpus), *(nic.name for nic in machine.nics if _direct(nic))]
+    if len(names) > 1:
+        kinds = {link for a, b, link in machine.links if {a, b} <= {*names}}
+        parts += ["", _matrix(machine, names), "", _priors(kinds)]
     return Group(*parts, "", Text("read: " + "; ".join(machine.source), style="dim"))
 
 
 def plan(made: Plan) -> RenderableType:
     """Show the layout, then each reason with the workers that it holds for, and what is left out."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="workers", title_justify="left")
-    for heading in ("worker", "place", "CPUs", "node", "threads", "memory", "GPU", "NIC"):
+    named = any(worker.interface for worker in made.workers)
+    for heading in ("worker", "place", "CPUs", "node", "threads", "memory", "GPU", "NIC", *["interface"] * named):
         table.add_column(heading, no_wrap=True)
     for worker in made.workers:
         table.add_row(
@@ -53,14 +54,14 @@ def plan(made: Plan) -> RenderableType:
             cpulist.join(worker.cpus) or "any",
             cpulist.join(worker.nodes) or "-",
             str(worker.threads),
-            _gib(worker.memory_nbytes) if worker.memory_nbytes else "-",
+            _limit(worker.memory_nbytes),
             worker.gpu or "-",
             worker.nic or "-",
+            *[worker.interface or "-"] * named,
         )
     parts: list[RenderableType] = [table]
     if any(worker.env for worker in made.workers):
-        parts += ["environment:"]
-        parts += [f"  {w.name}: {' '.join(f'{k}={v}' for k, v in w.env.items())}" for w in made.workers if w.env]
+        parts += ["environment:", *map(_indented, _environment(made))]
     parts += ["why:", *map(_indented, _reasons(made))]
     if made.notes:
         parts += ["left out:", *map(_indented, made.notes)]
@@ -68,7 +69,18 @@ def plan(made: Plan) -> RenderableType:
 
 
 def _indented(line: str) -> Padding:
-    return Padding(Text(line), (0, 0, 0, 2))
+    return Padding(Text(line), (0, 0, 0, 2), expand=False)
+
+
+def _environment(made: Plan) -> Iterator[str]:
+    """Write variables, once for all workers where they are the same."""
+    first = made.workers[0].env
+    shared = {name: value for name, value in first.items() if all(w.env.get(name) == value for w in made.workers)}
+    for worker in made.workers:
+        if own := [f"{name}={value}" for name, value in worker.env.items() if name not in shared]:
+            yield f"{worker.name}: {' '.join(own)}"
+    if shared:
+        yield f"each: {' '.join(f'{name}={value}' for name, value in sorted(shared.items()))}"
 
 
 def _reasons(made: Plan) -> Iterator[str]:
@@ -84,11 +96,10 @@ def _reasons(made: Plan) -> Iterator[str]:
 
 def _tree(machine: Topology) -> Tree:
     tree = Tree(Text(_headline(machine), style="bold"))
-    devices: list[Gpu | Nic] = [*machine.gpus, *machine.nics]
+    devices: list[Gpu | Nic] = [*machine.gpus, *_cards(machine)]
     if not machine.nodes:
         _by_cpus(machine, tree)
         return tree
-    alone = len(machine.nodes) == 1
     for socket in sorted({cpu.socket for cpu in machine.cpus}):
         branch = tree.add(f"socket {socket}")
         for node in machine.nodes:
@@ -100,15 +111,24 @@ def _tree(machine: Topology) -> Tree:
                 twig,
                 (
                     *_caches(cpus),
-                    *(_device(machine, d) for d in devices if d.node == node.id or (alone and d.node is None)),
+                    *(_device(machine, device) for device in devices if device.node == node.id),
                 ),
             )
     for node in machine.nodes:
         if not node.cpus:
             _add(tree, [Text(f"NUMA node {node.id}  {_gib(node.memory_nbytes)}, without CPUs")])
-    if not alone:
-        _add(tree, (_device(machine, device) for device in devices if device.node is None))
+    _add(tree, (_device(machine, device) for device in devices if device.node is None))
     return tree
+
+
+def _direct(nic: Nic) -> bool:
+    return nic.rdma or nic.kind == "unknown"
+
+
+def _cards(machine: Topology) -> list[Nic]:
+    """List NICs without the network devices that sit on an RDMA device."""
+    below = {name for nic in machine.nics if nic.name not in nic.netdevs for name in nic.netdevs}
+    return [nic for nic in machine.nics if nic.name not in below]
 
 
 def _by_cpus(machine: Topology, tree: Tree) -> None:
@@ -137,7 +157,7 @@ def _headline(machine: Topology) -> str:
         counts.append(_count(len({cpu.core for cpu in machine.cpus}), "core"))
     if machine.memory_nbytes:
         counts.append(_gib(machine.memory_nbytes))
-    return ", ".join([*counts, _count(len(machine.gpus), "GPU"), _count(len(machine.nics), "NIC")])
+    return ", ".join([*counts, _count(len(machine.gpus), "GPU"), _count(len(_cards(machine)), "NIC")])
 
 
 def _count(n: int, what: str) -> str:
@@ -156,7 +176,9 @@ def _caches(cpus: Sequence[Cpu]) -> Iterator[Text]:
 
 def _device(machine: Topology, device: Gpu | Nic) -> Text:
     if isinstance(device, Nic):
-        return Text(device.name, style="bold").append(f"  {_state(device)}", style="not bold")
+        on_it = [nic for nic in machine.nics if nic.name in device.netdevs and nic.name != device.name]
+        said = "; ".join([_state(device), *(f"{nic.name} {_ports(nic)}" for nic in on_it)])
+        return Text(device.name, style="bold").append(f"  {said}", style="not bold")
     line = Text(device.name, style="bold")
     if device.model:
         line.append(f"  {device.model}, {_gib(device.memory_nbytes)}", style="not bold")
@@ -166,24 +188,29 @@ def _device(machine: Topology, device: Gpu | Nic) -> Text:
     for a, b, link in machine.links:
         if device.name in (a, b):
             near.setdefault(link, []).append(b if a == device.name else a)
-    nics = {nic.name for nic in machine.nics}
+    nics = {nic.name for nic in machine.nics if _direct(nic)}
     closest = min((link for link, names in near.items() if nics & {*names}), default=None)
     for link in sorted(near):
         names = [n for n in near[link] if (n in nics and link == closest) or link.kind is LinkClass.NVLINK]
         if names:
-            line.append("  ").append(f"{link} ", _STYLES.get(link.kind, "")).append(" ".join(names), style="not bold")
+            named = "all others" if 3 <= len(names) == len(machine.gpus) - 1 else " ".join(names)
+            line.append("  ").append(f"{link} ", _STYLES.get(link.kind, "")).append(named, style="not bold")
     return line
 
 
 def _state(nic: Nic) -> str:
     if not nic.ports:
         return "state not told"
-    states = [nic.kind]
+    return f"{KINDS.get(nic.kind, nic.kind)}, {_ports(nic)}"
+
+
+def _ports(nic: Nic) -> str:
+    states: list[str] = []
     for port in nic.ports:
         name = f"port {port.number} " if port.number is not None else ""
-        rate = f" {port.rate_bps / 1e9:g} Gb/s" if port.rate_bps else ""
+        rate = f" {port.rate_bps / 1e9:g} Gb/s" if port.rate_bps and port.up else ""
         states.append(f"{name}{port.state}{rate}")
-    return ", ".join(states)
+    return ", ".join([*states, *([f"in {nic.master}"] if nic.master else [])])
 
 
 def _matrix(machine: Topology, names: list[str]) -> Table:
@@ -212,4 +239,12 @@ def _priors(kinds: set[Link]) -> Table:
 
 
 def _gib(nbytes: int | None) -> str:
-    return "memory not told" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"
+    if nbytes is None:
+        return "memory not told"
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.0f} MiB"
+
+
+def _limit(nbytes: int | None) -> str:
+    if nbytes is None:
+        return "-"
+    return _gib(nbytes) if nbytes else "no limit"

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from weft.topo import cgroup, devices, nvml, sysfs
 from weft.topo.model import Gpu, Nic, Topology
 
 
-def read(root: Path = Path("/"), *, driver: Any | None = None) -> Topology:
+def read(root: Path = Path("/"), *, driver: Any | None = None, environ: Mapping[str, str] | None = None) -> Topology:
     """Read the machine below `root`. Reads files only; nothing is started or changed.
 
     Parameters
@@ -21,15 +23,20 @@ def read(root: Path = Path("/"), *, driver: Any | None = None) -> Topology:
     driver : module, optional
         ``pynvml`` (`weft.topo.nvml.load`), to know the GPUs' names, memory, NVLinks and MIG instances. Without
         it, GPUs are what the PCI bus shows.
+    environ : mapping of str to str, optional
+        The environment of the process that is to be placed, which tells what memory its Slurm job has.
     """
     nodes = sysfs.read_nodes(root)
     cpus = sysfs.read_cpus(root, nodes)
     memory = sysfs.memory(root)
     gpus, nvlinks, said = _gpus(root, driver)
     nics = devices.read_nics(root)
+    if len(nodes) == 1:  # then firmware seldom says of a device that it is there
+        gpus = tuple(gpu if gpu.node is not None else replace(gpu, node=nodes[0].id) for gpu in gpus)
+        nics = tuple(nic if nic.node is not None else replace(nic, node=nodes[0].id) for nic in nics)
     pairs: list[tuple[Gpu | Nic, Gpu | Nic]] = list(itertools.combinations((*gpus, *nics), 2))
     links = [(a.name, b.name, nvlinks.get((a.name, b.name)) or devices.pci_link(a, b)) for a, b in pairs]
-    allowed = cgroup.read(root, tuple(cpu.id for cpu in cpus), tuple(node.id for node in nodes), memory)
+    allowed = cgroup.read(root, tuple(cpu.id for cpu in cpus), tuple(node.id for node in nodes), memory, environ or {})
     return Topology((f"{root / 'sys'}, {root / 'proc'}", said), cpus, nodes, gpus, nics, tuple(links), allowed, memory)
 
 

@@ -7,6 +7,17 @@ from dataclasses import dataclass
 
 from weft.topo.links import Link
 
+#: What `Nic.kind` is called where people read it.
+KINDS = {
+    "infiniband": "InfiniBand",
+    "roce": "RoCE",
+    "efa": "EFA",
+    "iwarp": "iWARP, which UCX does not use",
+    "unspecified": "RDMA of a kind that the kernel does not tell",
+    "ethernet": "Ethernet",
+    "ipoib": "IPoIB",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
@@ -57,8 +68,10 @@ class Port:
 class Nic:
     """A network device, or an RDMA device with the network devices on the same card in `netdevs`.
 
-    `kind` is ``infiniband`` or ``roce`` for RDMA devices, else ``ethernet`` or ``ipoib``; ``unknown``, without
-    `ports`, where it is known from nvidia-smi alone. `pci` is the way from the host bridge down.
+    `kind` is ``infiniband``, ``roce`` or ``efa`` (Amazon's) for RDMA devices that UCX has transports for, ``iwarp`` or
+    ``unspecified`` for others; ``ethernet`` or ``ipoib`` for network devices; ``unknown``, without `ports`, where it is
+    known from nvidia-smi alone. `pci` is the way from the host bridge down; `master` the bond or bridge that a
+    network device belongs to, which then has the address.
     """
 
     name: str
@@ -67,18 +80,21 @@ class Nic:
     ports: tuple[Port, ...] = ()
     netdevs: tuple[str, ...] = ()
     pci: tuple[str, ...] = ()
+    master: str | None = None
 
     @property
     def rdma(self) -> bool:
-        return self.kind in ("infiniband", "roce")
+        """Whether it is an RDMA device that a UCX with verbs may use."""
+        return self.kind in ("infiniband", "roce", "efa")
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
     """What of the machine this process may use.
 
-    `cpu_quota` counts CPUs of time (1.5: one and a half), `memory_nbytes` is the cgroup's limit; None is no
-    limit. `why` names, for each thing that is withheld, what withholds it.
+    `cpu_quota` counts CPUs of time (1.5: one and a half), `memory_nbytes` is the limit of the control group or the
+    Slurm job, `memory_by` which of them; None is no limit. `why` names, for each thing that is withheld, what
+    withholds it.
     """
 
     cpus: tuple[int, ...]
@@ -86,6 +102,7 @@ class Allowed:
     cpu_quota: float | None = None
     memory_nbytes: int | None = None
     why: tuple[str, ...] = ()
+    memory_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +121,12 @@ class Topology:
     links: tuple[tuple[str, str, Link], ...] = ()
     allowed: Allowed | None = None
     memory_nbytes: int | None = None
+
+    @property
+    def usable_nbytes(self) -> int | None:
+        """How much of the memory this process may use; None if that is not known."""
+        limit = self.allowed.memory_nbytes if self.allowed else None
+        return limit if limit is not None else self.memory_nbytes
 
     def link(self, a: str, b: str) -> Link | None:
         """Return what lies between two devices by name, or None where that is not known."""

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.topo.links import Link, LinkClass
-from weft.topo.model import Nic, Topology
+from weft.topo.model import KINDS, Nic, Topology
+
+_TCP = ("ethernet", "ipoib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +26,21 @@ class Choice:
     def name(self) -> str | None:
         return self.nic.name if self.nic else None
 
-    def net_devices(self, interface: str | None) -> tuple[tuple[str, ...], str]:
+    def net_devices(self, interface: str | None, towards: str | None = None) -> tuple[tuple[str, ...], str]:
         """Return what ``UCX_NET_DEVICES`` should name, and why; nothing where UCX should be left alone.
 
         Beside the RDMA port stand network devices for tcp: with the port alone, a UCX without verbs (the wheel's)
-        would reach no other host at all.
+        would reach no other host at all. It listens on each that is named, so that is one where it can be known: that
+        of the worker's address, `interface` or else `towards` the scheduler.
         """
         ports = [port for port in self.nic.ports if port.up] if self.nic else []
         if self.nic is None or not ports:
             return (), self.why
         fastest = max(ports, key=lambda port: port.rate_bps or 0)
-        tcp = (interface,) if interface else self.tcp
-        why = f"{self.why}; {', '.join(tcp)} for tcp" if tcp else self.why
+        one = interface or towards
+        tcp = (one,) if one else self.tcp
+        why = f"{self.why}; beside it {', '.join(tcp)} for tcp" if tcp else self.why
+        why += ", the way to the scheduler" if towards and not interface else ""
         return (f"{self.nic.name}:{fastest.number}", *tcp), why
 
 
@@ -45,9 +50,10 @@ def choose(topology: Topology, ends: Sequence[tuple[str | None, int | None]]) ->
     Of several that are equally near, the one that fewest have is taken, so that they share the rails.
     """
     rdma = [nic for nic in topology.nics if nic.rdma]
-    up = [nic for nic in rdma if any(port.up for port in nic.ports)]
+    up = _one_network([nic for nic in rdma if any(port.up for port in nic.ports)])
     unknown = [nic for nic in topology.nics if nic.kind == "unknown"]
-    tcp = tuple(nic.name for nic in topology.nics if not nic.rdma and any(port.up for port in nic.ports))
+    addressed = [nic for nic in topology.nics if nic.kind in _TCP and nic.master is None]
+    tcp = tuple(nic.name for nic in addressed if any(port.up for port in nic.ports))
     taken: Counter[str] = Counter()
     choices: list[Choice] = []
     for gpu, node in ends:
@@ -59,10 +65,45 @@ def choose(topology: Topology, ends: Sequence[tuple[str | None, int | None]]) ->
         link, _, i = min(ranked)
         nic = candidates[i]
         taken[nic.name] += 1
-        near = f"{nic.name} is nearest ({link})"
-        state = "it is up" if up else "whether it is up is not known, so UCX_NET_DEVICES is not set"
-        choices.append(Choice(nic, link, tcp, f"{near}; {state}"))
+        unsure = "the nearest ({}); whether it is up is not known, so UCX_NET_DEVICES is not set"
+        choices.append(Choice(nic, link, tcp, ("the nearest that is up ({})" if up else unsure).format(link)))
     return choices
+
+
+def interfaces(
+    topology: Topology, wanted: str | None, choices: Sequence[Choice], nodes: Sequence[int | None]
+) -> list[str | None]:
+    """Return the network device of each worker's address.
+
+    It is `wanted`, or where that begins the names of several (``ib`` those of ``ib0`` and ``ib1``, as for dask-cuda's
+    ``DGX``), the one on the worker's NIC, else one of its NUMA node.
+    """
+    here = [nic for nic in topology.nics if nic.kind in _TCP and any(port.up for port in nic.ports)]
+    several = [nic for nic in here if wanted and nic.name.removeprefix(wanted).isdecimal()]
+    if not several or any(nic.name == wanted for nic in topology.nics):
+        return [wanted] * len(choices)
+    on_cards = [choice.nic.netdevs if choice.nic else () for choice in choices]
+    return [
+        min(several, key=lambda nic: (nic.name not in card, nic.node != node)).name
+        for card, node in zip(on_cards, nodes, strict=True)
+    ]
+
+
+def left_out(topology: Topology) -> list[str]:
+    """Say of each RDMA device that is up and that `choose` passes over, why."""
+    up = [nic for nic in topology.nics if nic.rdma and any(port.up for port in nic.ports)]
+    taken = _one_network(up)
+    return [
+        f"{nic.name} ({KINDS[nic.kind]}) gets no worker: one with it would not reach those with {KINDS[taken[0].kind]}"
+        for nic in up
+        if nic not in taken
+    ]
+
+
+def _one_network(up: list[Nic]) -> list[Nic]:
+    """Keep devices of one kind: by RDMA, a worker with RoCE does not reach one with InfiniBand."""
+    kind = next((kind for kind in ("infiniband", "roce", "efa") if any(nic.kind == kind for nic in up)), "")
+    return [nic for nic in up if nic.kind == kind]
 
 
 def _link(topology: Topology, gpu: str | None, node: int | None, nic: Nic) -> Link:

@@ -19,39 +19,15 @@ from dataclasses import dataclass
 from weft.errors import InvalidParamError
 from weft.topo import cpulist, network
 from weft.topo.model import Cpu, Gpu, Topology
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked for.
-
-    Attributes
-    ----------
-    per : str
-        ``gpu`` (an instance where MIG is on), ``numa``, ``l3``, or the number of cores of each worker.
-    workers : int, optional
-        The most workers; all that fit otherwise.
-    threads : int, optional
-        Threads of each worker.
-    memory_nbytes : int, optional
-        Memory limit of each worker.
-    gpus : tuple of str, optional
-        The GPUs that may be used, as in ``CUDA_VISIBLE_DEVICES``: numbers or UUIDs, of MIG instances too.
-    interface : str, optional
-        The network device that carries the workers' addresses.
-    """
-
-    per: str
-    workers: int | None = None
-    threads: int | None = None
-    memory_nbytes: int | None = None
-    gpus: tuple[str, ...] | None = None
-    interface: str | None = None
+from weft.topo.request import Request, is_device
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
     """One worker. `cpus` empty: not restricted. `nodes` empty: the kernel's memory policy stays as it is.
+
+    `interface` is the network device of its address, if one was asked for.
+    `memory_nbytes` is 0 where no limit was asked for, and None where there is nothing to take it from.
 
     `transports` are what UCX has to choose from in that place, `env` what the worker's environment needs, and
     `reasons` has an entry for each choice.
@@ -68,6 +44,7 @@ class WorkerPlan:
     transports: tuple[str, ...]
     env: Mapping[str, str]
     reasons: Mapping[str, str]
+    interface: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +85,22 @@ def plan(topology: Topology, request: Request) -> Plan:
     if not places:
         what = "; ".join(notes) or "none there"
         raise InvalidParamError(f"plan per {request.per}: no place for a worker: {what}")
-    if request.workers is not None and request.workers < len(places):
+    quota = topology.allowed.cpu_quota if topology.allowed else None
+    if request.workers is None and request.per != "gpu" and quota is not None and quota < len(places):
+        fed = max(1, int(quota))
+        notes.append(f"{len(places) - fed} of {len(places)} places are left free: the quota feeds no more; --workers")
+        places = places[:fed]
+    elif request.workers is not None and request.workers < len(places):
         notes.append(
             f"{len(places) - request.workers} of {len(places)} places are left free: so many workers were asked for"
         )
         places = places[: request.workers]
     elif request.workers is not None and request.workers > len(places):
         raise InvalidParamError(f"plan: {request.workers} workers, but {len(places)} places per {request.per}")
+    notes += network.left_out(topology)
     nics = network.choose(topology, [(place.gpu.name if place.gpu else None, place.node) for place in places])
-    workers = [_worker(topology, request, places, i, nics[i]) for i in range(len(places))]
+    interfaces = network.interfaces(topology, request.interface, nics, [place.node for place in places])
+    workers = [_worker(topology, request, places, i, nics[i], interfaces[i]) for i in range(len(places))]
     return Plan(tuple(workers), tuple(notes))
 
 
@@ -165,10 +149,17 @@ def _devices(gpus: tuple[Gpu, ...], wanted: tuple[str, ...] | None) -> Iterator[
         yield from all_of
         return
     for name in wanted:
-        found = [(g, device) for g, device in all_of if name == device or (name in (g.uuid, str(g.index)))]
+        if not is_device(name):
+            return
+        found = [(g, device) for g, device in all_of if name in (device, str(g.index)) or _begins(g.uuid, name)]
         if not found:
-            raise InvalidParamError(f"plan per gpu: CUDA_VISIBLE_DEVICES names {name!r}, which is not here")
+            why = "which is not here" if name.isdecimal() or all_of[0][0].uuid else "and UUIDs need nvidia-ml-py"
+            raise InvalidParamError(f"plan per gpu: CUDA_VISIBLE_DEVICES names {name!r}, {why}")
         yield from ((g, device if g.mig else name) for g, device in found)
+
+
+def _begins(uuid: str | None, name: str) -> bool:
+    return uuid is not None and name.startswith("GPU-") and uuid.startswith(name)
 
 
 def _whole_places(topology: Topology, per: str, notes: list[str]) -> list[_Place]:
@@ -190,7 +181,7 @@ def _whole_places(topology: Topology, per: str, notes: list[str]) -> list[_Place
         if not left:
             notes.append(f"{name} gets no worker: none of its CPUs {cpulist.join(ids)} may be used")
             continue
-        what = f"NUMA node {key}" if per == "numa" else f"the CPUs that share an L3 with CPU {key}"
+        what = "those of a NUMA node" if per == "numa" else "those that share an L3"
         why = what if left == ids else f"{what}, but for {cpulist.join(set(ids) - set(left))}, which may not be used"
         places.append(_Place(name, left, cpus[0].node, why))
     return places
@@ -207,7 +198,7 @@ def _core_places(topology: Topology, cores: int, notes: list[str]) -> list[_Plac
         for first in range(0, len(bunches) - cores + 1, cores):
             taken = [cpu for bunch in bunches[first : first + cores] for cpu in bunch]
             together = len({cpu.l3 for cpu in taken}) == 1 and taken[0].l3 is not None
-            why = f"{cores} {'core' if cores == 1 else 'cores'} of NUMA node {node}" + ", of one L3" * together
+            why = f"{cores} {'core' if cores == 1 else 'cores'} of a NUMA node" + ", of one L3" * together
             places.append(_Place(f"cores{len(places)}", tuple(sorted(cpu.id for cpu in taken)), node, why))
         if rest := bunches[len(bunches) - len(bunches) % cores :]:
             idle = cpulist.join(cpu.id for bunch in rest for cpu in bunch)
@@ -215,7 +206,9 @@ def _core_places(topology: Topology, cores: int, notes: list[str]) -> list[_Plac
     return places
 
 
-def _worker(topology: Topology, request: Request, places: list[_Place], i: int, nic: network.Choice) -> WorkerPlan:
+def _worker(
+    topology: Topology, request: Request, places: list[_Place], i: int, nic: network.Choice, interface: str | None
+) -> WorkerPlan:
     place = places[i]
     reasons = {"cpus": place.why}
     nodes, reasons["nodes"] = _nodes(topology, place)
@@ -226,12 +219,16 @@ def _worker(topology: Topology, request: Request, places: list[_Place], i: int, 
         devices, reasons["gpu"] = _visible(places, i)
         env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    ports, reasons["nic"] = nic.net_devices(request.interface)
+    ports, reasons["nic"] = nic.net_devices(interface, request.towards)
     if ports:
         env["UCX_NET_DEVICES"] = ",".join(ports)
-    transports, reasons["transports"] = _transports(place, rdma=bool(ports))
+    transports, reasons["transports"] = _transports(place, nic.nic.kind if nic.nic and ports else None)
     name, device = nic.name, place.device
-    return WorkerPlan(str(i), place.name, place.cpus, nodes, threads, memory, device, name, transports, env, reasons)
+    if interface != request.interface:
+        reasons["interface"] = f"of those that begin with {request.interface}, the nearest that is up"
+    return WorkerPlan(
+        str(i), place.name, place.cpus, nodes, threads, memory, device, name, transports, env, reasons, interface
+    )
 
 
 def _nodes(topology: Topology, place: _Place) -> tuple[tuple[int, ...], str]:
@@ -255,7 +252,8 @@ def _threads(topology: Topology, request: Request, place: _Place, workers: int) 
     cores = len({cpu.core for cpu in topology.cpus if cpu.id in place.cpus})
     quota = topology.allowed.cpu_quota if topology.allowed else None
     if quota is not None and quota / workers < cores:
-        return max(1, int(quota / workers)), f"the quota of {quota:g} CPUs over {workers} workers, rounded down"
+        over = f" over {workers} workers" if workers > 1 else ""
+        return max(1, int(quota / workers)), f"the quota of {quota:g} CPUs{over}, rounded down"
     return cores, "one for each core: two threads of a core share what computes"
 
 
@@ -266,12 +264,17 @@ def _memory(topology: Topology, request: Request, place: _Place, places: list[_P
     shares: list[tuple[int, str]] = []
     if have:
         beside = sum(other.node == place.node for other in places)
-        shares.append((have // beside, f"1/{beside} of NUMA node {place.node}"))
+        shares.append((have // beside, f"{_share(beside)} of its NUMA node's"))
     elif topology.memory_nbytes:
-        shares.append((topology.memory_nbytes // len(places), f"1/{len(places)} of the machine's"))
+        shares.append((topology.memory_nbytes // len(places), f"{_share(len(places))} of the machine's"))
     if topology.allowed and topology.allowed.memory_nbytes:
-        shares.append((topology.allowed.memory_nbytes // len(places), f"1/{len(places)} of the cgroup's limit"))
+        limit = topology.allowed.memory_nbytes
+        shares.append((limit // len(places), f"{_share(len(places))} of the limit by {topology.allowed.memory_by}"))
     return min(shares) if shares else (None, "how much memory there is is not known")
+
+
+def _share(workers: int) -> str:
+    return "all" if workers == 1 else f"1/{workers}"
 
 
 def _visible(places: list[_Place], i: int) -> tuple[list[str], str]:
@@ -286,7 +289,7 @@ def _instance(place: _Place) -> bool:
     return place.gpu is not None and bool(place.gpu.mig)
 
 
-def _transports(place: _Place, *, rdma: bool) -> tuple[tuple[str, ...], str]:
+def _transports(place: _Place, rdma: str | None) -> tuple[tuple[str, ...], str]:
     names, why = ["posix"], ["posix on this host"]
     if place.gpu:
         names.append("cuda_copy")
@@ -296,7 +299,10 @@ def _transports(place: _Place, *, rdma: bool) -> tuple[tuple[str, ...], str]:
         else:
             names.append("cuda_ipc")
             why.append("cuda_ipc between GPUs")
-    if rdma:
+    if rdma == "efa":
+        names.append("srd")
+        why.append("srd over the NIC, where UCX is 1.19 or newer and was built with EFA")
+    elif rdma:
         names.append("rc")
         why.append("rc over the NIC, where UCX was built with verbs")
     return (*names, "tcp"), "; ".join([*why, "tcp to other hosts"])

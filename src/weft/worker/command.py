@@ -8,22 +8,17 @@ import dataclasses
 import os
 from typing import Any
 
+from weft.address import device_of, source_towards, split
 from weft.errors import InvalidParamError
 from weft.topo import draw, machine, nvml
-from weft.topo.command import count, show
+from weft.topo.command import INTERFACE_HELP, MEMORY_HELP, count, show
 from weft.topo.model import Topology
-from weft.topo.plan import Plan, Request, plan
+from weft.topo.plan import Plan, plan
+from weft.topo.request import DASK_CUDA, Request, of
+from weft.worker import scheduler_file
 
 #: Options of dask-cuda's worker that have no meaning here, and why.
-_RMM = "weft sets no RMM up: do it in a module given with --preload"
-_SPILL = "weft spills no device memory: dask cuda worker does"
-_UCX = "UCX chooses its transports itself; UCX_TLS narrows the choice"
-NOT_SUPPORTED = {
-    **dict.fromkeys(("rmm-pool-size", "rmm-maximum-pool-size", "rmm-release-threshold", "rmm-log-directory"), _RMM),
-    **dict.fromkeys(("rmm-managed-memory", "rmm-async", "rmm-track-allocations", "set-rmm-allocator-for-libs"), _RMM),
-    **dict.fromkeys(("device-memory-limit", "enable-cudf-spill", "cudf-spill-stats"), _SPILL),
-    **dict.fromkeys(("enable-tcp-over-ucx", "enable-infiniband", "enable-nvlink", "enable-rdmacm"), _UCX),
-}
+NOT_SUPPORTED = {name.replace("_", "-"): why for name, why in DASK_CUDA.items()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,13 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     placing.add_argument("--workers", "--nworkers", type=count, metavar="N", help="at most so many workers")
     placing.add_argument("--threads", "--nthreads", type=count, metavar="N", help="threads of each worker")
-    placing.add_argument(
-        "--memory-limit",
-        metavar="SIZE",
-        default="auto",
-        help="of each worker, such as 4GiB; 0: none (default: its share)",
-    )
-    placing.add_argument("--interface", metavar="NAME", help="the network device of the workers' addresses")
+    placing.add_argument("--memory-limit", metavar="SIZE", default="auto", help=MEMORY_HELP)
+    placing.add_argument("--interface", metavar="NAME", help=INTERFACE_HELP)
     dask = parser.add_argument_group("as for dask worker")
     dask.add_argument("--protocol", help="of the workers' addresses, such as ucx (default: the scheduler's)")
     dask.add_argument("--host", metavar="ADDRESS", help="the workers' own address")
@@ -88,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.refused is not None:
         raise InvalidParamError(f"{args.refused} is not supported: {NOT_SUPPORTED[args.refused.removeprefix('--')]}")
-    topology = machine.read(driver=nvml.load())
+    topology = machine.read(driver=nvml.load(), environ=os.environ)
     made = plan(topology, request(args, topology))
     if args.plan:
         show(dataclasses.asdict(made) if args.json else draw.plan(made))
@@ -101,15 +91,39 @@ def run(args: argparse.Namespace) -> int:
 
 def request(args: argparse.Namespace, topology: Topology) -> Request:
     """Return what `args` ask of the plan."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return Request(
-        per=args.per or ("gpu" if topology.gpus else "numa"),
+    return of(
+        topology,
+        per=args.per,
         workers=args.workers,
         threads=args.threads,
-        memory_nbytes=None if args.memory_limit == "auto" else _nbytes(args.memory_limit),
-        gpus=tuple(filter(None, visible.split(","))) if visible is not None else None,
+        memory=args.memory_limit,
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         interface=args.interface,
+        towards=_device_towards(args),
     )
+
+
+def _device_towards(args: argparse.Namespace) -> str | None:
+    """Name the network device that the workers' addresses will be on; None where it is not known, or the loopback.
+
+    As distributed does: that of ``--host``, else the one on the way to the scheduler.
+    """
+    scheduler = scheduler_file.address(args.scheduler_file) if args.scheduler_file else args.scheduler
+    host = _host(args.host or scheduler or "")
+    own = host if args.host else source_towards(host) if host else None
+    try:
+        device = device_of(own) if own else None
+    except ValueError:  # --host is a name
+        return None
+    return None if device == "lo" else device
+
+
+def _host(address: str) -> str:
+    """Return the host of ``ucx://host:port``, with or without scheme and port; empty where there is none."""
+    try:
+        return split(address.rpartition("://")[2])[0]
+    except InvalidParamError:
+        return ""
 
 
 def options(args: argparse.Namespace, made: Plan) -> list[dict[str, Any]]:
@@ -130,7 +144,6 @@ def options(args: argparse.Namespace, made: Plan) -> list[dict[str, Any]]:
         "scheduler_file": args.scheduler_file,
         "protocol": args.protocol,
         "host": args.host,
-        "interface": args.interface,
         "security": security,
         "local_directory": args.local_directory,
         "preload_nanny": args.preload_nanny,
@@ -162,17 +175,3 @@ def _resources(text: str | None) -> dict[str, float] | None:
         return {name: float(value) for name, _, value in pairs}
     except ValueError:
         raise InvalidParamError(f"--resources {text!r}: write NAME=NUMBER, as in GPU=1") from None
-
-
-def _nbytes(text: str) -> int:
-    _require_dask()
-    from dask.utils import parse_bytes
-
-    try:
-        nbytes = int(parse_bytes(text))
-    except ValueError:
-        nbytes = -1
-    # dask worker takes 0.5 for half of the machine's memory; here it would be 0 bytes, and no limit
-    if nbytes < 1024 and text.strip() != "0":
-        raise InvalidParamError(f"--memory-limit {text!r}: a size such as 4GiB, a number of bytes, 0 for none, or auto")
-    return nbytes

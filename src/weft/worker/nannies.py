@@ -6,18 +6,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import dask.config
+from dask.utils import parse_timedelta
 from distributed import Nanny
 
-from weft.errors import Error, InvalidParamError
+from weft.errors import Error, InvalidParamError, TimedOutError
+from weft.worker import scheduler_file
 
 logger = logging.getLogger("weft")
 
 #: Seconds that workers have for their farewell after a signal, as dask worker gives them.
 _CLOSE_S = 10.0
+#: Seconds between looks for the scheduler's file.
+_LOOK_S = 0.1
 
 
 def run(options: Sequence[dict[str, Any]]) -> int:
@@ -31,31 +37,50 @@ def run(options: Sequence[dict[str, Any]]) -> int:
     Raises
     ------
     InvalidParamError
-        No scheduler is named, neither in `options` nor in Dask's configuration.
+        No scheduler is named, neither in `options` nor in Dask's configuration; the death timeout is no time.
+    TimedOutError
+        The scheduler's file was not written within the death timeout.
     Error
         A worker could not be started; none is left.
     """
     named = options[0]["scheduler_ip"] or options[0]["scheduler_file"] or dask.config.get("scheduler-address", None)
     if not named:
         raise InvalidParamError("start workers: no scheduler; weft worker ucx://HOST:8786, or --scheduler-file FILE")
-    asyncio.run(_run(options))
+    try:
+        patience_s = parse_timedelta(options[0]["death_timeout"])
+    except (ValueError, KeyError) as error:
+        raise InvalidParamError(
+            f"--death-timeout {options[0]['death_timeout']!r}: {error}; 60, or such as 5m"
+        ) from error
+    asyncio.run(_run(options, patience_s))
     return 0
 
 
-async def _run(options: Sequence[dict[str, Any]]) -> None:
+async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    nannies = [Nanny(**each) for each in options]
     stopped = asyncio.create_task(stop.wait())
+    if file := options[0]["scheduler_file"]:
+        # A nanny would wait for it in its constructor, where no signal is heard.
+        address = asyncio.create_task(_address(file, patience_s))
+        await asyncio.wait([stopped, address], return_when=asyncio.FIRST_COMPLETED)
+        if not address.done():
+            address.cancel()
+            return
+        options = [{**each, "scheduler_ip": address.result(), "scheduler_file": None} for each in options]
+    try:
+        nannies = [Nanny(**each) for each in options]
+    except (OSError, ValueError) as error:
+        raise _not_started(options, error) from error
     ended = asyncio.create_task(_until_ended(nannies))
     try:
         await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
             ended.result()
     except (OSError, RuntimeError, ValueError) as error:
-        raise Error(f"start workers for {nannies[0].scheduler_addr}: {error}") from error
+        raise _not_started(options, error) from error
     finally:
         for task in (stopped, ended):
             task.cancel()
@@ -63,6 +88,26 @@ async def _run(options: Sequence[dict[str, Any]]) -> None:
         for failure in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(failure, Exception):
                 logger.warning("a nanny did not close: %s", failure)
+
+
+def _not_started(options: Sequence[dict[str, Any]], error: Exception) -> Error:
+    """Make the error of workers that did not start: a nanny's own says that it failed, and its cause says why."""
+    scheduler = options[0]["scheduler_ip"] or dask.config.get("scheduler-address")
+    cause = error.__cause__ or error
+    return Error(f"start workers for {scheduler}: {str(cause) or type(cause).__name__}")
+
+
+async def _address(file: str, patience_s: float | None) -> str:
+    """Wait for a scheduler's file, which may be half written, and return the scheduler's address."""
+    said, end = False, None if patience_s is None else time.monotonic() + patience_s
+    while (address := scheduler_file.address(file)) is None:
+        if not said:
+            print(f"weft worker: waiting for a scheduler to write {file}", file=sys.stderr, flush=True)
+            said = True
+        if end is not None and time.monotonic() > end:
+            raise TimedOutError(f"start workers: {file}: no scheduler has written it within {patience_s:g} s")
+        await asyncio.sleep(_LOOK_S)
+    return address
 
 
 async def _until_ended(nannies: Sequence[Nanny]) -> None:
