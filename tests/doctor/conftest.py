@@ -3,8 +3,7 @@ import dataclasses
 import itertools
 
 import pytest
-from tests.doctor import machines
-from tests.topo import trees
+from tests.machines import hosts, trees
 
 
 @pytest.fixture
@@ -14,7 +13,7 @@ def machine(tmp_path):
 
     def make(name="bare", files=None, **changes):
         root = tmp_path / str(next(numbers))
-        made = machines.bare(root) if name == "bare" else machines.ALL[name](root)
+        made = hosts.bare(root) if name == "bare" else hosts.ALL[name](root)
         trees.write(root, files or {})
         return dataclasses.replace(made, **changes)
 

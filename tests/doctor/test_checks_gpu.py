@@ -2,7 +2,7 @@
 import shutil
 
 import pytest
-from tests.doctor import machines
+from tests.machines import hosts
 
 from weft.doctor import checks_gpu
 from weft.doctor.finding import Level
@@ -33,7 +33,7 @@ def test_what_is_there_is_not_proposed(machine, files, remedy):
 
 def test_a_container_uses_the_drivers_of_its_host(machine):
     inside = machine("nd40", {".dockerenv": ""})
-    machines.namespaces(inside.root, pid=4026532204)
+    hosts.namespaces(inside.root, pid=4026532204)
     assert checks_gpu.driver(inside).remedy.startswith("load it on the host")
     assert checks_gpu.headers(inside).level is Level.OK
 
@@ -49,7 +49,7 @@ def test_device_files(machine):
 
 def test_drivers_version(machine):
     assert checks_gpu.driver(machine("dgx1")).what.endswith("driver 560.35.03")
-    assert checks_gpu.driver(machine("dgx1", {"proc/driver/nvidia/version": machines.OLD_DRIVER})).what.endswith(
+    assert checks_gpu.driver(machine("dgx1", {"proc/driver/nvidia/version": hosts.OLD_DRIVER})).what.endswith(
         "driver 520.61.05"
     )
 
@@ -58,7 +58,7 @@ def test_peer_memory_by_dma_buf(machine):
     made = machine("dgx1")
     shutil.rmtree(made.root / "sys/module/nvidia_peermem")
     assert "dma-buf" in checks_gpu.peer_memory(made).what
-    (made.root / "proc/driver/nvidia/version").write_text(machines.OLD_DRIVER)
+    (made.root / "proc/driver/nvidia/version").write_text(hosts.OLD_DRIVER)
     found = checks_gpu.peer_memory(made)
     assert (found.level, found.remedy[:23]) == (Level.WARNING, "modprobe nvidia-peermem")
 
@@ -70,7 +70,7 @@ def test_peer_memory_by_dma_buf(machine):
             {"etc/modules-load.d/gpu.conf": "nvidia-peermem"},
             "/etc/modules-load.d/gpu.conf names it, and loading it failed",
         ),
-        ({"proc/driver/nvidia/version": machines.OLD_DRIVER.replace("520.61.05", "460.32.03")}, "install nv_peer_mem"),
+        ({"proc/driver/nvidia/version": hosts.OLD_DRIVER.replace("520.61.05", "460.32.03")}, "install nv_peer_mem"),
     ],
     ids=["named already", "an old driver"],
 )

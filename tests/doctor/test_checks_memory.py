@@ -4,6 +4,7 @@ import pytest
 from weft.doctor import checks_memory
 from weft.doctor.finding import Level
 
+USERNS = "proc/sys/user/max_user_namespaces"
 THP = "sys/kernel/mm/transparent_hugepage"
 
 
@@ -44,6 +45,27 @@ def test_shared_huge_pages(machine, mode, level):
     assert ("echo advise" in found.remedy) == (level is Level.NOTE)
 
 
+@pytest.mark.parametrize(
+    ("files", "how"),
+    [
+        ({"proc/self/status": "CapEff: 000001ffffffffff\n"}, "with CAP_SYS_ADMIN"),
+        ({USERNS: "1000\n"}, "in a user namespace"),
+        ({USERNS: "0\n"}, None),
+        ({"proc/sys/user/max_user_namespaces": "9", "proc/sys/kernel/unprivileged_userns_clone": "0"}, None),
+        (
+            {"proc/sys/user/max_user_namespaces": "9", "proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1"},
+            None,
+        ),
+        ({"proc/sys/user/max_user_namespaces": "9", f"{THP}/enabled": "always madvise [never]"}, None),
+    ],
+)
+def test_weft_s_own_mount_has_huge_pages_where_it_may_mount(machine, files, how):
+    never = {f"{THP}/shmem_enabled": "always within_size advise [never] deny force", f"{THP}/enabled": "[madvise]"}
+    found = checks_memory.shared_huge_pages(machine(files=never | files))
+    assert found.level is (Level.OK if how else Level.NOTE)
+    assert not how or found.what.endswith(how)
+
+
 def test_huge_pages_that_are_forbidden(machine):
     assert checks_memory.huge_pages(machine(files={f"{THP}/enabled": "always madvise [never]"})).level is Level.NOTE
 
@@ -53,4 +75,4 @@ def test_limits_say_what_sets_them(machine):
     assert checks_memory.memory_limit(made).evidence == ("memory: 0.5 GiB, by /sys/fs/cgroup/memory.max",)
     found = checks_memory.cpus(made)
     assert found.what == "1.5 CPUs of time: a transfer keeps one core busy at each end"
-    assert checks_memory.cpus(machine("slurm")).what == "CPUs 0-1 of 16 may be used"
+    assert checks_memory.cpus(machine("slurm")).what == "CPUs 24-31 of 48 may be used"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 import pytest
-from tests.doctor import machines
+from tests.machines import hosts
 
 from weft.doctor import checks_process
 from weft.doctor.finding import Level
@@ -37,7 +37,7 @@ def test_ptrace_matters_to_who_asks_for_cma(machine, tls, scope, level):
     ],
 )
 def test_open_files(machine, limit, level, remedy):
-    found = checks_process.open_files(machine(files={"proc/self/limits": machines.limits(files=limit)}))
+    found = checks_process.open_files(machine(files={"proc/self/limits": hosts.limits(files=limit)}))
     assert (found.level, found.remedy[: len(remedy)]) == (level, remedy)
 
 

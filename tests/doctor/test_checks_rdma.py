@@ -3,8 +3,7 @@ import dataclasses
 import shutil
 
 import pytest
-from tests.doctor import machines
-from tests.topo import trees
+from tests.machines import hosts, trees
 
 from weft.doctor import checks_rdma
 from weft.doctor.finding import Level
@@ -12,7 +11,8 @@ from weft.doctor.finding import Level
 
 def test_a_controller_that_no_driver_has_taken(machine):
     made = machine()
-    machines.infiniband(made.root, 1, drivers=False, verbs=False, ipoib="")
+    controller = trees.pci(made.root, "pci0000:80/0000:80:00.0")
+    trees.write(controller, {"class": "0x020700", "vendor": "0x15b3"})
     found = checks_rdma.devices(made)
     assert (found.level, found.what) == (
         Level.ERROR,
@@ -20,7 +20,7 @@ def test_a_controller_that_no_driver_has_taken(machine):
     )
     assert found.evidence[0] == "/sys/bus/pci/devices: 0000:80:00.0"
     for check in (checks_rdma.ports, checks_rdma.ipoib, checks_rdma.verbs):
-        assert check(made).what == "no RDMA device in use: see rdma devices"
+        assert check(made).what == "no RDMA device in use: see RDMA devices"
 
 
 def test_ethernet_that_has_roce_is_a_note(machine):
@@ -31,7 +31,7 @@ def test_ethernet_that_has_roce_is_a_note(machine):
 
 def test_devices_without_uverbs(machine):
     made = machine("arm")
-    assert checks_rdma.devices(made).what == "rocep1s0 (roce), by the kernel's own drivers"
+    assert checks_rdma.devices(made).what == "rocep1s0 (RoCE), by the kernel's own drivers"
     shutil.rmtree(made.root / "dev/infiniband")
     assert checks_rdma.devices(made).remedy.startswith("modprobe ib_uverbs")
 
@@ -40,7 +40,7 @@ def test_devices_without_uverbs(machine):
     ("name", "said"),
     [
         ("slurm", "mlx5_0:1: waits for the subnet manager: start opensm on the fabric, or ask who runs it"),
-        ("hgx_h100", "mlx5_9:1: no link: look at cable, switch port and ibstat"),
+        ("hgx_h100", "mlx5_5:1: no link: look at cable, switch port and ibstat"),
     ],
 )
 def test_each_state_of_a_port_has_its_remedy(machine, name, said):
@@ -52,7 +52,7 @@ def test_each_state_of_a_port_has_its_remedy(machine, name, said):
 def test_ipoib_on_azure_is_the_agents(machine):
     assert checks_rdma.ipoib(machine("nd40")).remedy.startswith("set OS.EnableRDMA=y in /etc/waagent.conf")
     assert checks_rdma.ipoib(machine("dgx1")).what == "IPoIB is up: ib0, ib1, ib2, ib3"
-    assert checks_rdma.ipoib(machine("arm")).what.startswith("RoCE only")
+    assert checks_rdma.ipoib(machine("arm")).what.startswith("no InfiniBand")
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,35 @@ def test_azures_agent(machine, conf, level, remedy):
     assert (found.level, found.remedy[: len(remedy)]) == (level, remedy)
 
 
+def test_a_device_of_software_needs_settings(machine):
+    made = machine("arm", {"sys/class/infiniband/rocep1s0/parent": "eth0"})
+    found = checks_rdma.devices(made)
+    assert (found.level, found.what) == (Level.NOTE, "an RDMA device made of software (rxe): rocep1s0")
+    assert found.remedy.startswith("export UCX_IB_ASYNC_EVENTS=n UCX_IB_GID_INDEX=0,")
+    made = dataclasses.replace(made, environ={"UCX_IB_ASYNC_EVENTS": "n", "UCX_IB_GID_INDEX": "1"})
+    assert checks_rdma.devices(made).level is Level.OK
+
+
 def test_a_system_ucx_with_verbs_is_proposed_where_it_is_there(machine):
     made = machine("nd40")
     assert checks_rdma.verbs(made).remedy.startswith("install a UCX from 1.16 up")
-    machines.system_ucx(made.root)
+    hosts.system_ucx(made.root)
     found = checks_rdma.verbs(made)
     assert found.remedy == "set WEFT_LIBUCX=system"
     assert found.evidence[1] == "/usr/lib/x86_64-linux-gnu/libucp.so.0 (system, 1.18.1+ds-2): has libuct_ib"
     assert checks_rdma.verbs(dataclasses.replace(made, environ={"WEFT_LIBUCX": "system"})).level is Level.OK
+
+
+def test_amazons_devices(machine):
+    made = machine(environ={"WEFT_LIBUCX": "system"}, files={"dev/infiniband/uverbs0": ""})
+    hosts.system_ucx(made.root)
+    trees.rdma(made.root, "rdmap0s6", "pci0000:00/0000:00:06.0", layer="Unspecified", driver="efa")
+    assert checks_rdma.devices(made).what == "rdmap0s6 (EFA), by the kernel's own drivers"
+    assert checks_rdma.ipoib(made).what == "no InfiniBand: Ethernet devices carry the addresses"
+    found = checks_rdma.verbs(made)
+    assert (found.level, found.remedy[:26]) == (Level.WARNING, "build UCX 1.19 or newer wi")
+    trees.write(made.root, {"usr/lib/x86_64-linux-gnu/ucx/libuct_ib_efa.so.0": ""})
+    assert checks_rdma.verbs(dataclasses.replace(made)).level is Level.OK
 
 
 def test_a_ucx_with_verbs_needs_their_library(machine):
@@ -105,7 +126,7 @@ def test_a_ucx_with_verbs_needs_their_library(machine):
     ],
 )
 def test_locked_memory(machine, limit, files, level, remedy):
-    found = checks_rdma.memlock(machine("arm", {"proc/self/limits": machines.limits(locked=limit), **files}))
+    found = checks_rdma.memlock(machine("arm", {"proc/self/limits": hosts.limits(locked=limit), **files}))
     assert (found.level, found.remedy[: len(remedy)]) == (level, remedy)
 
 
@@ -115,7 +136,7 @@ def test_without_verbs_what_may_be_locked_does_not_matter_yet(machine):
 
 def test_roce_that_leads_nowhere_is_a_note(machine):
     made = machine("arm", {"sys/class/infiniband/rocep1s0/ports/1/state": "1: DOWN"}, environ={})
-    assert checks_rdma.ports(made).what == "active: none; 1 not"
+    assert checks_rdma.ports(made).what == "not active: rocep1s0:1; active: none"
     assert [check(made).level for check in (checks_rdma.ports, checks_rdma.verbs)] == [Level.NOTE, Level.NOTE]
 
 

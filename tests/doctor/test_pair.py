@@ -6,10 +6,12 @@ import socket
 import threading
 
 import pytest
+from tests.machines import hosts as recorded
+from tests.machines import trees
 from tests.test_network import cable, hosts  # noqa: F401 - fixtures
 
 from weft import cli
-from weft.doctor import pair
+from weft.doctor import pair, ucx
 from weft.doctor.finding import Level
 
 #: What a listener and a caller are, for a child process.
@@ -113,3 +115,11 @@ def test_a_port_in_use(capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert cli.main(["doctor", "--listen", f"127.0.0.1:{server.getsockname()[1]}"]) == 1
     assert "choose another port" in capsys.readouterr().err
+
+
+def test_rc_is_tried_where_there_is_something_that_has_it(tmp_path):
+    for layer, driver, tried in (("InfiniBand", "mlx5_core", True), ("Unspecified", "efa", False)):
+        made = recorded.bare(tmp_path / driver, environ={"WEFT_LIBUCX": "system"})
+        recorded.system_ucx(made.root)
+        trees.rdma(made.root, "rdma0", "pci0000:00/0000:01:00.0", layer=layer, driver=driver)
+        assert pair._rdma(made, ucx.chosen(made)) is tried

@@ -107,7 +107,7 @@ def peer_memory(machine: Machine) -> Finding:
         return ok("no RDMA device that could reach GPU memory", "/sys/class/infiniband: empty")
     version = machine.text(_DRIVER)
     if version is None:
-        return ok("no driver to ask: see gpu driver", machine.quote(_DRIVER))
+        return ok("no driver to ask: see GPU driver", machine.quote(_DRIVER))
     for module in ("nvidia_peermem", "nv_peer_mem"):
         if machine.has(f"sys/module/{module}"):
             return ok(f"NICs reach GPU memory: {module} is loaded", f"/sys/module/{module}: there")
@@ -146,7 +146,7 @@ def matrix(machine: Machine) -> Finding:
         return _none()
     command = "nvidia-smi topo -m"
     if not machine.has(_DRIVER):
-        return ok("no driver to ask: see gpu driver", machine.quote(_DRIVER))
+        return ok("no driver to ask: see GPU driver", machine.quote(_DRIVER))
     if command not in machine.commands:
         return note(
             "nvidia-smi is not here: NVLinks are not known",
@@ -165,7 +165,7 @@ def matrix(machine: Machine) -> Finding:
     try:
         told = nvidia_smi.topology(nvidia_smi.parse(said, name=command), source=command)
     except TopologyError as problem:
-        return note("nvidia-smi's table was not understood", f"{command}: {brief(str(problem))}")
+        return note("nvidia-smi's table was not understood", brief(str(problem)))
     kinds = sorted({str(link) for a, b, link in told.links if a.startswith("GPU") and b.startswith("GPU")})
     evidence = f"{command}: {len(told.gpus)} GPUs, between them {', '.join(kinds) or 'nothing'}"
     if len(told.gpus) < len(gpus):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from weft.doctor.finding import Finding, error, note, ok, warning
-from weft.doctor.machine import Machine, brief
+from weft.doctor.machine import CAP_SYS_ADMIN, Machine, brief
 from weft.topo import cpulist
 
 _SHM = "/dev/shm"  # noqa: S108
@@ -70,20 +70,35 @@ def _selected(text: str | None) -> str:
 
 
 def shared_huge_pages(machine: Machine) -> Finding:
-    """Look whether shared memory may lie in huge pages."""
+    """Look whether shared memory may lie in huge pages: by the machine's setting, or on a mount of weft's own."""
     file = f"{_THP}/shmem_enabled"
-    mode = _selected(machine.text(file))
+    mode, ordinary = _selected(machine.text(file)), _selected(machine.text(f"{_THP}/enabled"))
+    evidence = [machine.quote(file), machine.quote(f"{_THP}/enabled")]
     if mode in ("advise", "always", "within_size", "force"):
-        return ok(f"shared memory may lie in huge pages: {mode}", machine.quote(file))
+        return ok(f"shared memory may lie in huge pages: {mode}", *evidence)
     if not mode:
-        return note("whether shared memory may lie in huge pages is not known", machine.quote(file))
+        return note("whether shared memory may lie in huge pages is not known", *evidence)
+    if mode == "never" and ordinary != "never" and (how := _may_mount(machine)):
+        return ok(f"shared memory may lie in huge pages, on a tmpfs that weft mounts {how}", *evidence)
     where = "on the host: " if machine.container else ""
     return note(
-        f"shared memory lies in small pages ({mode}): large messages cost more page faults",
-        machine.quote(file),
+        f"shared memory lies in small pages ({mode}): large arrays cost more page faults",
+        *evidence,
         remedy=f"{where}echo advise > /{file}; memory that asks for huge pages then has them",
         source=_THP_SOURCE,
     )
+
+
+def _may_mount(machine: Machine) -> str:
+    """Return how this process may mount a tmpfs, or "" if it may not."""
+    if machine.capable(CAP_SYS_ADMIN):
+        return "with CAP_SYS_ADMIN"
+    closed = {"kernel/unprivileged_userns_clone": 0, "kernel/apparmor_restrict_unprivileged_userns": 1}
+    if machine.container or not machine.number("proc/sys/user/max_user_namespaces"):
+        return ""
+    if any(machine.number(f"proc/sys/{name}") == value for name, value in closed.items()):
+        return ""
+    return "in a user namespace"
 
 
 def huge_pages(machine: Machine) -> Finding:
@@ -124,7 +139,7 @@ def numa_balancing(machine: Machine) -> Finding:
 
 
 def memory_limit(machine: Machine) -> Finding:
-    """Look at the control groups' memory limit."""
+    """Look at the memory limit of the control groups, or of the Slurm job."""
     have, allowed = machine.topology.memory_nbytes, machine.topology.allowed
     if have is None or allowed is None:
         return note("how much memory there is is not known", machine.quote("proc/meminfo"))
@@ -133,14 +148,11 @@ def memory_limit(machine: Machine) -> Finding:
         return ok(f"all of {have / 2**30:.1f} GiB may be used", machine.quote("proc/meminfo"))
     why = [line for line in allowed.why if line.startswith("memory")]
     what = f"{limit / 2**30:.1f} of {have / 2**30:.1f} GiB may be used"
+    source = "Linux, Documentation/admin-guide/cgroup-v2.rst: memory.max; sbatch(1): --mem"
     if limit < 1 << 30:
         remedy = "ask for more: --mem in Slurm, --memory for a container; what lies in /dev/shm counts too"
-        return warning(what, *why, remedy=remedy, source="Linux, Documentation/admin-guide/cgroup-v2.rst: memory.max")
-    return note(
-        f"{what}, shared memory included",
-        *why,
-        source="Linux, Documentation/admin-guide/cgroup-v2.rst: memory.max",
-    )
+        return warning(what, *why, remedy=remedy, source=source)
+    return note(f"{what}, shared memory included", *why, source=source)
 
 
 def cpus(machine: Machine) -> Finding:

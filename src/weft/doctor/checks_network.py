@@ -7,6 +7,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 
+from weft.doctor import firewall
 from weft.doctor.finding import Finding, note, ok, warning
 from weft.doctor.machine import Machine, brief
 
@@ -89,7 +90,7 @@ def port(number: int) -> Callable[[Machine], Finding]:
         spread = "-".join(low_high) if len(low_high) == 2 and all(w.isdecimal() for w in low_high) else "32768-60999"
         listening = _listening(machine, number)
         evidence = [f"/proc/net/tcp, tcp6: {', '.join(listening) or 'nobody'} listens at {number}"]
-        closed = _filters(machine, number, evidence)
+        closed = firewall.closed(machine, number, evidence)
         tail = f"UCX listens at ports of its own, {spread}, for tcp: those must be open between the machines too"
         if closed:
             return warning(
@@ -106,6 +107,8 @@ def port(number: int) -> Callable[[Machine], Finding]:
                 source="tcp(7)",
             )
         state = f"{', '.join(listening)} listens" if listening else "free"
+        if closed is None:
+            return note(f"port {number}: {state}; whether a packet filter drops it was not looked at", *evidence)
         return ok(f"port {number}: {state}; no filter seen that drops it", *evidence)
 
     return reachable
@@ -122,26 +125,3 @@ def _listening(machine: Machine, number: int) -> list[str]:
                 if len(packed) in (4, 16):
                     found.append(str(ipaddress.ip_address(packed)))
     return list(dict.fromkeys(found))
-
-
-def _filters(machine: Machine, number: int, evidence: list[str]) -> str:
-    """Tell what drops packets to that port, as far as files and rules show; what was read goes to `evidence`."""
-    ufw = machine.text("etc/ufw/ufw.conf") or ""
-    if re.search(r"^\s*ENABLED=yes", ufw, re.MULTILINE):
-        opened = re.search(
-            rf"^### tuple ### allow \S+ {number} ", machine.text("etc/ufw/user.rules") or "", re.MULTILINE
-        )
-        evidence.append("/etc/ufw/ufw.conf: ENABLED=yes")
-        if not opened:
-            return "ufw is on and has no rule that allows it"
-    command = "nft list ruleset"
-    rules = machine.commands.get(command)
-    if rules is None:
-        missing = "not installed" if command not in machine.commands else "failed: it needs root"
-        evidence.append(f"{command}: {missing}")
-        return ""
-    dropping = re.search(r"hook input [^{}]*policy drop;([^{}]*)", rules)
-    evidence.append(f"{command}: input policy {'drop' if dropping else 'not drop'}")
-    if dropping and not re.search(rf"dport [^\n]*\b{number}\b[^\n]*accept", dropping[1]):
-        return "the input chain drops what no rule accepts, and none names it"
-    return ""

@@ -26,8 +26,31 @@ def namespaces(machine: Machine) -> Finding:
     return note(
         f"a container{what}: its processes share memory with each other, and reach those outside over the network",
         *evidence,
-        source="docs/design.md: connections; namespaces(7)",
+        *([_PAUSE] if _shares_processes(machine) else []),
+        remedy=_share(machine, own or ()),
+        source="docs/containers.md; docs/design.md: connections; namespaces(7)",
     )
+
+
+_PAUSE = "/proc/1/comm: pause, so all containers of this pod share their processes"
+
+
+def _shares_processes(machine: Machine) -> bool:
+    return machine.text("proc/1/comm") == "pause"
+
+
+def _share(machine: Machine, own: tuple[str, ...]) -> str:
+    """Say what to share, so that memory can be shared with processes outside of this container."""
+    if "KUBERNETES_SERVICE_HOST" in machine.environ:
+        if _shares_processes(machine):
+            return ""
+        return "to share memory with other containers of this pod: shareProcessNamespace: true in its spec"
+    options = [f"--{kind}=host" for kind in ("ipc", "pid") if kind in own]
+    if not options:
+        return ""
+    others = " ".join(option.replace("host", "container:NAME") for option in options)
+    user = ", as the same user in one user namespace" if "user" in own else ""
+    return f"to share memory with processes outside: {' '.join(options)} --network=host, or {others} alike{user}"
 
 
 def ptrace(machine: Machine) -> Finding:
@@ -41,11 +64,13 @@ def ptrace(machine: Machine) -> Finding:
         return ok("weft does without cma, and needs no right to trace", *evidence)
     if scope is None or scope == 0 or machine.capable(CAP_SYS_PTRACE):
         return ok("cma may read the memory of this user's processes", *evidence)
+    allow = (
+        "start the container with --cap-add=SYS_PTRACE" if machine.container else "sysctl kernel.yama.ptrace_scope=0"
+    )
     return note(
         f"ptrace_scope is {scope}: cma may not read other processes' memory, UCX will copy in place of it",
         *evidence,
-        remedy="leave cma out of UCX_TLS (weft does: it aborts the survivor of a killed peer), or sysctl "
-        "kernel.yama.ptrace_scope=0",
+        remedy=f"leave cma out of UCX_TLS (weft does: it aborts the survivor of a killed peer), or {allow}",
         source="Linux, Documentation/admin-guide/LSM/Yama.rst; docs/design.md: shared memory",
     )
 

@@ -8,7 +8,7 @@ import re
 from weft.doctor import ucx
 from weft.doctor.finding import Finding, error, note, ok, warning
 from weft.doctor.machine import CAP_IPC_LOCK, Machine, brief
-from weft.topo.model import Nic
+from weft.topo.model import KINDS, Nic
 
 _MELLANOX = "0x15b3"
 _AZURE = "7783-7084-3265-9085-8269-3286-77"  # the asset tag of every virtual machine there
@@ -41,7 +41,7 @@ def _absent(machine: Machine) -> Finding | None:
         return None
     infiniband, ethernet = _on_bus(machine)
     if infiniband or ethernet:
-        return ok("no RDMA device in use: see rdma devices", f"/{_CLASS}: empty")
+        return ok("no RDMA device in use: see RDMA devices", f"/{_CLASS}: empty")
     return ok("no InfiniBand or RoCE device on the PCI bus", "/sys/bus/pci/devices: no controller of class 0x0207")
 
 
@@ -69,7 +69,8 @@ def devices(machine: Machine) -> Finding:
             remedy=remedy,
             source="Linux, Documentation/infiniband; rdma-core",
         )
-    names = ", ".join(f"{nic.name} ({nic.kind})" for nic in found)
+    kinds = {nic.kind: [other.name for other in found if other.kind == nic.kind] for nic in found}
+    names = "; ".join(f"{', '.join(same)} ({KINDS[kind]})" for kind, same in kinds.items())
     verbs = [name for name in machine.names("dev/infiniband") if name.startswith("uverbs")]
     evidence = (f"/{_CLASS}: {names}", f"drivers: {drivers}", f"/dev/infiniband: {', '.join(verbs) or 'no uverbs'}")
     if not verbs:
@@ -80,7 +81,28 @@ def devices(machine: Machine) -> Finding:
             remedy=inside if machine.container else "modprobe ib_uverbs; rdma-core has it loaded at each start",
             source="Linux, Documentation/infiniband/user_verbs.rst",
         )
-    return ok(f"{names}, by {drivers} drivers", *evidence)
+    return _of_software(machine, found, evidence) or ok(f"{names}, by {drivers} drivers", *evidence)
+
+
+def _of_software(machine: Machine, found: list[Nic], evidence: tuple[str, ...]) -> Finding | None:
+    """Return the finding of devices that the kernel's rxe makes over Ethernet, and that lack UCX's settings for them.
+
+    rxe may tell twice that a queue pair has ended, at which UCX up to 1.22 aborts the process; and UCX takes packets of
+    ud for foreign, which rc needs to connect, where the address that it chose is IPv4's. The kernel's table of a
+    device's addresses begins with the link-local one of IPv6, for which it does not.
+    """
+    files = [f"{_CLASS}/{nic.name}/parent" for nic in found if machine.has(f"{_CLASS}/{nic.name}/parent")]
+    wanted = {"UCX_IB_ASYNC_EVENTS": "n", "UCX_IB_GID_INDEX": "0"}
+    missing = [f"{name}={value}" for name, value in wanted.items() if name not in machine.environ]
+    if not files or not missing:
+        return None
+    return note(
+        f"an RDMA device made of software (rxe): {', '.join(file.split('/')[3] for file in files)}",
+        *evidence,
+        *(machine.quote(file) for file in files),
+        remedy=f"export {' '.join(missing)}, or UCX may abort or never connect; or leave it out: UCX_TLS=^ib",
+        source="docs/rdma.md; UCX, src/uct/ib/base/ib_device.c",
+    )
 
 
 def _there(machine: Machine, name: str) -> str:
@@ -94,6 +116,7 @@ def ports(machine: Machine) -> Finding:
         return absent
     evidence: list[str] = []
     up: list[str] = []
+    down: list[str] = []
     remedies: list[str] = []
     for nic in _rdma(machine):
         for port in nic.ports:
@@ -103,14 +126,15 @@ def ports(machine: Machine) -> Finding:
             if port.up:
                 up.append(f"{nic.name}:{port.number}")
             else:
-                remedies.append(f"{nic.name}:{port.number}: {_port_remedy(nic, port.state)}")
+                down.append(f"{nic.name}:{port.number}")
+                remedies.append(f"{down[-1]}: {_port_remedy(nic, port.state)}")
     source = "Linux, Documentation/ABI/stable/sysfs-class-infiniband; guide: ibv_devinfo"
     if not evidence:
         return note("the RDMA devices show no ports", f"/{_CLASS}: {', '.join(nic.name for nic in _rdma(machine))}")
     if not up and any(nic.kind == "infiniband" for nic in _rdma(machine)):
         return error("no RDMA port is active", *evidence, remedy="; ".join(remedies), source=source)
     if remedies:
-        what = f"active: {', '.join(up) or 'none'}; {len(remedies)} not"
+        what = f"not active: {', '.join(down)}; active: {', '.join(up) or 'none'}"
         return note(what, *evidence, remedy="; ".join(remedies), source=source)
     return ok(f"active: {', '.join(up)}", *evidence)
 
@@ -118,6 +142,8 @@ def ports(machine: Machine) -> Finding:
 def _port_remedy(nic: Nic, state: str) -> str:
     if nic.kind == "roce":
         return "bring its network device up: ip link set DEVICE up"
+    if nic.kind == "efa":
+        return "the instance's network interface has to be one with EFA, attached at its start"
     if state in ("init", "armed"):
         return "waits for the subnet manager: start opensm on the fabric, or ask who runs it"
     return "no link: look at cable, switch port and ibstat"
@@ -127,15 +153,16 @@ def ipoib(machine: Machine) -> Finding:
     """Look for an IPoIB interface: Dask's addresses, and tcp over InfiniBand, need one."""
     if not any(nic.kind == "infiniband" for nic in _rdma(machine)):
         return _absent(machine) or ok(
-            "RoCE only: its Ethernet devices carry the addresses", f"/{_CLASS}: no InfiniBand"
+            "no InfiniBand: Ethernet devices carry the addresses", f"/{_CLASS}: no InfiniBand"
         )
     names = [name for name in machine.names("sys/class/net") if machine.text(f"sys/class/net/{name}/type") == "32"]
     source = "Linux, Documentation/infiniband/ipoib.rst; guide: Enable IPoIB"
     if not names:
+        remedy = "modprobe ib_ipoib" if not machine.has("sys/module/ib_ipoib") else "add it: rdma-core, ip link"
         return note(
             "no IPoIB interface: addresses on InfiniBand cannot be named, RDMA works without",
             "/sys/class/net: none of type 32",
-            remedy="modprobe ib_ipoib" if not machine.has("sys/module/ib_ipoib") else "add it: rdma-core, ip link",
+            remedy="start the container with --network=host, if the host has one" if machine.container else remedy,
             source=source,
         )
     states = {name: brief(machine.text(f"sys/class/net/{name}/operstate") or "not known") for name in names}
@@ -200,6 +227,13 @@ def verbs(machine: Machine) -> Finding:
             remedy="apt-get install ibverbs-providers (Debian, Ubuntu), or rdma-core",
             source="guide: InfiniBand driver; ldd of libuct_ib",
         )
+    if found.verbs and not found.efa and all(nic.kind == "efa" for nic in _rdma(machine)):
+        return warning(
+            f"libucp was built without EFA and leaves it idle: {found}",
+            f"{folder}/ucx: no libuct_ib_efa",
+            remedy="build UCX 1.19 or newer with EFA (configure --with-efa), and set WEFT_LIBUCX to its path",
+            source="UCX NEWS, 1.19.0: SRD transport",
+        )
     if found.verbs:
         return ok(f"libucp can use RDMA: {found}", f"{folder}/ucx: libuct_ib is there")
     other = ucx.system(machine)
@@ -214,7 +248,7 @@ def verbs(machine: Machine) -> Finding:
         )
     what = f"libucp was built without verbs and leaves RDMA idle: {found}"
     source = "libucx wheels are built --without-verbs: ucx_info -b"
-    if not any(nic.kind == "infiniband" for nic in _rdma(machine)):
+    if all(nic.kind == "roce" for nic in _rdma(machine)):
         # many a virtual machine's Ethernet shows RoCE that leads nowhere
         return note(what, *evidence, remedy=remedy, source=source)
     return warning(what, *evidence, remedy=remedy, source=source)

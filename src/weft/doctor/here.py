@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from weft.doctor import ucx
+from weft.doctor.firewall import PROGRAMS
 from weft.doctor.machine import Machine
 
 #: Seconds for all commands together; they run at the same time.
@@ -37,7 +38,7 @@ def read(*, firewall: bool = False) -> Machine:
     if machine.has("proc/driver/nvidia/version"):
         programs["nvidia-smi topo -m"] = "nvidia-smi"
     if firewall:
-        programs["nft list ruleset"] = "nft"
+        programs |= PROGRAMS
     environment = machine.environ
     if ucx.variables(machine):
         programs[ucx.ASK_SETTINGS], environment = ucx.tool(machine)

@@ -20,7 +20,7 @@ from weft.topo.model import Topology
 _MOST_NBYTES = 8 << 20
 #: Numbers of the first namespace of each kind. Source: Linux, include/linux/proc_ns.h.
 FIRST_NAMESPACES = {"ipc": 4026531839, "user": 4026531837, "pid": 4026531836, "cgroup": 4026531835}
-CAP_IPC_LOCK, CAP_SYS_PTRACE = 14, 19
+CAP_IPC_LOCK, CAP_SYS_PTRACE, CAP_SYS_ADMIN = 14, 19, 21
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Machine:
     @cached_property
     def topology(self) -> Topology:
         """CPUs, memory, GPUs, NICs and limits; GPUs by the PCI bus, as NVML may take seconds to start."""
-        return topo.read(self.root)
+        return topo.read(self.root, environ=self.environ)
 
     @cached_property
     def distributions(self) -> dict[str, tuple[str, str]]:

@@ -119,7 +119,9 @@ def _self() -> dict[str, Any]:
 
 
 def _rdma(machine: Machine, chosen: ucx.Ucx | None) -> bool:
-    active = any(port.up for nic in machine.topology.nics if nic.rdma for port in nic.ports)
+    # Amazon's EFA has no rc
+    verbs = [nic for nic in machine.topology.nics if nic.kind in ("infiniband", "roce")]
+    active = any(port.up for nic in verbs for port in nic.ports)
     return active and chosen is not None and chosen.verbs
 
 

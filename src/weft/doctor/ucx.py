@@ -28,6 +28,11 @@ class Ucx:
         """It can use RDMA devices."""
         return any(name.startswith("libuct_ib") for name in self.modules)
 
+    @property
+    def efa(self) -> bool:
+        """It can use Amazon's RDMA devices, from UCX 1.19 up."""
+        return any(name.startswith("libuct_ib_efa") for name in self.modules)
+
     def __str__(self) -> str:
         return f"{self.path} ({self.origin}{', ' + self.version if self.version else ''})"
 
