@@ -15,6 +15,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     from weft import pair
     from weft.bench import compare, demo, loads, peers, pingpong, plot, send_recv, sweep
+    from weft.deploy import command as deploy
     from weft.doctor import command as doctor
     from weft.lab import command as lab
     from weft.topo import command as topo
@@ -34,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         ("worker", worker, "start Dask workers where this machine has places for them"),
         ("explain", pair, "which wire carries the data between two processes, and why"),
         ("lab", lab, "hosts and links on this machine, and a command on each"),
+        ("deploy", deploy, "scripts that start a cluster elsewhere: Slurm, SSH, Azure"),
         ("demo", demo, "the same Dask jobs over tcp:// and ucx://, side by side"),
     ):
         command = commands.add_parser(name, help=text)
