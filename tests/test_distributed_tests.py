@@ -75,6 +75,13 @@ def test_a_file_that_did_not_end_is_a_difference(capsys: pytest.CaptureFixture[s
     assert "tests/test_a.py with ucx: cut off" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("status", "end"), [(0, ""), (1, ""), (5, ""), (3, "pytest ended with 3"), (-11, "pytest ended with -11")]
+)
+def test_an_error_of_pytest_is_no_end(status: int, end: str) -> None:
+    assert compare.unfinished(status) == end
+
+
 def test_known_differences_have_reasons() -> None:
     known = tomllib.loads(compare.DIFFERENCES.read_text())
     assert all("::" in test and reason for test, reason in known.items())

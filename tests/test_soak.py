@@ -10,10 +10,16 @@ CYCLES = int(os.environ.get("WEFT_TEST_SOAK", "16"))
 
 
 def test_cycles_leave_nothing(capsys):
-    seen = soak.soak(CYCLES, marks=4)
+    seen = soak.soak(soak.cycles, CYCLES, marks=4)
     assert len(seen) == 4
     assert soak.verdict(seen) == []
     assert capsys.readouterr().out.count("cycles") == 4
+
+
+def test_handovers_leave_nothing(capsys):
+    seen = soak.soak(soak.handovers, 200, marks=4)
+    assert soak.verdict(seen) == []
+    assert capsys.readouterr().out.count("handovers") == 4
 
 
 @pytest.mark.parametrize(
@@ -27,5 +33,6 @@ def test_cycles_leave_nothing(capsys):
 def test_growth_is_seen(last, said):
     flat = soak.Held(10, 100, 5000)
     assert soak.verdict([(flat, flat)] * 8) == []
+    assert soak.verdict([(flat._replace(descriptors=9 + i % 2), flat) for i in range(8)]) == []
     assert soak.verdict([(flat, flat)] * 8 + [(last, flat)]) == [f"connector: {said}"]
     assert soak.verdict([(flat, flat)] * 8 + [(flat, last)]) == [f"listener: {said}"]

@@ -63,7 +63,8 @@ def test_page_is_whole_and_escaped(path, tmp_path):
     ("content", "message"),
     [
         ("[", "is not a record"),
-        ("{}", "is not what sweep, demo or a workload wrote with --json"),
+        ("{}", "is not what a benchmark that can be drawn wrote with --json"),
+        ('{"records": [{"reuse_alloc": true}]}', "is not what a benchmark that can be drawn"),
         ('{"command": "weft bench sweep", "records": []}', "or nothing was measured"),
     ],
 )
@@ -85,9 +86,26 @@ def test_missing_matplotlib_is_named(path, tmp_path, monkeypatch, capsys):
     assert 'needs matplotlib: pip install "weft[bench]"' in capsys.readouterr().err
 
 
+PUBLISHED = Path(__file__).parents[2] / "docs" / "benchmarks"
+
+
 @pytest.mark.slow
-def test_a_published_record_of_dasks_work_is_drawn(tmp_path):
+@pytest.mark.parametrize(("name", "charts"), [("demo", 2), ("pingpong", 1)])
+def test_a_published_record_is_drawn(name, charts, tmp_path):
     pytest.importorskip("matplotlib")
-    record = Path(__file__).parents[2] / "docs" / "benchmarks" / "demo.json"
-    assert drawn(record, "--html", tmp_path / "demo.html") == 0
-    assert (tmp_path / "demo.html").read_text().count("<svg") == 2
+    assert drawn(PUBLISHED / f"{name}.json", "--html", tmp_path / "x.html") == 0
+    assert (tmp_path / "x.html").read_text().count("<svg") == charts
+
+
+def test_every_library_is_in_every_panel():
+    latencies = pytest.importorskip("weft.bench.latencies")
+    figure = latencies.chart(json.loads((PUBLISHED / "pingpong.json").read_text()))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        f"{size}, one way" for size in ("8 B", "1 KiB", "1 MiB", "128 MiB")
+    ]
+    names = ["C loop", "weft, .wait()", "weft, await", "TCP socket", "asyncio streams"]
+    lent = [0, 0, 1, 1]  # from 1 MiB on, what is lent too
+    for axes, more in zip(figure.axes, lent, strict=True):
+        assert len(axes.lines) == 2 * (len(names) + more)  # the rounds, and the median
+        assert axes.get_xscale() == "log"
+    assert {label.get_text() for label in figure.axes[0].get_yticklabels()} == {*names, "weft, lent"}

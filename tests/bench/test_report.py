@@ -55,6 +55,7 @@ def record_of(entries, protocols):
         "idle_cpu_percent": dict.fromkeys(protocols, 6.5),
         "idle_cpu_percent_by_process": {p: {"client and scheduler": 2.5, "worker 0": 4.0} for p in protocols},
         "environment": {
+            "cores_usable": 2,
             "cpu_model": "a <CPU> & more",
             "ucx": {"version": "1.22.0"},
             "load_average": [0.5, 1.0],
@@ -313,3 +314,8 @@ def test_the_picture_is_drawn_from_the_record(record, name, tmp_path):
 
     save(json.loads(json.dumps(record)), tmp_path / name)
     assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_fewer_cores_than_processes_are_told_of_clusters_on_this_machine(record):
+    assert "took turns" not in printed.markdown(record)  # its workers may be elsewhere
+    assert "- 3 processes took turns on 2 cores" in printed.markdown(record | {"here": True})

@@ -110,3 +110,10 @@ def test_quantile_outside_is_refused(fraction):
 )
 def test_covered_counts_once_what_several_intervals_cover(intervals, expected):
     assert stats.covered(intervals) == stats.covered(intervals[::-1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0029, "0.0029"), (0.024, "0.024"), (0.5, "0.50"), (1.234, "1.23"), (12.3, "12"), (0, "0")]
+)
+def test_a_ratio_keeps_two_digits(value, text):
+    assert stats.ratio_text(value) == text

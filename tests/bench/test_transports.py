@@ -23,7 +23,7 @@ PRINTED = """
 
 
 def test_names_are_single_and_of_wires():
-    assert transports.named(PRINTED) == ["tcp", "rc_verbs"]
+    assert transports.named(PRINTED) == ["self", "tcp", "rc_verbs"]
 
 
 def test_this_machine_has_shared_memory_and_tcp():

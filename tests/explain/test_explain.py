@@ -56,7 +56,8 @@ def test_on_one_host():
     assert told.same_host
     assert not told.apart
     sends = [size for size in told.sizes if size.operation == "send"]
-    assert {size.lanes for size in sends} == {"posix/memory"}
+    # UCX 1.16 names no lane for a rendezvous whose receiver has yet to choose.
+    assert {size.lanes for size in sends if "no data fetch" not in size.protocol} == {"posix/memory"}
     assert "rendezvous" in sends[-1].protocol
     assert [size.first for size in told.sizes if size.operation == "lend"] == [0, 64 << 10]
     assert all(time.predicted_s > 0 and time.observed_s is None for time in told.times)
@@ -73,11 +74,13 @@ def test_a_worker_to_itself_lends_nothing():
     import asyncio
 
     async def main():
-        async def handler(peer):
+        async def talk(peer):
+            await peer.send(b"x")
+            await peer.recv()
             told.append(peer.explain())
 
-        async with weft.listen("127.0.0.1:0", handler) as listener, weft.connect(listener.address) as peer:
-            told.append(peer.explain())
+        async with weft.listen("127.0.0.1:0", talk) as listener, weft.connect(listener.address) as peer:
+            await talk(peer)
             with contextlib.suppress(weft.PeerLostError):
                 await peer.recv()
 
@@ -104,13 +107,18 @@ def test_a_peer_that_was_lost(spawn):
         peer.explain()
 
 
+def new_scope():
+    """What UCX calls an endpoint that has sent nothing: from 1.23 on it chooses protocols with the first message."""
+    return "intra-node cfg#0" if weft.ucx_library().version < (1, 23) else UNKNOWN
+
+
 def test_new_endpoints_are_told_of_when_asked(monkeypatch, capfd):
     monkeypatch.setenv("WEFT_EXPLAIN", "1")
     with connected():
         pass
     lines = capfd.readouterr().err.splitlines()
     assert lines[::2] == ["UCX_TLS=^tcp,sysv,cma,ib"] * 2
-    assert all(line.startswith("0x") and line.endswith(" intra-node cfg#0 tag(posix/memory)") for line in lines[1::2])
+    assert all(line.startswith("0x") and line.endswith(f" {new_scope()} tag(posix/memory)") for line in lines[1::2])
 
 
 def test_a_logger_that_takes_it_gets_it(monkeypatch, capfd, caplog):
@@ -119,7 +127,7 @@ def test_a_logger_that_takes_it_gets_it(monkeypatch, capfd, caplog):
     with connected():
         pass
     assert not capfd.readouterr().err
-    assert len([record for record in caplog.messages if "cfg#0 tag(" in record]) == 2
+    assert len([record for record in caplog.messages if f"{new_scope()} tag(" in record]) == 2
 
 
 def test_who_set_what(monkeypatch):

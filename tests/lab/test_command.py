@@ -12,7 +12,7 @@ FILE = "[hosts.a]\n"
 @pytest.mark.parametrize("arguments", [[], ["x.toml"], ["x.toml", "--"], ["x.toml", "--on", "a"]])
 def test_a_file_and_a_command_are_needed(arguments, capsys):
     assert cli.main(["lab", *arguments]) == 1
-    assert "takes a file and a command" in capsys.readouterr().err
+    assert "no file or no command" in capsys.readouterr().err
 
 
 def test_it_needs_root(tmp_path, capsys, monkeypatch):

@@ -16,10 +16,10 @@ import matplotlib as mpl
 from matplotlib.figure import Figure, FigureBase
 
 from weft.bench import report
-from weft.bench.page import INK, document, flat, rc, svg, table
+from weft.bench.page import BLUE, GREY, INK, RED, document, flat, rc, svg, table
+from weft.bench.stats import ratio_text
 
-# A grey, and Okabe and Ito's: colour-blind readers tell them apart, and so does a grey printer.
-_GREY, _COLOURS = "#8a94a3", ("#d55e00", "#0072b2", "#009e73", "#e69f00")
+_COLOURS = (BLUE, RED, "#009e73", "#e69f00")
 _WALL_HEIGHT = 3.1  # inches
 
 
@@ -68,7 +68,7 @@ def _colour(record: Mapping[str, Any], protocol: str) -> str:
     # The protocol that ratios are taken to is grey, the others stand out.
     below = report.baseline(record["protocols"])
     others = [p for p in record["protocols"] if p != below]
-    return _GREY if protocol == below else _COLOURS[others.index(protocol) % len(_COLOURS)]
+    return GREY if protocol == below else _COLOURS[others.index(protocol) % len(_COLOURS)]
 
 
 def _names(record: Mapping[str, Any]) -> list[str]:
@@ -189,8 +189,8 @@ def _comparison(record: Mapping[str, Any]) -> str:
 def _ratio(ratio: Mapping[str, Any], key: str) -> str:
     if ratio[key] is None:
         return "-"
-    low, high = ratio[f"{key}_range"]
-    return f"{ratio[key]:.2f} ({low:.2f} to {high:.2f})"
+    value, low, high = map(ratio_text, (ratio[key], *ratio[f"{key}_range"]))
+    return f"{value} ({low} to {high})"
 
 
 def _pairs(record: Mapping[str, Any]) -> str:

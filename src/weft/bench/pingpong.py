@@ -34,7 +34,7 @@ from weft.bench.options import positive, size_text, sizes, some_of
 from weft.bench.pair import pair, sampled, two_cores
 from weft.bench.pingpong_loops import CELLS, Cell
 from weft.bench.pingpong_table import losses, table_of
-from weft.bench.side import PairError, trips_of
+from weft.bench.side import LENT_LEAST_NBYTES, PairError, trips_of
 
 LIMIT_S = 30.0
 BANDWIDTHS = {"median": "median", "q1": "q3", "q3": "q1"}
@@ -93,6 +93,11 @@ def entry(cell: Cell, transport: str, nbytes: int, rounds: Sequence[Sequence[flo
     }
 
 
+def has(cell: Cell, nbytes: int) -> bool:
+    """Tell whether a library can be measured at a size: smaller messages than the pool's blocks are not lent."""
+    return cell.library != "lent" or nbytes >= LENT_LEAST_NBYTES
+
+
 def _all(args: argparse.Namespace, cells: Sequence[Cell], cores: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Measure every cell, size by size, its rounds interleaved with the others'."""
     from rich.console import Console
@@ -100,11 +105,13 @@ def _all(args: argparse.Namespace, cells: Sequence[Cell], cores: Sequence[int]) 
 
     # Drawn between measurements only: a thread that redraws would take turns on the cores that are measured.
     with Progress(console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
-        task = progress.add_task("pingpong", total=len(args.sizes) * args.rounds * len(cells))
+        task = progress.add_task(
+            "pingpong", total=args.rounds * sum(has(cell, n) for cell in cells for n in args.sizes)
+        )
         for nbytes in args.sizes:
-            taken: dict[Cell, list[tuple[str, list[float]]]] = {cell: [] for cell in cells}
+            taken: dict[Cell, list[tuple[str, list[float]]]] = {cell: [] for cell in cells if has(cell, nbytes)}
             for _ in range(args.rounds):
-                for cell in cells:
+                for cell in taken:
                     label = f"{size_text(nbytes)} {cell.library} {cell.mode}"
                     progress.update(task, description=label, refresh=True)
                     try:
@@ -144,12 +151,10 @@ def run(args: argparse.Namespace) -> int:
     console, notes = Console(), Console(stderr=True)
     cells = [c for c in CELLS if c.library in args.libraries and (c.mode in args.wait or c.library == "c")]
     cores = two_cores()
-    if not cores:
-        notes.print("only one core is usable: the processes are not pinned and take turns on it")
     surroundings = environment.collect() | {"cores_pinned": cores}
     try:
-        if not cells:
-            raise PairError("nothing to measure: no library of --libraries waits in a way of --wait")
+        if not any(has(cell, nbytes) for cell in cells for nbytes in args.sizes):
+            raise PairError("nothing to measure: no library of --libraries has these sizes and ways of --wait")
         if args.json and not args.json.parent.is_dir():
             raise PairError(f"{args.json.parent} is not a folder to write {args.json.name} to")
         if 8 * max(args.sizes) > psutil.virtual_memory().available:
@@ -166,4 +171,6 @@ def run(args: argparse.Namespace) -> int:
     console.print(table_of(records))
     if "weft" in args.libraries and len(args.libraries) > 1:
         console.print("\n".join(losses(records)) or "weft loses nowhere here.", highlight=False)
+    for remark in environment.remarks(surroundings, 2):
+        console.print(remark, highlight=False)
     return 0

@@ -25,8 +25,9 @@ class Cell(NamedTuple):
     mode: str
 
 
-#: In the order of a round.
-CELLS = tuple(Cell(*cell.split()) for cell in ("c block", "weft block", "weft await", "tcp block", "asyncio await"))
+_NAMES = ("c block", "weft block", "weft await", "lent block", "tcp block", "asyncio await")
+#: In the order of a round. "lent" is weft's, too: what is handed over in place of being copied; see ``lent_loops``.
+CELLS = tuple(Cell(*cell.split()) for cell in _NAMES)
 
 
 class Loops(NamedTuple):
@@ -80,6 +81,22 @@ def _weft_await(side: Side) -> Iterator[Loops]:
 
         run = runner.run
         yield Loops(lambda stamps: run(ping(stamps)), lambda n: run(pong(n)), lambda: endpoint.transports)
+
+
+@contextlib.contextmanager
+def _lent(side: Side) -> Iterator[Loops]:
+    from weft.bench import lent_loops as lent
+
+    with lent.joined(side) as peer:
+        line = lent.line_of(peer, "lent", side.nbytes)
+
+        def ping(stamps: array.array[int]) -> None:
+            side.into[-1] = lent.ping_block(line, "latency", trips_of(side.nbytes), stamps)[-1]
+
+        def pong(count: int) -> None:
+            side.into[-1] = lent.pong_block(line, "latency", 1, count)[-1]
+
+        yield Loops(ping, pong, lambda: lent.lanes(peer, "lent"))
 
 
 def _tcp_socket(side: Side) -> socket.socket:
@@ -152,7 +169,7 @@ def streams(side: Side, loop_factory: Callable[[], asyncio.AbstractEventLoop] | 
 
 
 Opener = Callable[[Side], contextlib.AbstractContextManager[Loops]]
-LOOPS: dict[Cell, Opener] = {CELLS[1]: _weft_block, CELLS[2]: _weft_await, CELLS[3]: _tcp, CELLS[4]: streams}
+LOOPS: dict[Cell, Opener] = dict(zip(CELLS[1:], (_weft_block, _weft_await, _lent, _tcp, streams), strict=True))
 
 
 def child(arguments: Sequence[str], openers: Mapping[Cell, Opener] = LOOPS) -> None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``weft bench plot``, and the options that draw; drawn are sweeps in ``curves``, Dask's work in ``charts``."""
+"""``weft bench plot``, and the options that draw.
+
+Sweeps are drawn in ``curves``, pingpong and peers in ``latencies``, Dask's work in ``charts``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def add_drawing_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
-    parser.add_argument("record", type=Path, help="what sweep, demo or a workload such as merge wrote with --json")
+    parser.add_argument("record", type=Path, help="what a benchmark wrote with --json, but for send-recv")
     add_drawing_arguments(parser)
 
 
@@ -45,15 +48,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def drawable(path: Path) -> dict[str, Any]:
-    """Read the record of a sweep or of Dask's work; raise `PairError` for anything else."""
+    """Read the record of a sweep, a ping-pong or Dask's work; raise `PairError` for anything else."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise PairError(f"{path} is not a record: {error}") from error
-    swept = isinstance(record, dict) and record.get("command") == "weft bench sweep" and record.get("records")
-    if not swept and not (isinstance(record, dict) and record.get("workloads")):
-        raise PairError(f"{path} is not what sweep, demo or a workload wrote with --json, or nothing was measured")
-    return dict(record)
+    if not isinstance(record, dict) or not (_first(record).keys() & {"measure", "latency_s", "wall_s"}):
+        raise PairError(f"{path} is not what a benchmark that can be drawn wrote with --json, or nothing was measured")
+    return record
+
+
+def _first(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first measurement of a record, by which kinds are told apart."""
+    entries = record.get("records") or record.get("workloads") or [{}]
+    return dict(entries[0])
 
 
 def refuse(args: argparse.Namespace) -> None:
@@ -73,8 +81,10 @@ def draw(record: Mapping[str, Any], args: argparse.Namespace) -> None:
         return
     if "workloads" in record:
         from weft.bench import charts as drawing
-    else:
+    elif "measure" in _first(record):
         from weft.bench import curves as drawing  # type: ignore[no-redef]
+    else:
+        from weft.bench import latencies as drawing  # type: ignore[no-redef]
     if args.plot:
         drawing.save(record, args.plot)
     if args.html:

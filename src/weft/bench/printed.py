@@ -14,6 +14,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from weft.bench import hosts
+from weft.bench.environment import remarks
 from weft.bench.report import (
     baseline,
     comparisons,
@@ -23,6 +25,7 @@ from weft.bench.report import (
     format_rate,
     verdicts,
 )
+from weft.bench.stats import ratio_text
 
 _NAME_WIDTH = 26
 _WIDTH = 80
@@ -78,7 +81,7 @@ def print_record(record: Mapping[str, Any], console: Console, *, show_p2p: bool 
     for note in _NOTES:
         console.print(note, style="dim", highlight=False, soft_wrap=True)
     console.print()
-    for text in (correctness(record), *verdicts(record)):
+    for text in _told(record):
         line(text)
 
 
@@ -90,8 +93,17 @@ def markdown(record: Mapping[str, Any], *, show_p2p: bool = True) -> str:
         for section in _sections(e, show_p2p):
             lines += [*_markdown_table(section.head, section.rows), *([section.note, ""] if section.note else [])]
     lines += ["### Median of the rounds", "", *_markdown_table(*_comparison(record))]
-    lines += [f"- {text}" for text in (*_NOTES, correctness(record), *verdicts(record))]
+    lines += [f"- {text}" for text in (*_NOTES, *_told(record))]
     return "\n".join(lines) + "\n"
+
+
+def _told(record: Mapping[str, Any]) -> Iterator[str]:
+    """Say where it ran, whether the results are right, what the figures mean, and what makes them doubtful."""
+    where = hosts.told(record)
+    # workers of other machines have cores of their own
+    processes = 1 + len(record["workloads"][0]["workers"]) if where or record.get("here") else 1
+    yield from [where] if where else []
+    yield from (correctness(record), *verdicts(record), *remarks(record["environment"], processes))
 
 
 def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -192,5 +204,5 @@ def _comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 def _ratio_cells(ratio: Mapping[str, Any], key: str) -> list[str]:
     if ratio[key] is None:
         return ["-", "-"]
-    low, high = ratio[f"{key}_range"]
-    return [f"{ratio[key]:.2f}", f"{low:.2f}-{high:.2f}"]
+    value, low, high = map(ratio_text, (ratio[key], *ratio[f"{key}_range"]))
+    return [value, f"{low}-{high}"]

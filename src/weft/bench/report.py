@@ -188,7 +188,7 @@ def verdict(ratio: Mapping[str, Any], *, above: str, below: str) -> str:
     if abs(wall - 1) <= SAME:
         return f"{above} and {below} take the same time, within {SAME:.0%}"
     if wall < 1:
-        return f"{above} is faster: it takes {wall:.0%} of {below}'s time"
+        return f"{above} is faster: it takes {100 * wall:.2g}% of {below}'s time"
     return f"{above} is slower: it takes {wall:.2f} times as long as {below}"
 
 

@@ -123,6 +123,7 @@ def measure(
     return {
         "rounds": schedule.rounds,
         "protocols": list(places),
+        "here": all(place.here for place in places.values()),
         "workloads": entries,
         "idle_cpu_percent": {c.protocol: sum(c.idle_cpu.values()) for c in clusters},
         "idle_cpu_percent_by_process": {c.protocol: c.idle_cpu for c in clusters},
@@ -182,8 +183,8 @@ def write(path: Path | None, text: str) -> None:
         raise ClusterError(f"cannot write {path}: {error.strerror}") from error
 
 
-def reported(command: str, work: Callable[[Console], dict[str, Any]]) -> int:
-    """Do `work`, which returns a record, and say on stderr what went wrong.
+def reported(command: str, work: Callable[[Console], dict[str, Any] | int]) -> int:
+    """Do `work`, which returns a record, or the status of who reported already, and say on stderr what went wrong.
 
     Returns
     -------
@@ -200,6 +201,8 @@ def reported(command: str, work: Callable[[Console], dict[str, Any]]) -> int:
     except KeyboardInterrupt:
         errors.print(f"{command}: interrupted")
         return 130
+    if isinstance(record, int):
+        return record
     wrong = [e for e in record["workloads"] if not e["correct"]]
     for e in wrong:
         errors.print(f"{command}: wrong result: {e['name']} over {e['protocol']}://: {e['difference']}")

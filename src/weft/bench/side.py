@@ -12,7 +12,7 @@ import io
 import mmap
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ TAG = 0x77656674
 FILL = 0x5A
 CLOSE_S = 10.0
 SMALL_NBYTES = 8192
+#: Smaller messages are copied: the pool has no blocks for them.
+LENT_LEAST_NBYTES = 64 << 10
 
 
 def trips_of(nbytes: int) -> int:
@@ -83,16 +85,19 @@ def opened(role: str, nbytes: str, limit_s: str, control_fd: str, tls: str) -> I
 
 
 @contextlib.contextmanager
-def joined(swap: Callable[[str], str], settings: Mapping[str, str]) -> Iterator[tuple[Endpoint, Worker]]:
+def joined(
+    swap: Callable[[str], str], settings: Mapping[str, str], *, features: Sequence[str] = (), alone: bool = False
+) -> Iterator[tuple[Endpoint, Worker]]:
     """Connect weft to the other process, under these UCX settings; close at the same moment as it does.
 
-    `swap` gives the other process a text and returns its own.
+    `swap` gives the other process a text and returns its own. Who is `alone` connects to itself.
     """
     import weft
 
-    context = weft.Context(settings)
+    context = weft.Context(settings, features=features)
     worker = weft.Worker(context)
-    endpoint = worker.connect(bytes.fromhex(swap(worker.address.hex())))
+    theirs = bytes.fromhex(swap(worker.address.hex()))
+    endpoint = worker.connect(worker.address if alone else theirs)
     yield endpoint, worker
     # Both sides close at the same moment: either may see the other go first.
     with contextlib.suppress(weft.PeerLostError):

@@ -157,6 +157,11 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
     return Ratio(statistics.median(ratios), low, high)
 
 
+def ratio_text(value: float) -> str:
+    """Write a ratio with two decimals, or two digits where it is small, none where it is large."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
     """Add up what intervals, each a beginning and an end, cover together; what several cover counts once."""
     total, reached = 0.0, -math.inf

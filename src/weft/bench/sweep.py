@@ -12,6 +12,7 @@ machine meets every line. A line whose transport does not connect is reported as
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import itertools
 import json
@@ -25,17 +26,22 @@ import psutil
 from rich.console import Console
 from rich.progress import Progress
 
-from weft.bench import environment, plot, stats, sweep_table, transports
+from weft import lab
+from weft.bench import environment, hosts, plot, self_loops, stats, sweep_table, transports
 from weft.bench.options import positive, size_text, sizes, some_of
 from weft.bench.pair import Pair, pair, sampled, two_cores
-from weft.bench.side import PairError, trips_of
-from weft.bench.sweep_loops import MEASURES, MEMORIES
+from weft.bench.side import LENT_LEAST_NBYTES, PairError, trips_of
+from weft.bench.sweep_loops import LENT, MAPPED, MEASURES, MEMORIES
+from weft.errors import Error
+from weft.lab.command import ended_by_signals
 
 LIMIT_S = 30.0
 #: A window shrinks for large messages, so that it holds no more than this (OSU's does not).
 WINDOW_NBYTES = 64 * 2**20
 ITERATIONS = 20_000
 CHILD = "import sys; from weft.bench.sweep_loops import child; child(sys.argv[1:])"
+#: Only where both sides are on one host.
+NEAR = ("self", *LENT)
 QUICK = {"sizes": "1:1MiB:16", "rounds": 1, "seconds_per_cell": 0.05, "limit": 40.0}
 FULL = {"sizes": "1:4MiB:4", "rounds": 3, "seconds_per_cell": 0.1, "limit": 3600.0}
 
@@ -72,11 +78,16 @@ class Sweep:
         The command line's.
     cores : sequence of int
         To pin a pair to; empty for one core only.
+    apart : sequence of sequence of str
+        What runs a command on the one host and on the other; nothing for this machine.
     """
 
-    def __init__(self, args: argparse.Namespace, cores: Sequence[int]) -> None:
+    def __init__(
+        self, args: argparse.Namespace, cores: Sequence[int], apart: Sequence[Sequence[str]] = ((), ())
+    ) -> None:
         self.args = args
         self.cores = cores
+        self.apart = apart
         self.taken: dict[Cell, list[Taken]] = {}
         self.missing: dict[Line, str] = {}
         self.left_out = 0
@@ -87,17 +98,19 @@ class Sweep:
     def measure(self, line: Line, say: Callable[[str], None]) -> None:
         """Measure one round of a line: every size of every measure."""
         args, nbytes = self.args, max(self.args.sizes)
-        cells = [Cell(line, measure, size) for size in args.sizes for measure in self.measures]
-        if line in self.missing:
+        cells = [
+            Cell(line, measure, size) for size in args.sizes for measure in self.measures if has(line, measure, size)
+        ]
+        if line in self.missing or not cells:
             return
         if time.monotonic() > self.deadline:
             self.left_out += len(cells)
             return
         tls = transports.setting(line.transport, line.memory)
         limit_s = LIMIT_S + len(cells) * (20 * args.seconds_per_cell + 1) + 10 * nbytes / 10e6
-        command = [sys.executable, "-c", CHILD, line.wait, line.memory]
+        command = [sys.executable, "-c", CHILD, *line]
         limit_s = min(limit_s, self.deadline - time.monotonic() + 5)
-        with pair(command, [tls], nbytes=nbytes, limit_s=limit_s, cores=self.cores) as both:
+        with pair(command, [tls], nbytes=nbytes, limit_s=limit_s, cores=self.cores, hosts=self.apart) as both:
             lanes = both.connect()
             if line.transport != "all" and line.transport not in lanes.split("+"):
                 raise PairError(f"UCX takes {lanes} between these processes", last=f"UCX takes {lanes} instead")
@@ -129,6 +142,22 @@ class Sweep:
             "missing": [line._asdict() | {"reason": reason} for line, reason in self.missing.items()],
             "cells_left_out": self.left_out,
         }
+
+
+def has(line: Line, measure: str, nbytes: int) -> bool:
+    """Tell whether a line has this measure at this size."""
+    if line.transport in LENT:
+        return nbytes >= LENT_LEAST_NBYTES
+    return line.transport != "self" or measure in self_loops.MEASURES
+
+
+def lines_of(names: Sequence[str], waits: Sequence[str], memories: Sequence[str]) -> list[Line]:
+    """List the lines to measure; what is lent has one kind of memory, the sender's."""
+    lines = [
+        Line(name, wait, MAPPED if name in LENT else memory)
+        for name, wait, memory in itertools.product(names, waits, memories)
+    ]
+    return list(dict.fromkeys(lines))
 
 
 def window_of(nbytes: int, window: int) -> int:
@@ -164,7 +193,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, partial = parser.add_argument, functools.partial
     figures = tuple(sweep_table.FIGURES)
     add("--sizes", type=sizes, help=f"of the message, with commas, or MIN:MAX[:FACTOR] ({FULL['sizes']})")
-    add("--tls", metavar="NAMES", help="UCX transports, 'all' for UCX's own choice (default: what UCX finds, and all)")
+    tls = "UCX transports, 'all' for UCX's own choice, weft's lent and lent-read (default: what UCX finds, and those)"
+    add("--tls", metavar="NAMES", help=tls)
     add("--measures", type=partial(some_of, figures), default=",".join(figures), help="(%(default)s)")
     add("--wait", type=partial(some_of, ("block", "await")), default="block,await", help="(%(default)s)")
     memory = f"where messages are received: {', '.join(MEMORIES)} (%(default)s)"
@@ -175,8 +205,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seconds = f"for one measure at one size in one round ({FULL['seconds_per_cell']})"
     add("--seconds-per-cell", type=partial(positive, float), help=seconds)
     add("--limit", type=partial(positive, float), metavar="S", help="seconds for all; the rest is left out (3600)")
+    add("--lab", type=Path, metavar="FILE", help="between the first two hosts of a lab (docs/lab.md)")
     add("--quick", action="store_true", help="few sizes, one round, less than a minute")
-    add("--osu", action="store_true", help="print columns as the OSU micro-benchmarks do, in place of tables")
+    form = parser.add_mutually_exclusive_group()
+    osu = "print columns as the OSU micro-benchmarks do, in place of tables"
+    form.add_argument("--osu", dest="form", action="store_const", const="osu", default="wide", help=osu)
+    long = "print a row for each point, with p99 and spread"
+    form.add_argument("--long", dest="form", action="store_const", const="long", help=long)
     add("--json", type=Path, metavar="FILE", help="write the record there")
     plot.add_drawing_arguments(parser)
 
@@ -190,25 +225,29 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) is None:
             setattr(args, name, sizes(value) if isinstance(value, str) else value)
     cores = two_cores()
-    if not cores:
-        notes.print("only one core is usable: the processes are not pinned and take turns on it")
     surroundings = environment.collect() | {"cores_pinned": cores}
-    sweep = Sweep(args, cores)
     try:
         refuse(args)
-        names = args.tls.split(",") if args.tls else [*transports.found(ucx_library()), "all"]
-        lines = [Line(*line) for line in itertools.product(dict.fromkeys(names), args.wait, args.memory)]
-        _measure(sweep, lines, notes)
-    except PairError as error:
+        names = args.tls.split(",") if args.tls else [*transports.found(ucx_library()), "all", *LENT]
+        with contextlib.ExitStack() as stack:
+            if args.lab:
+                names, apart = [name for name in names if name not in NEAR], _lab(args, stack)
+                sweep = Sweep(args, cores, apart)
+            else:
+                sweep = Sweep(args, cores)
+            _measure(sweep, lines_of(names, args.wait, args.memory), notes)
+    except (PairError, Error) as error:
         notes.print(f"weft bench sweep: {error}", markup=False, highlight=False)
         return 1
     except KeyboardInterrupt:
         notes.print("weft bench sweep: interrupted; its processes are ended, nothing is written")
         return 130
     record = sweep.record() | {"environment": surroundings}
+    if args.lab:
+        record["lab"] = hosts.described(lab.read(args.lab))
     if args.json:
         args.json.write_text(json.dumps(record, indent=2) + "\n")
-    sweep_table.show(record, Console(), osu=args.osu)
+    sweep_table.show(record, Console(), form=args.form)
     if record["records"]:
         plot.draw(record, args)
     return 0 if record["records"] else 1
@@ -217,10 +256,21 @@ def run(args: argparse.Namespace) -> int:
 def refuse(args: argparse.Namespace) -> None:
     """Raise for what would fail only after minutes of measuring."""
     plot.refuse(args)
+    if near := [name for name in NEAR if args.lab and name in (args.tls or "").split(",")]:
+        raise PairError(f"{', '.join(near)}: within one host only, not with --lab")
     if args.json and not args.json.parent.is_dir():
         raise PairError(f"{args.json.parent} is not a folder to write {args.json.name} to")
     if 8 * max(args.sizes) > psutil.virtual_memory().available:
         raise PairError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
+
+
+def _lab(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[list[str]]:
+    """Build the lab, which stands as long as `stack`; return what runs a command on its first host and its second."""
+    plan = lab.read(args.lab)
+    hosts.joining(plan)
+    stack.enter_context(ended_by_signals())
+    standing = stack.enter_context(lab.Lab(plan))
+    return [standing.command(host.name, []) for host in plan.hosts[:2]]
 
 
 def _measure(sweep: Sweep, lines: Sequence[Line], notes: Console) -> None:

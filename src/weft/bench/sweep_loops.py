@@ -24,7 +24,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.bench.side import FILL, TAG, PairError, Side, joined, opened, trips_of
+from weft.bench import self_loops
+from weft.bench.side import FILL, LENT_LEAST_NBYTES, TAG, PairError, Side, joined, opened, trips_of
 
 if TYPE_CHECKING:
     from weft import Endpoint, Worker
@@ -35,6 +36,12 @@ MEASURES = ("latency", "bandwidth", "bibandwidth")
 #: Where messages are received: into the same memory each time (as OSU's benchmarks do), into memory that the C
 #: library or the kernel has just given, into weft's pool, or into a GPU's memory, the same each time.
 MEMORIES = ("reused", "fresh", "pooled", "cuda")
+#: weft's own, of memory that is handed over; see ``lent_loops``.
+LENT = ("lent", "lent-read")
+#: Where they are received: in the sender's pages.
+MAPPED = "mapped"
+#: UCX offers these only to endpoints that do not report a lost peer, which is all that a context for atomics makes.
+WITHOUT_PEER_ERRORS = ("self", "cma", "knem")
 
 clock = time.perf_counter_ns
 
@@ -176,38 +183,79 @@ def _commands(side: Side) -> Iterator[tuple[str, int, int, int]]:
         yield measure, int(nbytes), int(window), int(count)
 
 
+class Loops(NamedTuple):
+    """The loop of either end, what it works with at a size, and the lanes that it takes."""
+
+    ping: Callable[[Any, str, int, array.array[int]], Any]
+    pong: Callable[[Any, str, int, int], Any]
+    line: Callable[[int], Any]
+    lanes: Callable[[], list[str]]
+
+
 def child(arguments: Sequence[str]) -> None:
-    """Run one side of one pair; `arguments` are wait, memory, role, nbytes, limit_s, control_fd and tls."""
-    wait, memory, role, nbytes, limit_s, control_fd, tls = arguments
+    """Run one side of a pair; `arguments` are transport, wait, memory, role, nbytes, limit_s, control_fd and tls."""
+    transport, wait, memory, role, nbytes, limit_s, control_fd, tls = arguments
     with contextlib.ExitStack() as stack:
         side = stack.enter_context(opened(role, nbytes, limit_s, control_fd, tls))
-        runner = stack.enter_context(asyncio.Runner())
-        endpoint, worker = stack.enter_context(joined(side.swap, {"TLS": side.tls}))
-        _serve(side, memory, endpoint, worker, runner if wait == "await" else None)
+        runner = stack.enter_context(asyncio.Runner()) if wait == "await" else None
+        over = _over_pool(side, transport, wait) if transport in LENT else _over_ucp(side, transport, wait, memory)
+        _serve(side, stack.enter_context(over), runner)
 
 
-def _serve(side: Side, memory: str, endpoint: Endpoint, worker: Worker, runner: asyncio.Runner | None) -> None:
-    def run(line: Line, measure: str, window: int, count: int) -> bytes:
-        stamps = array.array("q", [0]) * (count + 1)
-        if side.pings and runner:
-            into = runner.run(_ping_await(line, measure, window, stamps))
-        elif side.pings:
-            into = _ping_block(line, measure, window, stamps)
-        elif runner:
-            into = runner.run(_pong_await(line, measure, window, count + 1))
+@contextlib.contextmanager
+def _over_ucp(side: Side, transport: str, wait: str, memory: str) -> Iterator[Loops]:
+    features = ["amo"] if transport in WITHOUT_PEER_ERRORS else []
+    alone = transport == "self"
+    with joined(side.swap, {"TLS": side.tls}, features=features, alone=alone) as (endpoint, worker):
+
+        def line(nbytes: int) -> Line:
+            return _line(side, memory, nbytes, endpoint, worker)
+
+        if alone:
+            pings, pongs = (
+                (self_loops.ping_block, self_loops.ping_await),
+                (self_loops.pong_block, self_loops.pong_await),
+            )
         else:
-            into = _pong_block(line, measure, window, count + 1)
+            pings, pongs = (_ping_block, _ping_await), (_pong_block, _pong_await)
+        awaits = wait == "await"
+        yield Loops(pings[awaits], pongs[awaits], line, lambda: endpoint.transports)
+
+
+@contextlib.contextmanager
+def _over_pool(side: Side, transport: str, wait: str) -> Iterator[Loops]:
+    from weft.bench import lent_loops as lent
+
+    with lent.joined(side) as peer:
+
+        def line(nbytes: int) -> lent.Line:
+            return lent.line_of(peer, transport, nbytes)
+
+        awaits = wait == "await"
+        pings, pongs = (lent.ping_block, lent.ping_await), (lent.pong_block, lent.pong_await)
+        yield Loops(pings[awaits], pongs[awaits], line, lambda: lent.lanes(peer, transport))
+
+
+def _serve(side: Side, loops: Loops, runner: asyncio.Runner | None) -> None:
+    run = runner.run if runner else lambda done: done
+
+    def timed(line: Any, measure: str, window: int, count: int) -> bytes:
+        stamps = array.array("q", [0]) * (count + 1)
+        if side.pings:
+            into = run(loops.ping(line, measure, window, stamps))
+        else:
+            into = run(loops.pong(line, measure, window, count + 1))
         if into is not None and int(into[-1]) != FILL:
             raise PairError("the message that arrived is not the one that was sent")
         return array.array("q", map(operator.sub, stamps[1:], stamps)).tobytes()
 
-    run(_line(side, memory, 1, endpoint, worker), "latency", 1, 0)
-    side.say(",".join(endpoint.transports))
-    laid: tuple[int, Line] | None = None
+    timed(loops.line(min(side.nbytes, LENT_LEAST_NBYTES)), "latency", 1, 0)
+    side.say(",".join(loops.lanes()))
+    laid: tuple[int, Any] | None = None
     for measure, nbytes, window, count in _commands(side):
         if laid is None or laid[0] != nbytes:
-            laid = nbytes, _line(side, memory, nbytes, endpoint, worker)
-        durations = run(laid[1], measure, trips_of(nbytes) if measure == "latency" else window, count)
+            laid = nbytes, loops.line(nbytes)
+        durations = timed(laid[1], measure, trips_of(nbytes) if measure == "latency" else window, count)
         if side.pings:
             side.control.write(durations)
             side.control.flush()

@@ -7,12 +7,13 @@ from weft._load import Library
 from weft.explain import ucx_info
 
 #: Tried where ``ucx_info`` is missing: what every Linux build of UCX has.
-EVERYWHERE = ("posix", "sysv", "cma", "tcp")
-#: Carry no message of their own between two processes: loopback, and copies from and to a GPU.
-NO_WIRE = ("self", "cuda_copy", "cuda_ipc", "gdr_copy", "gdaki", "rocm_copy", "rocm_ipc", "ze_copy")
+EVERYWHERE = ("self", "posix", "sysv", "cma", "tcp")
+#: Carry no message of their own: copies from and to a GPU.
+NO_WIRE = ("cuda_copy", "cuda_ipc", "gdr_copy", "gdaki", "rocm_copy", "rocm_ipc", "ze_copy")
 #: What UCX_TLS must say to get one: cma and knem need another transport for small messages, and the verbs ones
 #: need an unreliable datagram to connect over, which their short names bring.
 SETTINGS = {
+    "self": "self,posix",
     "cma": "cma,posix",
     "knem": "knem,posix",
     "rc_verbs": "rc_v",

@@ -17,6 +17,7 @@ from weft._native import Channel
 UNKNOWN = "unknown"
 _EAGER = "active message by ucp_am_send* from host memory"
 _RENDEZVOUS = "active message by ucp_am_send*(rndv) from host memory"
+_HANDED = "descriptor over a Unix socket"
 _RANGE = re.compile(r"(\d+)([KMGTPE]?)(?:\.\.(?:(\d+)([KMGTPE]?)|(inf)))?")
 _ESTIMATED = "(?) "  # how UCX marks a choice that the receiver has yet to confirm
 _LANE = re.compile(r"lane\[(\d+)\]:\s+\d+:([^\s/]+/\S+?)\.(\d+) .*-> .* seg \d+(.*)$", re.MULTILINE)
@@ -137,7 +138,7 @@ def sizes(found: Sequence[Table], *, lends: bool) -> list[Size]:
     if lends:
         rows += [
             Size("lend", 0, lend - 1, "sent, as by send", "", "weft"),
-            Size("lend", lend, None, "in weft's pool: the pages are handed over", "memfd over a Unix socket", "weft"),
+            Size("lend", lend, None, "in weft's pool: the pages are handed over", _HANDED, "weft"),
         ]
     else:
         rows.append(Size("lend", 0, None, "sent, as by send: another host, or this worker itself", "", "weft"))

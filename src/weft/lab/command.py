@@ -41,15 +41,15 @@ def run(args: argparse.Namespace) -> int:
         This is not root, or a tool or the kernel's permission is missing.
     """
     if args.clean:
-        for space in network.clean():
-            print(f"removed {space}")
+        removed = network.clean()
+        print("\n".join(f"removed {space}" for space in removed) or "no lab has left anything")
         return 0
     on, command = _split(args.argv)
     on = on or args.on
     if args.file is None or not command:
-        raise InvalidParamError("weft lab takes a file and a command: weft lab two.toml -- hostname")
+        raise InvalidParamError("no file or no command: weft lab two.toml -- hostname")
     planned = plan.read(args.file)
-    with _ended_by_signals(), network.Lab(planned) as lab:
+    with ended_by_signals(), network.Lab(planned) as lab:
         if on is not None:
             return _status(lab.start(on, command).wait())
         started = [_Started(lab, host.name, command) for host in planned.hosts]
@@ -104,7 +104,7 @@ def _status(returncode: int) -> int:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Generator[None]:
+def ended_by_signals() -> Generator[None]:
     """Have SIGTERM and SIGHUP unwind as Ctrl-C does; within, the lab is taken down."""
 
     def end(number: int, _: FrameType | None) -> NoReturn:

@@ -1,0 +1,360 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measure every figure of the README and the docs on this machine, and write them there.
+
+python scripts/benchmarks.py                          # measure (30 minutes, an idle machine), then draw and write
+python scripts/benchmarks.py --only pingpong,dask/merge
+python scripts/benchmarks.py --redraw                 # from the records as they are
+python scripts/benchmarks.py --quick --into FOLDER    # tiny runs, to see that all of it works; the repository stays
+
+Records go to ``docs/benchmarks/*.json`` and ``docs/benchmarks/dask/*.json``, charts beside them, and tables into the
+pages, between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``, where NAME is one of ``FIGURES``. What stands
+there comes from the records alone, so that drawing twice gives the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from weft.bench import pingpong_table, stats, sweep_table
+from weft.bench.options import size_text
+from weft.bench.overview import Row, rows_of
+from weft.bench.pingpong_table import time_text
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "docs/benchmarks.md", "docs/benchmarks/dask.md", "docs/security.md")
+RECORDS = Path("docs/benchmarks")
+Records = Mapping[str, Mapping[str, Any]]
+
+#: What each record is measured by: the command of weft, or the script, and what makes it tiny.
+MEASURED = {
+    "pingpong": ("bench pingpong --rounds 5", "--rounds 1 --sizes 8,1MiB --seconds-per-cell 0.02"),
+    "peers": ("bench peers --rounds 3 --sizes 8,1MiB,128MiB", "--rounds 1 --sizes 8,1MiB --seconds-per-cell 0.02"),
+    "sweep": ("bench sweep --rounds 3 --sizes 1:64MiB:4", "--rounds 1 --sizes 8,64KiB,1MiB --seconds-per-cell 0.01"),
+    "operations": ("scripts/measure_operations.py --rounds 3", "--rounds 1 --only put"),
+    "lend": ("scripts/measure_lend.py --rounds 5", "--rounds 1"),
+    "tls": ("scripts/measure_tls.py --rounds 3", "--rounds 1 --sizes 8"),
+    "start": ("scripts/measure_start.py --rounds 5", "--rounds 1"),
+    "demo": ("demo --rounds 5", "--rounds 1 --quick"),
+    "dask/fetch": ("bench fetch --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
+    "dask/broadcast": ("bench broadcast --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
+    "dask/scatter": ("bench scatter --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
+    "dask/gather": ("bench gather --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
+    "dask/busy_python": ("bench busy --runs 5", "--runs 1 --sizes 1MiB"),
+    "dask/busy_numpy": ("bench busy --runs 5 --beside numpy", "--runs 1 --sizes 1MiB"),
+    "dask/tasks": ("bench tasks --runs 2", "--runs 1 --count 100"),
+    "dask/shuffle": ("bench shuffle --runs 5", "--runs 1 --partition-size 1MiB"),
+    "dask/groupby": ("bench groupby --runs 5", "--runs 1 -c 10_000"),
+    "dask/merge": ("bench merge --runs 5", "--runs 1 -c 10_000"),
+    "dask/transpose": ("bench transpose --runs 5", "--runs 1 -s 1_000 -c 500"),
+    "dask/dot": ("bench dot --runs 5", "--runs 1 -s 1_000 -c 500"),
+    "dask/svd": ("bench svd --runs 5", "--runs 1 -s 10_000 -c 2_500"),
+}
+MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a table of Markdown."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], f"|{'---|' * len(head)}", *lines[1:]])
+
+
+def machine(record: Mapping[str, Any]) -> str:
+    """Say where and when a record was taken."""
+    e = record["environment"]
+    dask = (e["packages"] or {}).get("dask")
+    named = [e["cpu_model"], f"{e['cores_usable']} cores", f"{e['memory_bytes'] / 2**30:.0f} GiB", e["kernel"]]
+    named += [e["python"], f"weft {e['weft']}", f"UCX {(e['ucx'] or {}).get('version')}"]
+    named += [f"dask {dask}"] if dask and "workloads" in record else []
+    named += [f"{name}={value}" for name, value in e["ucx_variables"].items()]
+    return f"{', '.join(map(str, named))}; {e['date_utc'][:10]}, load before {e['load_average'][0]:.1f}."
+
+
+def latencies(record: Mapping[str, Any]) -> str:
+    """Set the libraries of pingpong or peers below each other: times below 64 KiB, above it GB/s."""
+    sizes = list(dict.fromkeys(r["nbytes"] for r in record["records"]))
+    found = {(pingpong_table.named(r), r["nbytes"]): r for r in record["records"]}
+
+    def cell(r: Mapping[str, Any] | None) -> str:
+        if r is None:
+            return "-"
+        low, high = min(r["latency_s"]["round_medians"]), max(r["latency_s"]["round_medians"])
+        if r["nbytes"] < 1 << 16 or pingpong_table.named(r).endswith("lent"):  # nothing is moved: no rate
+            return f"{time_text(r['latency_s']['median'])} ({1e6 * low:.3g}-{1e6 * high:.3g})"
+        gbps = [r["nbytes"] / seconds / 1e9 for seconds in (r["latency_s"]["median"], high, low)]
+        return f"{gbps[0]:.3g} GB/s ({gbps[1]:.3g}-{gbps[2]:.3g})"
+
+    names = list(dict.fromkeys(name for name, _ in found))
+    rows = [[name, *(cell(found.get((name, nbytes))) for nbytes in sizes)] for name in names]
+    gone = [f"Missing: {pingpong_table.named(r)} ({r['reason']})." for r in record.get("missing", ())]
+    return "\n".join([table(["", *map(size_text, sizes)], rows), "", " ".join([machine(record), *gone])])
+
+
+def losses(records: Records) -> str:
+    """List where weft takes longer than what it is beside, by more than the rounds differ."""
+    rows = [
+        [f"{name}, {size_text(mine['nbytes'])}", pingpong_table.named(mine), pingpong_table.named(other), times]
+        for name in ("pingpong", "peers")
+        if name in records
+        for mine, other, times in pingpong_table.lost(records[name]["records"])
+    ]
+    if "operations" in records:
+        for name, sides in records["operations"]["rows"].items():
+            if "ucx_perftest" in sides and (times := stats.ratio(sides["weft"], sides["ucx_perftest"])).low > 1:
+                value, low, high = map(stats.ratio_text, times)
+                rows.append([name, "weft", "ucx_perftest", f"{value} ({low}-{high})"])
+    rows += [["Dask", row.name, "the same over tcp", within(row)] for row in dask_rows(records) if row.high >= 1]
+    return table(["", "weft", "beside", "takes so many times as long"], rows) if rows else "Nowhere in these records."
+
+
+def dask_rows(records: Records) -> list[Row]:
+    """Read all of Dask's records, the greatest gain first; what stands behind a name's hyphen is how it was run."""
+    rows = [
+        row
+        for name, record in records.items()
+        if name.startswith("dask/")
+        for row in rows_of(record, name.partition("-")[2].replace("-", " "))
+    ]
+    return sorted(rows, key=lambda row: (row.wall, row.name))
+
+
+def within(row: Row) -> str:
+    """Write a ratio of wall clocks and what its rounds lay within, in bold where ucx:// loses."""
+    wall, low, high = map(stats.ratio_text, (row.wall, row.low, row.high))
+    return f"{f'**{wall}**' if row.low > 1 else wall} ({low}-{high})"
+
+
+def dask(records: Records) -> str:
+    """Set Dask's workloads over both protocols beside each other."""
+
+    def part(ratio: float | None, text: str) -> str:
+        return "" if ratio is None else text.format(ratio)
+
+    rows = [
+        [
+            row.name,
+            time_text(row.tcp_s),
+            time_text(row.ucx_s),
+            within(row),
+            part(row.communication, "{:.2g}"),
+            part(row.p2p, "{:.2g}x" if (row.p2p or 0) < 100 else "{:.0f}x"),
+        ]
+        for row in dask_rows(records)
+    ]
+    head = ["", "wall clock, tcp", "ucx", "ucx/tcp", "workers receiving, ucx/tcp", "single transfers, ucx/tcp"]
+    return "\n".join([table(head, rows), "", *dask_machines(records)])
+
+
+def walls(rows: Sequence[Row]) -> str:
+    """Set the wall clocks of Dask's workloads beside each other."""
+    cells = [[row.name, time_text(row.tcp_s), time_text(row.ucx_s), within(row)] for row in rows]
+    return table(["", "tcp://", "ucx://", "ucx/tcp"], cells)
+
+
+def dask_machines(records: Records) -> Iterator[str]:
+    """Say where Dask's records were taken, how long clusters took to start, and what they use while idle."""
+    taken = {name: record for name, record in records.items() if name.startswith("dask/")}
+    for each in dict.fromkeys(machine(record).partition(";")[0] for record in taken.values()):
+        dates = sorted(r["environment"]["date_utc"][:10] for r in taken.values() if machine(r).startswith(each))
+        yield f"{each}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."
+    for key, name, unit in (
+        ("cluster_start_s", "Start of a cluster", "s"),
+        ("idle_cpu_percent", "Idle", "% of a core"),
+    ):
+        parts = []
+        for protocol in ("tcp", "ucx"):
+            values = [record[key][protocol] for record in taken.values()]
+            parts.append(f"{min(values):.2g}-{max(values):.2g} {unit} over {protocol}")
+        yield f"{name}: {', '.join(parts)}."
+    yield (
+        "Every result was checked."
+        if all(e["correct"] for record in taken.values() for e in record["workloads"])
+        else "**Some results were wrong.**"
+    )
+
+
+def sweep(record: Mapping[str, Any]) -> str:
+    """Write the sweep's latency and bandwidth, blocking, a column for each transport; on docs/benchmarks.md only."""
+    parts = ["![Latency and bandwidth over sizes, a line for each transport](benchmarks/sweep.svg)", ""]
+    for name in ("latency", "bandwidth"):
+        figure = sweep_table.FIGURES[name]
+        lines = {line: sizes for line, sizes in sweep_table.lines_of(record, name).items() if line[1] == "block"}
+        shown = sorted({nbytes for sizes in lines.values() for nbytes in sizes})
+        cells = [[size_text(n), *(sweep_table.cell(figure, sizes.get(n)) for sizes in lines.values())] for n in shown]
+        heads = [transport for transport, *_ in lines]
+        parts += [f"{figure.title} in {figure.unit}, blocking:", "", table(["", *heads], cells), ""]
+    return "\n".join([*parts, *(f"- {note}" for note in sweep_table.notes(record)), "", machine(record)])
+
+
+def seconds_text(seconds: Sequence[float]) -> str:
+    """Write the median of rounds, and what they lay within."""
+    return f"{time_text(statistics.median(seconds))} ({time_text(min(seconds))} to {time_text(max(seconds))})"
+
+
+def sides(record: Mapping[str, Any]) -> str:
+    """Set the times of a script's rows beside each other, and the first over the second; of what is large, the rate."""
+    names = list(dict.fromkeys(name for row in record["rows"].values() for name in row))
+
+    def cell(row: str, name: str) -> str:
+        seconds, nbytes = record["rows"][row].get(name), record.get("nbytes", {}).get(row, 0)
+        if not seconds:
+            return "-"
+        rate = f", {nbytes / statistics.median(seconds) / 1e9:.3g} GB/s" if nbytes >= 1 << 20 else ""
+        return seconds_text(seconds) + rate
+
+    def ratio(row: Mapping[str, Any]) -> str:
+        if len(row) < 2:
+            return "-"
+        value, low, high = map(stats.ratio_text, stats.ratio(*(row[name] for name in names[:2])))
+        return f"{value} ({low}-{high})"
+
+    rows = [[row, *(cell(row, name) for name in names), ratio(record["rows"][row])] for row in record["rows"]]
+    return "\n".join([table(["", *names, "/".join(names[:2])], rows), "", machine(record)])
+
+
+def lent(record: Mapping[str, Any]) -> str:
+    """Say what handing 128 MiB over takes, beside what a copy takes."""
+    (taken,) = record["rows"].values()
+    lend, send, copy = (seconds_text(taken[name]) for name in ("lend", "send", "a copy in one process"))
+    return (
+        f"128 MiB are lent, and answered, in {lend}; sent, in {send}; a copy within one process takes {copy}.\n"
+        f"({machine(record)})"
+    )
+
+
+def start(record: Mapping[str, Any]) -> str:
+    """List what comes before the first message."""
+    lines = [f"- {name}: {seconds_text(row['weft'])}" for name, row in record["rows"].items()]
+    each = (
+        f"{record['descriptors_per_process']:.0f} descriptors, {record['resident_nbytes_per_process'] / 2**20:.1f} MiB"
+    )
+    return "\n".join([*lines, f"- each further process: {each}", "", machine(record)])
+
+
+#: What pages may name, and the record that it needs.
+FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
+    "pingpong": ("pingpong", lambda records: latencies(records["pingpong"])),
+    "peers": ("peers", lambda records: latencies(records["peers"])),
+    "sweep": ("sweep", lambda records: sweep(records["sweep"])),
+    "dask": ("dask/merge", dask),
+    "dask-short": ("dask/merge", lambda records: walls(dask_rows(records))),
+    "demo": ("demo", lambda records: f"{walls(rows_of(records['demo']))}\n\n{machine(records['demo'])}"),
+    "losses": ("pingpong", losses),
+    "operations": ("operations", lambda records: sides(records["operations"])),
+    "tls": ("tls", lambda records: sides(records["tls"])),
+    "lend": ("lend", lambda records: lent(records["lend"])),
+    "start": ("start", lambda records: start(records["start"])),
+}
+
+
+def fill(page: str, records: Records) -> str:
+    """Return `page` with the tables that its marks name; raise KeyError for a name that there is not."""
+
+    def filled(match: re.Match[str]) -> str:
+        needed, make = FIGURES[match[2]]
+        text = make(records) if needed in records else "Not measured yet."
+        return f"{match[1]}{text}\n{match[3]}"
+
+    return MARK.sub(filled, page)
+
+
+# --- what is done -------------------------------------------------------------------------------------------
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read the records below `folder`, by their path in it without ``.json``."""
+    files = sorted(folder.glob("*.json")) + sorted(folder.glob("dask/*.json"))
+    return {str(path.relative_to(folder).with_suffix("")): json.loads(path.read_text()) for path in files}
+
+
+def charts(records: Records) -> Iterator[tuple[str, str]]:
+    """Draw every chart of the pages: its name, and its SVG."""
+    import matplotlib as mpl
+
+    from weft.bench import curves, latencies, overview
+    from weft.bench.page import picture, rc
+
+    with mpl.rc_context(rc()):
+        for name in ("pingpong", "peers"):
+            if name in records:
+                yield name, picture(latencies.chart(records[name]))
+        if "sweep" in records:
+            kept = [r for r in records["sweep"]["records"] if r["wait"] == "block"]
+            yield "sweep", picture(curves.chart({**records["sweep"], "records": kept}, ["latency", "bandwidth"]))
+        if rows := dask_rows(records):
+            yield "dask", picture(overview.chart(rows, records["dask/merge"]))
+
+
+def write(root: Path) -> None:
+    """Draw the charts and fill the pages under `root` from its records."""
+    records = read(root / RECORDS)
+    for name, text in charts(records):
+        (root / RECORDS / f"{name}.svg").write_text(text, encoding="utf-8")
+    for page in PAGES:
+        path = root / page
+        path.write_text(fill(path.read_text(encoding="utf-8"), records), encoding="utf-8")
+
+
+def measure(names: Sequence[str], root: Path, *, quick: bool) -> list[str]:
+    """Take the records of `names`, one after the other; return those that failed, whose old record stays."""
+    failed = []
+    for name in names:
+        command, tiny = MEASURED[name]
+        taken = root / RECORDS / f"{name}.new"
+        program = [] if command.startswith("scripts/") else ["-m", "weft.cli"]
+        words = [*command.split(), *(tiny.split() if quick else [])]
+        print(f"{name}: {'weft ' if program else ''}{' '.join(words)}", flush=True)
+        argv = [sys.executable, *program, *words, "--json", str(taken.absolute())]
+        status = subprocess.run(argv, cwd=ROOT, stdout=subprocess.DEVNULL).returncode
+        if status == 0:
+            taken.replace(taken.with_suffix(".json"))
+        else:
+            taken.unlink(missing_ok=True)
+            failed.append(name)
+    return failed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, draw, write."""
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
+    parser.add_argument("--redraw", action="store_true", help="measure nothing")
+    parser.add_argument("--only", metavar="NAMES", help=f"measure these of {','.join(MEASURED)}")
+    parser.add_argument("--quick", action="store_true", help="tiny runs, whose figures mean nothing; with --into")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="leave the repository as it is, and write there")
+    parser.add_argument("--busy", action="store_true", help="measure on a busy machine, too")
+    args = parser.parse_args(argv)
+    names = args.only.split(",") if args.only else list(MEASURED)
+    if unknown := [name for name in names if name not in MEASURED]:
+        parser.error(f"--only: no {', '.join(unknown)}")
+    if args.quick and not args.into:
+        parser.error("--quick: its figures mean nothing, give --into FOLDER")
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > cores / 2 and not (args.redraw or args.quick or args.busy):
+        parser.error(f"the machine is busy (load {load:.1f} on {cores} cores): wait, or give --busy")
+    root = args.into or ROOT
+    if args.into:
+        shutil.copytree(ROOT / RECORDS, root / RECORDS, dirs_exist_ok=True)
+        for page in PAGES:
+            shutil.copy(ROOT / page, root / page)
+    failed = [] if args.redraw else measure(names, root, quick=args.quick)
+    write(root)
+    if failed:
+        print(f"failed, and left as they were: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``scripts/benchmarks.py``: the committed pages and charts are what the committed records give."""
+
+import html
+import json
+import re
+import subprocess
+
+import pytest
+
+pytest.importorskip("dask.dataframe")
+from scripts import benchmarks
+
+ROOT = benchmarks.ROOT
+
+
+@pytest.fixture(scope="module")
+def records():
+    return benchmarks.read(ROOT / benchmarks.RECORDS)
+
+
+@pytest.mark.parametrize("page", benchmarks.PAGES)
+def test_the_pages_are_what_the_records_give(page, records):
+    written = (ROOT / page).read_text()
+    assert written.count("<!-- figures: ") == len(benchmarks.MARK.findall(written)), "a mark without its end"
+    assert benchmarks.fill(written, records) == written, "run scripts/benchmarks.py --redraw"
+
+
+def texts(svg):
+    return [html.unescape(text) for text in re.findall(r"<text [^>]*>([^<]*)</text>", svg)]
+
+
+@pytest.mark.slow
+def test_the_charts_are_what_the_records_give(records):
+    pytest.importorskip("matplotlib")
+    drawn = dict(benchmarks.charts(records))
+    assert {path.stem for path in (ROOT / benchmarks.RECORDS).glob("*.svg")} == set(drawn)
+    for name, svg in drawn.items():
+        # what they say: where each thing stands differs between versions of matplotlib
+        committed = (ROOT / benchmarks.RECORDS / f"{name}.svg").read_text()
+        assert texts(svg) == texts(committed), f"{name}: run scripts/benchmarks.py --redraw"
+        assert len(texts(svg)) > 10
+
+
+def test_every_record_has_its_command_and_every_chart_its_page(records):
+    assert {name.partition("-")[0] for name in records} <= set(benchmarks.MEASURED)
+    pages = "".join((ROOT / page).read_text() for page in benchmarks.PAGES)
+    for path in (ROOT / benchmarks.RECORDS).glob("*.svg"):
+        assert f"{path.stem}.svg" in pages
+
+
+def test_a_name_that_there_is_not():
+    with pytest.raises(KeyError, match="none"):
+        benchmarks.fill("<!-- figures: none -->\n<!-- end of figures -->", {})
+
+
+def test_what_is_not_measured_is_said():
+    filled = benchmarks.fill("<!-- figures: sweep -->\nold\n<!-- end of figures -->", {})
+    assert filled.splitlines()[1:-1] == ["Not measured yet."]
+
+
+def test_a_sweep_is_a_table_for_each_figure(swept):
+    lines = benchmarks.sweep(swept | {"environment": WHERE}).splitlines()
+    assert "(benchmarks/sweep.svg)" in lines[0]
+    assert lines[2] == "One-way latency in us, blocking:"
+    assert lines[4:7] == ["|  | posix | tcp |", "|---|---|---|", "| 8 B | ~1.25 | ~12.5 |"]
+    assert (
+        lines[-1]
+        == "a CPU, 2 cores, 1 GiB, Linux, CPython, weft 1, UCX 1.22, UCX_TLS=tcp; 2026-01-02, load before 0.1."
+    )
+
+
+WHERE = {
+    "cpu_model": "a CPU",
+    "cores_usable": 2,
+    "memory_bytes": 1 << 30,
+    "kernel": "Linux",
+    "python": "CPython",
+    "weft": "1",
+    "ucx": {"version": "1.22"},
+    "packages": {"dask": "1"},
+    "ucx_variables": {"UCX_TLS": "tcp"},
+    "date_utc": "2026-01-02T03:04:05+00:00",
+    "load_average": [0.1, 0.1, 0.1],
+}
+
+
+def scripted(rows, **more):
+    return {"rows": rows, "environment": WHERE, **more}
+
+
+def test_rows_of_a_script_stand_beside_each_other():
+    rows = {
+        "tag": {"weft": [2e-6, 3e-6, 4e-6], "ucx_perftest": [1e-6, 2e-6, 3e-6]},
+        "parts": {"weft": [0.5e-3] * 3},
+    }
+    lines = benchmarks.sides(scripted(rows, nbytes={"tag": 8, "parts": 1 << 20})).splitlines()
+    assert lines[:4] == [
+        "|  | weft | ucx_perftest | weft/ucx_perftest |",
+        "|---|---|---|---|",
+        "| tag | 3 us (2 us to 4 us) | 2 us (1 us to 3 us) | 1.50 (1.33-2.00) |",
+        "| parts | 500 us (500 us to 500 us), 2.1 GB/s | - | - |",
+    ]
+
+
+def test_an_operation_that_is_slower_is_a_loss():
+    rows = {
+        "put": {"weft": [2e-6, 2e-6], "ucx_perftest": [1e-6, 1e-6]},
+        "get": {"weft": [1e-6, 2e-6], "ucx_perftest": [1e-6, 1e-6]},
+    }
+    lines = benchmarks.losses({"operations": scripted(rows)}).splitlines()
+    assert lines[2:] == ["| put | weft | ucx_perftest | 2.00 (2.00-2.00) |"]
+
+
+def test_what_is_said_of_lending_and_of_the_start():
+    ways = {"lend": [1e-4], "send": [2e-3], "a copy in one process": [3e-3]}
+    said = benchmarks.lent(scripted({"128 MiB, answered": ways}))
+    assert "lent, and answered, in 100 us (100 us to 100 us); sent, in 2 ms" in said
+    rows = {"connect": {"weft": [1e-3, 2e-3, 4e-3]}}
+    said = benchmarks.start(scripted(rows, descriptors_per_process=7.0, resident_nbytes_per_process=2 << 20))
+    assert said.splitlines()[:2] == ["- connect: 2 ms (1 ms to 4 ms)", "- each further process: 7 descriptors, 2.0 MiB"]
+
+
+def test_scripts_are_run_as_such(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda argv, **_: commands.append(argv[1:-2]) or subprocess.CompletedProcess(argv, 1)
+    )
+    benchmarks.measure(["lend", "demo"], tmp_path, quick=True)
+    assert commands == [
+        ["scripts/measure_lend.py", "--rounds", "5", "--rounds", "1"],
+        ["-m", "weft.cli", "demo", "--rounds", "5", "--rounds", "1", "--quick"],
+    ]
+
+
+def test_a_benchmark_that_fails_leaves_its_old_record(tmp_path, monkeypatch, capsys):
+    commands = []
+
+    def ran(argv, **_):
+        commands.append(argv[3:-2])
+        with open(argv[-1], "w") as new:
+            json.dump({"new": True}, new)
+        return subprocess.CompletedProcess(argv, 1 if "peers" in argv else 0)
+
+    folder = tmp_path / benchmarks.RECORDS
+    folder.mkdir(parents=True)
+    for name in ("pingpong", "peers"):
+        (folder / f"{name}.json").write_text('{"new": false}')
+    monkeypatch.setattr(subprocess, "run", ran)
+    assert benchmarks.measure(["pingpong", "peers"], tmp_path, quick=False) == ["peers"]
+    assert commands[0] == ["bench", "pingpong", "--rounds", "5"]
+    assert {name: record["new"] for name, record in benchmarks.read(folder).items()} == {
+        "pingpong": True,
+        "peers": False,
+    }
+    assert not list(folder.glob("*.new"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--quick"], "give --into FOLDER"),
+        (["--only", "pingpong,none"], "no none"),
+        ([], "the machine is busy (load 9.0"),
+    ],
+)
+def test_what_is_refused(arguments, said, monkeypatch, capsys):
+    monkeypatch.setattr(benchmarks.os, "getloadavg", lambda: (9.0, 9.0, 9.0))
+    monkeypatch.setattr(benchmarks.os, "sched_getaffinity", lambda _: {0, 1})
+    with pytest.raises(SystemExit):
+        benchmarks.main(arguments)
+    assert said in capsys.readouterr().err
+
+
+SCRIPTS = [name for name, (command, _) in benchmarks.MEASURED.items() if command.startswith("scripts/")]
+
+
+@pytest.mark.parametrize("name", [name for name in benchmarks.MEASURED if name not in SCRIPTS])
+def test_the_commands_are_understood(name):
+    import argparse
+
+    from weft import cli
+
+    command, tiny = benchmarks.MEASURED[name]
+    seen = []
+    parse = argparse.ArgumentParser.parse_args
+
+    def parsed(parser, argv):
+        seen.append(parse(parser, argv))
+        seen[-1].run = lambda _: 0
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parsed)
+        assert cli.main([*command.split(), *tiny.split(), "--json", "x.json"]) == 0
+    assert seen[0].json.name == "x.json"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_scripts_are_run_and_their_records_read(name, tmp_path):
+    (tmp_path / benchmarks.RECORDS).mkdir(parents=True)
+    assert benchmarks.measure([name], tmp_path, quick=True) == []
+    records = benchmarks.read(tmp_path / benchmarks.RECORDS)
+    assert benchmarks.machine(records[name]) in benchmarks.FIGURES[name][1](records)
