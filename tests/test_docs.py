@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the documentation says about the tests is true."""
 
+import argparse
 import ast
 import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
+from distributed.cli import dask_scheduler
+
+from weft.doctor import checks
+from weft.topo import size
+from weft.worker import command as worker
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,3 +60,67 @@ def test_every_check_of_distributed_names_tests_that_exist():
     assert len(named) >= 10
     for path, name in named:
         assert name in functions_of(path), f"{path}::{name}"
+
+
+def manifests():
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs/containers.md").read_text(), re.MULTILINE | re.DOTALL)
+    return [manifest for block in blocks for manifest in yaml.safe_load_all(block)]
+
+
+def pods():
+    for manifest in manifests():
+        if manifest["kind"] in ("Pod", "Deployment"):
+            yield manifest["spec"]["template"]["spec"] if manifest["kind"] == "Deployment" else manifest["spec"]
+
+
+def test_kubernetes_manifests_are_whole():
+    kinds = {"Pod": "v1", "Service": "v1", "Deployment": "apps/v1", "NetworkPolicy": "networking.k8s.io/v1"}
+    assert len(manifests()) >= 5
+    for manifest in manifests():
+        assert {*manifest} == {"apiVersion", "kind", "metadata", "spec"}
+        assert kinds[manifest["kind"]] == manifest["apiVersion"]
+        if manifest["kind"] == "Deployment":
+            labels = manifest["spec"]["template"]["metadata"]["labels"]
+            assert manifest["spec"]["selector"]["matchLabels"] == labels
+
+
+def test_every_container_has_room_in_dev_shm():
+    assert len([*pods()]) >= 3
+    for pod in pods():
+        shm = {volume["name"] for volume in pod["volumes"] if volume["emptyDir"]["medium"] == "Memory"}
+        for container in pod["containers"]:
+            (mount,) = container["volumeMounts"]
+            assert mount["mountPath"] == "/dev/shm"
+            assert mount["name"] in shm
+
+
+def test_commands_of_containers_have_the_options_that_programs_have():
+    parser = argparse.ArgumentParser()
+    worker.add_arguments(parser)
+    commands = [container["command"] for pod in pods() for container in pod["containers"]]
+    assert len(commands) >= 4
+    for command in commands:
+        match command:
+            case ["weft", "worker", *arguments]:
+                size.memory_limit(parser.parse_args(arguments).memory_limit, 2**35)
+            case ["dask", "scheduler", *arguments]:
+                dask_scheduler.main.make_context("dask scheduler", arguments)
+            case [program, *_]:
+                assert program == "python3"
+
+
+def test_the_dockerfile_copies_what_is_there_and_installs_an_extra_that_is():
+    text = (ROOT / "docker/Dockerfile").read_text()
+    copied = [word for line in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE) for word in line.split()]
+    assert len(copied) >= 5
+    assert all((ROOT / name).exists() for name in copied)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert re.search(r"/source\[(\w+)\]", text)[1] in project["optional-dependencies"]
+    assert {project["readme"], *project["license-files"]} <= {*copied}
+
+
+def test_every_check_that_containers_name_is_the_doctors():
+    rows = re.findall(r"^\|.*\| ([^|]*) \|$", (ROOT / "docs/containers.md").read_text(), re.MULTILINE)[1:]
+    named = {check.strip() for row in rows for check in row.split(",") if check.strip()}
+    assert len(named) >= 9
+    assert named <= {*checks.CHECKS}
