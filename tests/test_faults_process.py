@@ -30,6 +30,10 @@ with weft.listen("127.0.0.1:0") as listener:
 """
 
 
+#: The same, but it receives nothing before it is told to.
+IDLE = ECHO.replace("    try:", "    input()\n    try:")
+
+
 @pytest.fixture
 def other(spawn):
     """Another process that echoes, and this one's connection to it."""
@@ -118,7 +122,7 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(other):
 
 
 def test_a_loop_that_ends_takes_its_connections_along(spawn):
-    child = spawn(ECHO)
+    child = spawn(IDLE)
 
     async def main():
         peer = await weft.connect(child.line())
@@ -131,6 +135,7 @@ def test_a_loop_that_ends_takes_its_connections_along(spawn):
             request.result()
     with pytest.raises(weft.ClosedError):
         peer.send(b"x")
+    child.say()
     assert child.line() == "PeerLostError"
 
 
