@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -204,10 +205,9 @@ def test_a_listener_killed_while_connecting(spawn):
 
 def stop(pid):
     os.kill(pid, signal.SIGSTOP)
-    for _ in range(10_000):
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
-            return
-    raise AssertionError
+    deadline = time.monotonic() + HANG_S
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < deadline
 
 
 @pytest.mark.parametrize(
