@@ -46,6 +46,7 @@ MEASURED = {
     "tls": ("scripts/measure_tls.py --rounds 3", "--rounds 1 --sizes 8"),
     "start": ("scripts/measure_start.py --rounds 5", "--rounds 1"),
     "demo": ("demo --rounds 5", "--rounds 1 --quick"),
+    "floor": ("bench transpose --protocol tcp,ucx,inproc --runs 5", "--runs 1 -s 1_000 -c 500"),
     "dask/fetch": ("bench fetch --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
     "dask/broadcast": ("bench broadcast --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
     "dask/scatter": ("bench scatter --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
@@ -235,6 +236,28 @@ def lent(record: Mapping[str, Any]) -> str:
     )
 
 
+def floor(record: Mapping[str, Any]) -> str:
+    """Say what work over ucx takes of what it takes within one process, and what that is of tcp's time."""
+    walls = {e["protocol"]: e["wall_s"] for e in record["workloads"]}
+    ratios = [
+        " (".join((value, f"{low}-{high})"))
+        for value, low, high in (
+            map(stats.ratio_text, stats.ratio(walls[above], walls[below]))
+            for above, below in (("ucx", "inproc"), ("ucx", "tcp"), ("inproc", "tcp"))
+        )
+    ]
+    head = ["x + x.T summed", "wall clock"]
+    names = {"tcp": "two processes, tcp", "ucx": "two processes, ucx", "inproc": "one process, two threads"}
+    return "\n".join(
+        [
+            table(head, [[name, seconds_text(walls[protocol])] for protocol, name in names.items()]),
+            "",
+            f"ucx takes {ratios[0]} of one process's, and {ratios[1]} of tcp's; one process, {ratios[2]} of tcp's.",
+            f"({machine(record)})",
+        ]
+    )
+
+
 def start(record: Mapping[str, Any]) -> str:
     """List what comes before the first message."""
     lines = [f"- {name}: {seconds_text(row['weft'])}" for name, row in record["rows"].items()]
@@ -256,6 +279,7 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "operations": ("operations", lambda records: sides(records["operations"])),
     "tls": ("tls", lambda records: sides(records["tls"])),
     "lend": ("lend", lambda records: lent(records["lend"])),
+    "floor": ("floor", lambda records: floor(records["floor"])),
     "start": ("start", lambda records: start(records["start"])),
 }
 

@@ -32,7 +32,6 @@ def test_defaults_make_each_workload_for_any_number_of_workers(load):
         for workload in loads.build(parse(load), workers):
             assert workload.name
             assert workload.nbytes or workload.tasks
-            assert workload.parameters["Threads per worker"] == 1
 
 
 def test_the_command_of_dask_cuda_is_understood():
@@ -145,6 +144,7 @@ def test_missing_packages_of_gpus_are_named(capsys):
     ("place", "kind", "expected"),
     [
         (Place(workers=3, threads=2), "LocalCluster", {"n_workers": 3, "threads_per_worker": 2, "memory_limit": 0}),
+        (Place(interface="ib0"), "LocalCluster", {"processes": True, "interface": "ib0"}),
         (Place(gpus="0,3"), "TopologyCluster", {"per": "gpu", "CUDA_VISIBLE_DEVICES": "0,3"}),
         (Place(gpus=""), "TopologyCluster", {"CUDA_VISIBLE_DEVICES": None}),
     ],
@@ -160,6 +160,15 @@ def test_a_place_chooses_the_cluster(place, kind, expected, monkeypatch):
     monkeypatch.setitem(vars(weft.dask), "TopologyCluster", fake)
     assert clusters._start(place, "ucx", 5) == kind
     assert started["protocol"] == "ucx"
+    assert started.items() >= expected.items()
+
+
+def test_one_process_has_the_threads_of_all_workers(monkeypatch):
+    import distributed
+
+    monkeypatch.setattr(distributed, "LocalCluster", lambda **options: options)
+    started = clusters._start(Place(workers=3, threads=2, interface="lo"), "inproc", 5)
+    expected = {"n_workers": 1, "threads_per_worker": 6, "processes": False, "interface": None}
     assert started.items() >= expected.items()
 
 
@@ -184,6 +193,18 @@ class Other(moves.Fetch):
     def prepare(self, client, workers, timeout):
         made, workers = super().prepare(client, workers, timeout)
         return made[::-1], workers
+
+
+def test_a_tiny_run_within_one_process(tmp_path, capsys):
+    path = tmp_path / "record.json"
+    tiny = "-s", "200", "-c", "100", "--runs", "1", "--timeout", "60", "--json", str(path)
+    assert loads.run(parse("transpose", "--protocol", "inproc", *tiny)) == 0
+    assert "Threads per worker        | 2" in capsys.readouterr().out
+    (entry,) = json.loads(path.read_text())["workloads"]
+    assert entry["correct"]
+    assert entry["threads"] == [2]
+    assert entry["moved_nbytes"] == [0]
+    assert entry["worker_cpu_s"][0] > entry["client_and_scheduler_cpu_s"][0] == 0
 
 
 @pytest.mark.slow

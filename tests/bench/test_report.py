@@ -41,6 +41,7 @@ def entry_of(name, protocol, walls, rate, *, nbytes=4 * MIB, difference=""):
         rounds=timed,
         warm_ups=rounds_of([9.0], rate),
         workers=workers,
+        threads=[1] * len(workers),
         lanes={workers[0]: {workers[1]: [LANES[protocol]]}, workers[1]: {workers[0]: [LANES[protocol]]}},
     )
 
@@ -105,6 +106,7 @@ def test_entry_without_transfers_has_no_bandwidth():
             rounds=[report.Round(1.0, [], "")],
             warm_ups=[report.Round(1.0, [], "")],
             workers=["a", "b"],
+            threads=[1, 1],
             lanes={},
         )
         for protocol in ("tcp", "ucx")
@@ -123,6 +125,7 @@ def test_a_wrong_warm_up_is_a_wrong_result():
         rounds=timed,
         warm_ups=[timed[0]._replace(difference="2 rows, pandas has 3")],
         workers=["a", "b"],
+        threads=[1, 1],
         lanes={},
     )
     assert e["correct"] is False
@@ -192,6 +195,7 @@ def test_entry_says_how_long_workers_received_and_what_a_round_cost():
         rounds=[report.Round(8.0, transfers, "", 0, 1.5, 0.25)],
         warm_ups=[],
         workers=["a", "b"],
+        threads=[1, 1],
         lanes={},
     )
     assert e["communication_s"] == [4.0]
@@ -205,7 +209,14 @@ def test_entry_says_how_long_workers_received_and_what_a_round_cost():
 def test_ignored_sizes_do_not_count():
     rounds = rounds_of([1.0], MIB, nbytes=2 * MIB)
     few = report.entry(
-        work("merge", {}, 1), "tcp", rounds=rounds, warm_ups=[], workers=["a", "b"], lanes={}, ignore_nbytes=0
+        work("merge", {}, 1),
+        "tcp",
+        rounds=rounds,
+        warm_ups=[],
+        workers=["a", "b"],
+        threads=[1, 1],
+        lanes={},
+        ignore_nbytes=0,
     )
     assert sum(p["transfers"] for p in few["pairs"]) == 4
     assert few["p2p_min_nbytes"] == 0
@@ -218,6 +229,7 @@ def test_tasks_are_counted_in_place_of_bytes():
         rounds=[report.Round(0.05, [], "")],
         warm_ups=[],
         workers=["a"],
+        threads=[1],
         lanes={},
     )
     assert "50 ms                     | 20,000 tasks/s" in shown_of(record_of([e], ["tcp"]), 80)
@@ -299,6 +311,7 @@ def test_the_page_of_one_protocol_without_transfers():
         rounds=[report.Round(1.0, [], "2 rows, pandas has 3")],
         warm_ups=[],
         workers=["a", "b"],
+        threads=[1, 1],
         lanes={},
     )
     text = page(record_of([e], ["tcp"]))

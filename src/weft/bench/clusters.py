@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from distributed.deploy import Cluster as Started
 
 WORKERS = 2
+#: Dask's protocol within one process: client, scheduler, and one worker with all the threads. Nothing moves.
+INSIDE = "inproc"
 # distributed's own limit is 1000 transfers, which 10,000 tasks pass.
 _LOG_LENGTH = 100_000
 
@@ -98,7 +100,7 @@ class Place:
 
 @dataclass
 class Cluster:
-    """A running cluster: `workers` are addresses by worker index.
+    """A running cluster: `workers` are addresses by worker index, `threads` how many each has.
 
     `idle_cpu` is in percent of one core, by process, once it has been measured.
     """
@@ -106,6 +108,7 @@ class Cluster:
     protocol: str
     client: Client
     workers: list[str]
+    threads: list[int]
     start_s: float
     scheduler_here: bool = True
     idle_cpu: dict[str, float] = field(default_factory=dict)
@@ -123,7 +126,7 @@ class Cluster:
         # A nanny replaces a worker that died, and the work goes on; but it is not the same work any more.
         if set(workers) != set(self.workers):
             raise ClusterError(f"{self.protocol}://: a worker died")
-        rest = time.process_time()
+        rest = 0 if self.protocol == INSIDE else time.process_time()  # there the worker counts it
         if not self.scheduler_here:
             rest += self.client.run_on_scheduler(time.process_time)
         return Reading([workers[w] for w in self.workers], rest)
@@ -177,9 +180,10 @@ def running(protocol: str, timeout: float, place: Place = Place()) -> Iterator[C
             if not names:
                 raise ClusterError(f"{place.address}: that scheduler has no workers")
         workers = sorted(names, key=lambda address: (len(names[address]), names[address]))  # 10 after 9
-        if place.address is None:
+        if place.address is None and protocol != INSIDE:  # whose log is this process's
             stack.callback(_hush, client, workers)
-        yield Cluster(protocol, client, workers, time.perf_counter() - started, place.here)
+        threads = [client.nthreads()[worker] for worker in workers]
+        yield Cluster(protocol, client, workers, threads, time.perf_counter() - started, place.here)
 
 
 def _start(place: Place, protocol: str, timeout: float) -> Started:
@@ -211,12 +215,13 @@ def _start(place: Place, protocol: str, timeout: float) -> Started:
 def _on_cpus(place: Place, protocol: str, timeout: float) -> Started:
     from distributed import LocalCluster
 
+    inside = protocol == INSIDE
     return LocalCluster(
-        protocol=protocol,
-        n_workers=place.workers,
-        threads_per_worker=place.threads,
-        processes=True,
-        interface=place.interface,
+        protocol=f"{protocol}://" if inside else protocol,
+        n_workers=1 if inside else place.workers,
+        threads_per_worker=place.workers * place.threads if inside else place.threads,
+        processes=not inside,
+        interface=None if inside else place.interface,
         dashboard_address=None,
         # The scheduler serves HTTP even so; a port of its own lets two of them live side by side.
         scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},

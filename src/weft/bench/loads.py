@@ -335,8 +335,6 @@ def build(args: argparse.Namespace, workers: int) -> list[Workload]:
         common["Shuffle"] = given["shuffle"]
     if args.devs:
         common["Devices"] = args.devs
-    if not (args.scheduler_address or args.scheduler_file):
-        common["Threads per worker"] = args.threads_per_worker or 1
     try:
         if "sizes" in given:
             each = given.pop("sizes")

@@ -132,6 +132,7 @@ def _sections(e: Mapping[str, Any], show_p2p: bool) -> Iterator[Section]:
             ("Data moved per round", format_nbytes(statistics.median(e["moved_nbytes"]))),
             ("of that, lent uncopied", format_nbytes(statistics.median(e["lent_nbytes"]))),
             ("Number of workers", str(len(e["workers"]))),
+            ("Threads per worker", ", ".join(map(str, dict.fromkeys(e["threads"])))),
             ("Result", "correct" if e["correct"] else f"WRONG: {e['difference']}"),
         ],
     )

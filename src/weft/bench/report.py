@@ -57,6 +57,7 @@ def entry(
     rounds: Sequence[Round],
     warm_ups: Sequence[Round],
     workers: Sequence[str],
+    threads: Sequence[int],
     lanes: Mapping[str, Mapping[str, Sequence[str]]],
     ignore_nbytes: int = P2P_MIN_NBYTES,
 ) -> dict[str, Any]:
@@ -73,6 +74,8 @@ def entry(
         Checked, but not timed.
     workers : sequence of str
         Addresses by worker index.
+    threads : sequence of int
+        How many each of them has.
     lanes : mapping
         By worker address and peer address, the lanes used, such as ``"posix/memory"``.
     ignore_nbytes : int
@@ -125,6 +128,7 @@ def entry(
         "lanes": sorted({lane for pair in pairs for lane in pair["lanes"]}),
         "lanes_by_worker": {w: {peer: list(used) for peer, used in peers.items()} for w, peers in lanes.items()},
         "workers": list(workers),
+        "threads": list(threads),
         "checked": workload.checked,
         "correct": not wrong,
         "difference": wrong[0] if wrong else "",

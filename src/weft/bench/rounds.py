@@ -113,6 +113,7 @@ def measure(
                 rounds=rounds[workload.name, cluster.protocol][schedule.warm_ups :],
                 warm_ups=rounds[workload.name, cluster.protocol][: schedule.warm_ups],
                 workers=cluster.workers,
+                threads=cluster.threads,
                 lanes=cluster.lanes(schedule.timeout_s),
                 ignore_nbytes=schedule.ignore_nbytes,
             )
