@@ -270,7 +270,7 @@ async def main(count: int, seed: int, at_once: int, phases: Sequence[str]) -> tu
     return outcomes, {"steady_rounds": rounds, "descriptors": descriptors, "seconds": time.monotonic() - began}
 
 
-def report(outcomes: list[Outcome]) -> dict[str, Any]:
+def report(outcomes: list[Outcome], files_before: int) -> dict[str, Any]:
     """Print how soon the survivor was told; return it for the record."""
     told: dict[str, list[float]] = {}
     for phase in PHASES:
@@ -280,8 +280,8 @@ def report(outcomes: list[Outcome]) -> dict[str, Any]:
             print(f"{phase:>12}: {len(times)} kills, told after {median:.1f} ms, at most {most:.1f}")
             told[phase] = [round(seconds, 6) for seconds in sorted(times)]
     wrong = sum(not right(outcome) for outcome in outcomes)
-    left = len(shm.orphans())
-    print(f"{len(outcomes)} kills, {wrong} of them not told rightly within {SOON_S} s; {left} files in /dev/shm")
+    left = len(shm.orphans()) - files_before
+    print(f"{len(outcomes)} kills, {wrong} of them not told rightly within {SOON_S} s; {left} files more in /dev/shm")
     other = sum(not named_rightly(outcome) for outcome in outcomes)
     return {"told_after_s": told, "other_errors": other, "wrong": wrong, "soon_s": SOON_S, "files_left": left}
 
@@ -294,9 +294,9 @@ if __name__ == "__main__":
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES, help="what is going on")
     parser.add_argument("--json", type=Path, help="where to write the record")
     options = parser.parse_args()
-    surroundings = environment.collect()
+    surroundings, files = environment.collect(), len(shm.orphans())
     ended, beside = asyncio.run(main(options.count, options.seed, options.at_once, options.phases))
-    record = {**report(ended), **beside, "environment": surroundings}
+    record = {**report(ended, files), **beside, "environment": surroundings}
     if options.json:
         options.json.write_text(json.dumps(record) + "\n")
     sys.exit(1 if record["wrong"] else 0)

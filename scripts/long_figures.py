@@ -6,6 +6,7 @@ None of them measures speed, so a busy machine does them no harm.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -60,9 +61,10 @@ def kills(record: Record) -> str:
     total, descriptors = sum(map(len, told.values())), list(record["descriptors"].values())
     other, soon = record["other_errors"], f"{record['soon_s']:g} s"
     wrong = f"Of {total:,} kills {other} had another error, or none; {record['wrong'] - other} came after {soon}"
-    beside = f"{record['steady_rounds']:,} rounds of the connection beside them, {record['files_left']} files left"
+    beside = f"{record['steady_rounds']:,} rounds of the connection beside them"
+    files = f"{record['files_left']} files more in `/dev/shm` than before"
     held = f"{span(descriptors)} descriptors, looked at each hundred, {descriptors[-1]} at the end"
-    return "\n".join([*lines, "", f"{wrong}; {beside}; {held}."])
+    return "\n".join([*lines, "", f"{wrong}; {beside}; {files}; {held}."])
 
 
 def fuzz(record: Record) -> str:
@@ -124,7 +126,8 @@ def ucx_py(record: Record) -> str:
         lines.append(f"| `{name}` | {' | '.join(str(each.get(key, 0)) for key in ('passed', 'failed', 'skipped'))} |")
     reasons: Counter[str] = Counter()
     for name, times in record["skipped"].items():
-        reasons[name.partition(": ")[2]] += times
+        why = name.partition(": ")[2].partition(". ")[0]
+        reasons[re.sub(r"^could not import '([\w.]+)'.*", r"needs \1", why)] += times
     lines += ["", f"Skipped: {'; '.join(f'{why} ({times})' for why, times in reasons.most_common())}."]
     lines += [f"- `{name}` failed: {why}" for name, why in record["failed"].items()]
     return "\n".join(lines)

@@ -116,7 +116,9 @@ def main() -> int:
         print(f"weft {weft.__version__}, tests from {arguments.source}", flush=True)
         record = ET.parse(run(folder, arguments.only, verbose=arguments.verbose))  # noqa: S314  (pytest wrote it)
         for case in record.iter("testcase"):
-            name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+            # a file that is skipped as a whole has no class
+            file = (case.get("classname") or case.get("name", "")).rpartition(".")[2]
+            name = f"{file}::{case.get('name')}"
             outcome = "passed"
             for result in case:
                 if result.tag == "skipped":
@@ -125,7 +127,7 @@ def main() -> int:
                 elif result.tag in ("failure", "error"):
                     bad.setdefault(name, first_line(result))
                     outcome = "failed"
-            files.setdefault(name.partition("::")[0], Counter())[outcome] += 1
+            files.setdefault(file, Counter())[outcome] += 1
     for name, why in bad.items():
         print(f"FAILED {name}: {why}")
     for name, count in sorted(skipped.items()):

@@ -30,8 +30,8 @@ def test_kills():
         "- idle: 3 kills, told after 2 ms (median), at most 500 ms",
         "- lent: 1 kills, told after 1.5 s (median), at most 1.5 s",
         "",
-        "Of 4 kills 1 had another error, or none; 1 came after 1 s; 1,234 rounds of the connection beside them, "
-        "0 files left; 32 to 44 descriptors, looked at each hundred, 32 at the end.",
+        "Of 4 kills 1 had another error, or none; 1 came after 1 s; 1,234 rounds of the connection beside them; "
+        "0 files more in `/dev/shm` than before; 32 to 44 descriptors, looked at each hundred, 32 at the end.",
     ]
 
 
@@ -74,11 +74,11 @@ def test_what_is_said_of_start_up_of_dask_and_of_memory():
 
 def test_the_tests_of_others():
     files = {"test_b": {"passed": 2, "skipped": 3}, "test_a": {"failed": 1}}
-    skipped = {"test_b::x: no GPU": 2, "test_b::y: no GPU": 1}
+    skipped = {"test_b::x: could not import 'numba.cuda': No module": 2, "test_b::y: never. Or": 1}
     lines = figures.ucx_py({"files": files, "skipped": skipped, "failed": {"test_a::z": "boom"}}).splitlines()
     assert lines[0] == "2 passed, 1 failed, 3 skipped."
     assert lines[4:6] == ["| `test_a` | 0 | 1 | 0 |", "| `test_b` | 2 | 0 | 3 |"]
-    assert lines[7:] == ["Skipped: no GPU (3).", "- `test_a::z` failed: boom"]
+    assert lines[7:] == ["Skipped: needs numba.cuda (2); never (1).", "- `test_a::z` failed: boom"]
     tcp, ucx = {"passed": 3, "over": 2, "end": ""}, {"passed": 2, "failed": 1, "over": 1, "end": "pytest ended with 3"}
     lines = figures.distributed({"files": {"tests/test_x.py": {"tcp": tcp, "ucx": ucx}}}).splitlines()
     assert lines == [
