@@ -6,6 +6,7 @@ None of them measures speed, so a busy machine does them no harm.
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 from collections import Counter
@@ -86,7 +87,9 @@ def soak(record: Record) -> str:
     for side, marks in zip(("connector", "listener"), zip(*taken["connector_and_listener"], strict=True), strict=True):
         descriptors, mappings, resident = zip(*marks, strict=True)
         held = f"{span(descriptors)} descriptors, {span(mappings)} mappings"
-        lines.append(f"- {side}: {held}, {resident[0]:,} KiB at the first look, {resident[-1]:,} at the last")
+        step, at = max((b - a, n) for n, (a, b) in enumerate(itertools.pairwise(resident), 2))
+        grew = f"; most, {step:,}, came before the look no. {at}" if step > 0 else ""
+        lines.append(f"- {side}: {held}, {resident[0]:,} KiB at the first look, {resident[-1]:,} at the last{grew}")
     verdict = f"**not flat: {'; '.join(record['faults'])}**" if record["faults"] else "flat"
     return "\n".join([*lines, f"- {record['files_left']} files left in `/dev/shm`; the script's verdict: {verdict}"])
 

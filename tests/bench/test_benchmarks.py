@@ -156,6 +156,17 @@ def test_a_benchmark_that_fails_leaves_its_old_record(tmp_path, monkeypatch, cap
     assert not list(folder.glob("*.new"))
 
 
+def test_what_a_long_run_found_is_published(tmp_path, monkeypatch):
+    def ran(argv, **_):
+        with open(argv[-1], "w") as new:
+            json.dump({"wrong": 1}, new)
+        return subprocess.CompletedProcess(argv, 1)
+
+    monkeypatch.setattr(subprocess, "run", ran)
+    assert benchmarks.measure(["long/kills"], tmp_path, quick=False) == ["long/kills"]
+    assert benchmarks.read(tmp_path / benchmarks.RECORDS) == {"long/kills": {"wrong": 1}}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

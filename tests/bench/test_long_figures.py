@@ -54,7 +54,8 @@ def test_soak(name, faults, said):
     assert figures.soak(record).splitlines() == [
         f"10,000 {name}, looked at 2 times:",
         "",
-        "- connector: 24 descriptors, 300 to 301 mappings, 4,000 KiB at the first look, 4,100 at the last",
+        "- connector: 24 descriptors, 300 to 301 mappings, 4,000 KiB at the first look, 4,100 at the last; "
+        "most, 100, came before the look no. 2",
         "- listener: 27 to 28 descriptors, 310 mappings, 5,000 KiB at the first look, 5,000 at the last",
         f"- 1 files left in `/dev/shm`; the script's verdict: {said}",
     ]
