@@ -4,17 +4,20 @@
 
 python scripts/benchmarks.py                          # measure (30 minutes, an idle machine), then draw and write
 python scripts/benchmarks.py --only pingpong,dask/merge
+python scripts/benchmarks.py --long                   # kills, fuzzing, soaks, tests of others: hours, however busy
 python scripts/benchmarks.py --redraw                 # from the records as they are
 python scripts/benchmarks.py --quick --into FOLDER    # tiny runs, to see that all of it works; the repository stays
 
-Records go to ``docs/benchmarks/*.json`` and ``docs/benchmarks/dask/*.json``, charts beside them, and tables into the
-pages, between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``, where NAME is one of ``FIGURES``. What stands
-there comes from the records alone, so that drawing twice gives the same.
+Records go to ``docs/benchmarks/*.json`` and the folders ``dask`` and ``long`` in there, charts beside them, and tables
+into the pages, between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``; NAME is one of ``FIGURES``. What
+stands there comes from the records alone, so that drawing twice gives the same. Commands and texts of what is no
+measurement of speed are in `long_figures.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -31,8 +34,12 @@ from weft.bench.options import size_text
 from weft.bench.overview import Row, rows_of
 from weft.bench.pingpong_table import time_text
 
+sys.path.insert(0, str(Path(__file__).parent))  # where this file is imported and not run
+import long_figures
+
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/benchmarks.md", "docs/benchmarks/dask.md", "docs/security.md")
+_PAGES = ("benchmarks", "benchmarks/dask", "security", "faults", "dask", "compat-ucx-py", "dask-conformance", "rdma")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in _PAGES))
 RECORDS = Path("docs/benchmarks")
 Records = Mapping[str, Mapping[str, Any]]
 
@@ -45,6 +52,7 @@ MEASURED = {
     "lend": ("scripts/measure_lend.py --rounds 5", "--rounds 1"),
     "tls": ("scripts/measure_tls.py --rounds 3", "--rounds 1 --sizes 8"),
     "start": ("scripts/measure_start.py --rounds 5", "--rounds 1"),
+    "memory": ("scripts/measure_broadcast.py --mib 100 --workers 4", "--mib 10 --workers 2"),
     "demo": ("demo --rounds 5", "--rounds 1 --quick"),
     "floor": ("bench transpose --protocol tcp,ucx,inproc --runs 5", "--runs 1 -s 1_000 -c 500"),
     "dask/fetch": ("bench fetch --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
@@ -61,6 +69,7 @@ MEASURED = {
     "dask/dot": ("bench dot --runs 5", "--runs 1 -s 1_000 -c 500"),
     "dask/svd": ("bench svd --runs 5", "--runs 1 -s 10_000 -c 2_500"),
 }
+COMMANDS = MEASURED | long_figures.MEASURED
 MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
@@ -78,7 +87,8 @@ def machine(record: Mapping[str, Any]) -> str:
     e = record["environment"]
     dask = (e["packages"] or {}).get("dask")
     named = [e["cpu_model"], f"{e['cores_usable']} cores", f"{e['memory_bytes'] / 2**30:.0f} GiB", e["kernel"]]
-    named += [e["python"], f"weft {e['weft']}", f"UCX {(e['ucx'] or {}).get('version')}"]
+    named += [e["python"], *([f"weft {e['weft']}"] if e["weft"] else [])]
+    named += [f"UCX {e['ucx']['version']}"] if e["ucx"] else []
     named += [f"dask {dask}"] if dask and "workloads" in record else []
     named += [f"{name}={value}" for name, value in e["ucx_variables"].items()]
     return f"{', '.join(map(str, named))}; {e['date_utc'][:10]}, load before {e['load_average'][0]:.1f}."
@@ -267,6 +277,11 @@ def start(record: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"- each further process: {each}", "", machine(record)])
 
 
+def with_machine(needed: str, make: Callable[[Mapping[str, Any]], str], records: Records) -> str:
+    """Write what one record gives, and below it where and when it was taken."""
+    return f"{make(records[needed])}\n\n{machine(records[needed])}"
+
+
 #: What pages may name, and the record that it needs.
 FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "pingpong": ("pingpong", lambda records: latencies(records["pingpong"])),
@@ -282,6 +297,8 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "floor": ("floor", lambda records: floor(records["floor"])),
     "start": ("start", lambda records: start(records["start"])),
 }
+for _name, (_needed, _make) in long_figures.FIGURES.items():
+    FIGURES[_name] = (_needed, functools.partial(with_machine, _needed, _make))
 
 
 def fill(page: str, records: Records) -> str:
@@ -300,7 +317,7 @@ def fill(page: str, records: Records) -> str:
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """Read the records below `folder`, by their path in it without ``.json``."""
-    files = sorted(folder.glob("*.json")) + sorted(folder.glob("dask/*.json"))
+    files = [path for pattern in ("*.json", "dask/*.json", "long/*.json") for path in sorted(folder.glob(pattern))]
     return {str(path.relative_to(folder).with_suffix("")): json.loads(path.read_text()) for path in files}
 
 
@@ -332,22 +349,27 @@ def write(root: Path) -> None:
         path.write_text(fill(path.read_text(encoding="utf-8"), records), encoding="utf-8")
 
 
-def measure(names: Sequence[str], root: Path, *, quick: bool) -> list[str]:
-    """Take the records of `names`, one after the other; return those that failed, whose old record stays."""
+def measure(names: Sequence[str], root: Path, *, quick: bool, sources: Path | None = None) -> list[str]:
+    """Take the records of `names`, one after the other; return those that failed.
+
+    The old record of a benchmark that failed stays. What a long run finds is published, good or bad.
+    """
     failed = []
     for name in names:
-        command, tiny = MEASURED[name]
+        command, tiny = COMMANDS[name]
         taken = root / RECORDS / f"{name}.new"
-        program = [] if command.startswith("scripts/") else ["-m", "weft.cli"]
+        taken.parent.mkdir(parents=True, exist_ok=True)
         words = [*command.split(), *(tiny.split() if quick else [])]
+        words = [word.replace("SOURCES", str(sources and sources.absolute())) for word in words]
+        program = [] if words[0].endswith((".py", "uv")) else ["-m", "weft.cli"]
         print(f"{name}: {'weft ' if program else ''}{' '.join(words)}", flush=True)
-        argv = [sys.executable, *program, *words, "--json", str(taken.absolute())]
+        argv = [*([] if words[0] == "uv" else [sys.executable]), *program, *words, "--json", str(taken.absolute())]
         status = subprocess.run(argv, cwd=ROOT, stdout=subprocess.DEVNULL).returncode
-        if status == 0:
-            taken.replace(taken.with_suffix(".json"))
-        else:
-            taken.unlink(missing_ok=True)
+        if status or not taken.exists():
             failed.append(name)
+        if taken.exists() and (status == 0 or name in long_figures.MEASURED):
+            taken.replace(taken.with_suffix(".json"))
+        taken.unlink(missing_ok=True)
     return failed
 
 
@@ -355,28 +377,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, draw, write."""
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--redraw", action="store_true", help="measure nothing")
-    parser.add_argument("--only", metavar="NAMES", help=f"measure these of {','.join(MEASURED)}")
+    parser.add_argument("--only", metavar="NAMES", help=f"measure these of {','.join(COMMANDS)}")
+    parser.add_argument("--long", action="store_true", help="measure what is named long/ there, and no more")
+    parser.add_argument(
+        "--sources", type=Path, metavar="FOLDER", help="for --long: has checkouts of ucx-py, distributed"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny runs, whose figures mean nothing; with --into")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="leave the repository as it is, and write there")
     parser.add_argument("--busy", action="store_true", help="measure on a busy machine, too")
     args = parser.parse_args(argv)
-    names = args.only.split(",") if args.only else list(MEASURED)
-    if unknown := [name for name in names if name not in MEASURED]:
+    names = args.only.split(",") if args.only else list(long_figures.MEASURED if args.long else MEASURED)
+    if unknown := [name for name in names if name not in COMMANDS]:
         parser.error(f"--only: no {', '.join(unknown)}")
+    if not args.sources and (without := [name for name in names if "SOURCES" in COMMANDS[name][0]]):
+        names = [name for name in names if name not in without]
+        print(f"left as they are without --sources FOLDER: {', '.join(without)}", file=sys.stderr)
     if args.quick and not args.into:
         parser.error("--quick: its figures mean nothing, give --into FOLDER")
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if load > cores / 2 and not (args.redraw or args.quick or args.busy):
+    speed = any(name in MEASURED for name in names)
+    if speed and load > cores / 2 and not (args.redraw or args.quick or args.busy):
         parser.error(f"the machine is busy (load {load:.1f} on {cores} cores): wait, or give --busy")
     root = args.into or ROOT
     if args.into:
         shutil.copytree(ROOT / RECORDS, root / RECORDS, dirs_exist_ok=True)
         for page in PAGES:
             shutil.copy(ROOT / page, root / page)
-    failed = [] if args.redraw else measure(names, root, quick=args.quick)
+    failed = [] if args.redraw else measure(names, root, quick=args.quick, sources=args.sources)
     write(root)
     if failed:
-        print(f"failed, and left as they were: {', '.join(failed)}", file=sys.stderr)
+        print(f"failed (without a record the old one stays): {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -9,12 +9,14 @@ may hang, and none may give anything but the right result.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import dask
 import dask.array
@@ -22,6 +24,8 @@ import dask.dataframe
 import numpy as np
 import pandas as pd
 from distributed import Client, LocalCluster
+
+from weft.bench import environment
 
 #: Seconds that one job may take, with what its workers' deaths cost it.
 HUNG_S = 60
@@ -109,8 +113,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--protocol", default="ucx")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="where to write the record")
     options = parser.parse_args()
     dice = random.Random(options.seed)  # noqa: S311
+    surroundings = environment.collect()
     config = dask.config.set(CONFIG)
     with (
         config,
@@ -127,6 +133,10 @@ def main() -> int:
             killer.over.set()
             killer.join()
     print(f"{options.protocol}: {done}, all right; {killer.kills} workers killed; the longest job took {longest:.1f} s")
+    if options.json:
+        counted = {"jobs": done, "kills": killer.kills, "longest_s": longest, "seconds": options.seconds}
+        record = {**counted, "protocol": options.protocol, "workers": options.workers, "environment": surroundings}
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 
 

@@ -45,6 +45,7 @@ from typing import Any
 import distributed
 
 import weft
+from weft.bench import environment
 
 HERE = Path(__file__).parent
 DIFFERENCES = HERE / "distributed_differences.toml"
@@ -283,6 +284,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # end what pytest started, too
     protocols = arguments.protocols.split(",")
+    surroundings = environment.collect()
     options = ["--runslow"] * arguments.slow + (["-k", arguments.k] if arguments.k else [])
     known: dict[str, str] = tomllib.loads(DIFFERENCES.read_text())
     output = sys.stderr if arguments.verbose else subprocess.DEVNULL
@@ -299,9 +301,7 @@ def main() -> int:
             print(f"| `{file}` | {comparison.row()} |", flush=True)
     found, unknown = report(comparisons, known)
     if arguments.json:
-        versions = {"distributed": distributed.__version__, "weft": weft.__version__}
-        versions["python"] = platform.python_version()
-        record = {**versions, "files": {c.file: c.record() for c in comparisons}, **found}
+        record = {"files": {c.file: c.record() for c in comparisons}, **found, "environment": surroundings}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
     return 1 if unknown else 0 if any(c.tests() for c in comparisons) else 2
 

@@ -25,11 +25,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import weft
 from weft import handshake, links
+from weft.bench import environment
 from weft.payload import PAYLOADS, Payload
 
 STEPS_MAX = 40
@@ -333,8 +335,12 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def fuzz(count: int, seed: int, only: int | None = None, *, quiet: bool = False) -> Counter[Outcome]:
+def fuzz(
+    count: int, seed: int, only: int | None = None, *, marks: list[dict[str, float]] | None = None
+) -> Counter[Outcome]:
     """Run `count` cases of this seed (or one of them); return how often each outcome came.
+
+    A list for `marks` is filled after each tenth, printed, and judged.
 
     Raises
     ------
@@ -345,7 +351,6 @@ def fuzz(count: int, seed: int, only: int | None = None, *, quiet: bool = False)
     room = Room()
     outcomes: Counter[Outcome] = Counter()
     began = time.monotonic()
-    marks = []
     try:
         good = [transcript(room, one, other) for one, other in ((LOW, HIGH), (HIGH, LOW))]
         for number in range(count) if only is None else [only]:
@@ -353,21 +358,17 @@ def fuzz(count: int, seed: int, only: int | None = None, *, quiet: bool = False)
                 outcomes[case(room, good, random.Random(f"{seed} {number}"))] += 1  # noqa: S311
             except FindingError as e:
                 raise FindingError(f"seed {seed}, case {number}: {e}") from e
-            if (number + 1) % max(count // 10, 1) == 0:
+            if marks is not None and (number + 1) % max(count // 10, 1) == 0:
                 room.door.take(b"")  # the last callers hung up: let go of them before counting
-                marks.append((descriptors(), resident_kib(), sys.getallocatedblocks()))
-                if not quiet:
-                    fds, kib, blocks = marks[-1]
-                    rate = (number + 1) / (time.monotonic() - began)
-                    print(f"{number + 1:>9} cases, {rate:,.0f}/s: {fds} descriptors, {kib} KiB, {blocks} blocks")
+                marks.append({"cases": number + 1, "seconds": time.monotonic() - began, "descriptors": descriptors()})
+                marks[-1] |= {"resident_kib": resident_kib(), "blocks": sys.getallocatedblocks()}
+                print(marks[-1], flush=True)
     finally:
         room.close()
         links._native = native
-    if len(marks) > 1 and not quiet:
-        if marks[-1][0] > marks[0][0]:
-            raise FindingError(f"descriptors went from {marks[0][0]} to {marks[-1][0]}")
-        if marks[-1][1] > marks[0][1] + SLACK_KIB:
-            raise FindingError(f"memory went from {marks[0][1]} to {marks[-1][1]} KiB")
+    for what, slack in (("descriptors", 0), ("resident_kib", SLACK_KIB)):
+        if marks and marks[-1][what] > marks[0][what] + slack:
+            raise FindingError(f"{what} went from {marks[0][what]} to {marks[-1][what]}")
     return outcomes
 
 
@@ -376,15 +377,20 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, metavar="NUMBER", help="run this case alone")
+    parser.add_argument("--json", type=Path, help="where to write the record")
     arguments = parser.parse_args()
+    surroundings, marks = environment.collect(), list[dict[str, float]]()
     try:
-        outcomes = fuzz(arguments.count, arguments.seed, arguments.only)
+        outcomes = fuzz(arguments.count, arguments.seed, arguments.only, marks=marks)
     except FindingError as e:
         print(f"FOUND: {e}", file=sys.stderr)
         return 1
     for outcome, times in sorted(outcomes.items()):
         print(f"{times:>9} {outcome}")
     print("nothing but named errors; descriptors and memory flat")
+    if arguments.json:
+        record = {"outcomes": outcomes, "marks": marks, "environment": surroundings}
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 
 

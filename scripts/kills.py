@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import collections
 import contextlib
+import json
 import multiprocessing
 import os
 import random
@@ -23,12 +24,14 @@ import time
 import zlib
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import weft
 from weft import shm
+from weft.bench import environment
 
 PHASES = ("connecting", "idle", "eager", "rendezvous", "lent")
 #: Bytes of a message, at least and at most.
@@ -193,12 +196,16 @@ class Survivor:
         return Outcome(case, error, told_at - (killed_at or told_at))
 
 
-def right(outcome: Outcome) -> bool:
+def named_rightly(outcome: Outcome) -> bool:
     if outcome.case.phase == "connecting" and outcome.case.listens:
         allowed = {"PeerLostError", "UnreachableError", "HandshakeError"}
     else:
         allowed = {"PeerLostError"}
-    return outcome.error in allowed and outcome.told_after_s <= SOON_S
+    return outcome.error in allowed
+
+
+def right(outcome: Outcome) -> bool:
+    return named_rightly(outcome) and outcome.told_after_s <= SOON_S
 
 
 async def steady(address: str, stop: asyncio.Event) -> int:
@@ -228,12 +235,14 @@ def echo(pipe: Connection) -> None:
     asyncio.run(main())
 
 
-async def main(count: int, seed: int, at_once: int, phases: Sequence[str]) -> list[Outcome]:
+async def main(count: int, seed: int, at_once: int, phases: Sequence[str]) -> tuple[list[Outcome], dict[str, Any]]:
+    """Kill so many; return how each ended, and what was seen beside them."""
     survivor = Survivor()
     here, there = survivor.processes.Pipe()
     other = survivor.processes.Process(target=echo, args=(there,), daemon=True)
     other.start()
     outcomes: list[Outcome] = []
+    descriptors: dict[int, int] = {}
     cases = iter([Case.of(number, seed, phases) for number in range(count)])
     began = time.monotonic()
 
@@ -244,7 +253,7 @@ async def main(count: int, seed: int, at_once: int, phases: Sequence[str]) -> li
             if not right(outcome):
                 print(f"wrong: {outcome}", flush=True)
             if len(outcomes) % 100 == 0:
-                fds = len(os.listdir("/proc/self/fd"))
+                fds = descriptors[len(outcomes)] = len(os.listdir("/proc/self/fd"))
                 print(f"{len(outcomes)} kills, {time.monotonic() - began:.0f} s, {fds} descriptors", flush=True)
 
     async with weft.listen("127.0.0.1:0", survivor.on_peer) as listener:
@@ -253,22 +262,28 @@ async def main(count: int, seed: int, at_once: int, phases: Sequence[str]) -> li
         beside = asyncio.create_task(steady(here.recv(), stop))
         await asyncio.gather(*(work() for _ in range(at_once)))
         stop.set()
-        print(f"the steady connection made {await beside} rounds")
+        rounds = await beside
+        print(f"the steady connection made {rounds} rounds")
+    descriptors[len(outcomes)] = len(os.listdir("/proc/self/fd"))
     other.kill()
     other.join()
-    return outcomes
+    return outcomes, {"steady_rounds": rounds, "descriptors": descriptors, "seconds": time.monotonic() - began}
 
 
-def report(outcomes: list[Outcome]) -> int:
+def report(outcomes: list[Outcome], files_before: int) -> dict[str, Any]:
+    """Print how soon the survivor was told; return it for the record."""
+    told: dict[str, list[float]] = {}
     for phase in PHASES:
-        times = [o.told_after_s * 1000 for o in outcomes if o.case.phase == phase]
+        times = [o.told_after_s for o in outcomes if o.case.phase == phase]
         if times:
-            median, most = statistics.median(times), max(times)
+            median, most = statistics.median(times) * 1000, max(times) * 1000
             print(f"{phase:>12}: {len(times)} kills, told after {median:.1f} ms, at most {most:.1f}")
+            told[phase] = [round(seconds, 6) for seconds in sorted(times)]
     wrong = sum(not right(outcome) for outcome in outcomes)
-    left = len(shm.orphans())
-    print(f"{len(outcomes)} kills, {wrong} of them not told rightly within {SOON_S} s; {left} files in /dev/shm")
-    return 1 if wrong else 0
+    left = len(shm.orphans()) - files_before
+    print(f"{len(outcomes)} kills, {wrong} of them not told rightly within {SOON_S} s; {left} files more in /dev/shm")
+    other = sum(not named_rightly(outcome) for outcome in outcomes)
+    return {"told_after_s": told, "other_errors": other, "wrong": wrong, "soon_s": SOON_S, "files_left": left}
 
 
 if __name__ == "__main__":
@@ -277,5 +292,11 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES, help="what is going on")
+    parser.add_argument("--json", type=Path, help="where to write the record")
     options = parser.parse_args()
-    sys.exit(report(asyncio.run(main(options.count, options.seed, options.at_once, options.phases))))
+    surroundings, files = environment.collect(), len(shm.orphans())
+    ended, beside = asyncio.run(main(options.count, options.seed, options.at_once, options.phases))
+    record = {**report(ended, files), **beside, "environment": surroundings}
+    if options.json:
+        options.json.write_text(json.dumps(record) + "\n")
+    sys.exit(1 if record["wrong"] else 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a broadcast costs a host, and what Dask counts: python scripts/measure_broadcast.py [MIB] [WORKERS].
+"""What a broadcast costs a host, and what Dask counts: python scripts/measure_broadcast.py.
 
 Every worker maps and reads all of an array that one of them made. Counted are the workers' shares of physical memory
 (Pss: each page divided by those that have it), what Dask's workers take for theirs, and their resident memory. Links
@@ -9,11 +9,14 @@ between the workers are made beforehand, unless it is run with --links.
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from distributed import Client, LocalCluster
+
+from weft.bench import environment
 
 MIB = 1 << 20
 
@@ -45,10 +48,12 @@ def spread(client: Client, nbytes: int) -> Any:
 def main() -> None:
     """Print a line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("mib", nargs="?", type=int, default=100)
-    parser.add_argument("workers", nargs="?", type=int, default=4)
+    parser.add_argument("--mib", type=int, default=100)
+    parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--links", action="store_true", help="count what the links between the workers cost, too")
+    parser.add_argument("--json", type=Path, help="where to write the record")
     options = parser.parse_args()
+    surroundings = environment.collect()
     with (
         LocalCluster(
             n_workers=options.workers, threads_per_worker=1, protocol="ucx", dashboard_address=":0"
@@ -63,10 +68,13 @@ def main() -> None:
         before = total(client)
         kept = spread(client, options.mib * MIB)
         after = total(client)
-        for name, nbytes in after.items():
-            rise = (nbytes - before[name]) / MIB
-            print(f"{name:9} {rise:7.1f} MiB  {rise / options.mib:5.2f} copies")
+        rises = {name: nbytes - before[name] for name, nbytes in after.items()}
+        for name, rise in rises.items():
+            print(f"{name:9} {rise / MIB:7.1f} MiB  {rise / MIB / options.mib:5.2f} copies")
         del kept
+    if options.json:
+        record = {"nbytes": options.mib * MIB, "workers": options.workers, "links": options.links, "rises": rises}
+        options.json.write_text(json.dumps({**record, "environment": surroundings}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import collections
 import contextlib
+import json
 import multiprocessing
 import os
 import random
@@ -23,12 +24,14 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import weft
 from weft import shm
+from weft.bench import environment
 
 #: Eager, a rendezvous, and one that goes into whole pages of the pool.
 SIZES = (8, 300_000, 3 << 20)
@@ -204,18 +207,28 @@ def main() -> int:
     parser.add_argument("--handovers", type=int, default=0, help="arrays that are lent")
     parser.add_argument("--kills", type=int, default=0, help="processes to kill in their start-up")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where to write the record")
     arguments = parser.parse_args()
+    surroundings = environment.collect()
     swept = len(shm.remove_orphans())
-    faults = verdict(soak(cycles, arguments.count)) if arguments.count else []
-    if arguments.handovers:
-        faults += verdict(soak(handovers, arguments.handovers))
+    faults: list[str] = []
+    marks: dict[str, Any] = {}
+    for what, count in ((cycles, arguments.count), (handovers, arguments.handovers)):
+        if count:
+            seen = soak(what, count)
+            faults += verdict(seen)
+            marks[what.__name__] = {"count": count, "connector_and_listener": seen}
     if left := shm.remove_orphans():
         faults.append(f"{len(left)} files in /dev/shm")
     print(f"in /dev/shm: {swept} files without a user before, {len(left)} after")
+    record = {**marks, "files_left": len(left), "faults": faults, "environment": surroundings}
     if arguments.kills:
         files = kill_in_start_up(arguments.kills, arguments.seed)
         print(f"{arguments.kills} processes killed while they made workers left {files} files in /dev/shm; removed")
+        record["start_up"] = {"kills": arguments.kills, "files": files}
     print("NOT FLAT: " + "; ".join(faults) if faults else "flat")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(record) + "\n")
     return bool(faults)
 
 

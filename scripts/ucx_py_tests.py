@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Run ucx-py's own tests against the drop-in ``weft.compat.ucp``.
 
-    python scripts/ucx_py_tests.py --source DIR [--rev REV] [--only EXPRESSION]
+    python scripts/ucx_py_tests.py --source DIR [--rev REV] [--only EXPRESSION] [--json FILE]
 
 DIR is a checkout of ucx-py (``git clone --branch branch-0.45 https://github.com/rapidsai/ucx-py``), or a bare git
 directory, of which REV is taken. Only its tests and the benchmarks that one of them runs come from there. The tests
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -31,6 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import weft
+from weft.bench import environment
 from weft.compat import PATH
 
 #: What the tests need of the checkout: themselves, and the package that test_benchmark_cluster runs.
@@ -103,30 +105,40 @@ def main() -> int:
     parser.add_argument("--rev", default="branch-0.45", help="what to take of a git directory (default: %(default)s)")
     parser.add_argument("--only", default="", metavar="EXPRESSION", help="only tests that match, as pytest's -k")
     parser.add_argument("--verbose", action="store_true", help="show what pytest prints")
+    parser.add_argument("--json", type=Path, help="where to write the record")
     arguments = parser.parse_args()
+    surroundings = environment.collect()
 
     bad: dict[str, str] = {}
     skipped: Counter[str] = Counter()
-    tests = 0
+    files: dict[str, Counter[str]] = {}
     with checkout(arguments.source, arguments.rev) as folder:
         print(f"weft {weft.__version__}, tests from {arguments.source}", flush=True)
         record = ET.parse(run(folder, arguments.only, verbose=arguments.verbose))  # noqa: S314  (pytest wrote it)
         for case in record.iter("testcase"):
-            name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
-            tests += 1
+            # a file that is skipped as a whole has no class
+            file = (case.get("classname") or case.get("name", "")).rpartition(".")[2]
+            name = f"{file}::{case.get('name')}"
+            outcome = "passed"
             for result in case:
                 if result.tag == "skipped":
                     skipped[f"{name.partition('[')[0]}: {first_line(result)}"] += 1
+                    outcome = "skipped"
                 elif result.tag in ("failure", "error"):
                     bad.setdefault(name, first_line(result))
+                    outcome = "failed"
+            files.setdefault(file, Counter())[outcome] += 1
     for name, why in bad.items():
         print(f"FAILED {name}: {why}")
     for name, count in sorted(skipped.items()):
         print(f"skipped {count:3} {name}")
     for name, why in LEFT_OUT.items():
         print(f"not run     {name}: {why}")
-    passed = tests - len(bad) - skipped.total()
+    passed = sum(counts["passed"] for counts in files.values())
     print(f"{passed} passed, {len(bad)} failed, {skipped.total()} skipped")
+    if arguments.json:
+        told = {"files": files, "skipped": skipped, "failed": bad, "not_run": LEFT_OUT}
+        arguments.json.write_text(json.dumps({**told, "environment": surroundings}, indent=1) + "\n")
     return 1 if bad else 0 if passed else 2
 
 

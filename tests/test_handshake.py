@@ -242,7 +242,7 @@ def test_a_drip_does_not_outlast_the_deadline():
 
 def test_spoiled_handshakes_end_with_named_errors(fds):
     before = fds()
-    outcomes = fuzz.fuzz(FUZZ_CASES, seed=1, quiet=True)
+    outcomes = fuzz.fuzz(FUZZ_CASES, seed=1)
     assert fds() == before
     assert outcomes.total() == FUZZ_CASES
     assert {"client: connected", "server: connected", "client: HandshakeError", "server: HandshakeError"} <= set(
@@ -253,4 +253,4 @@ def test_spoiled_handshakes_end_with_named_errors(fds):
 def test_the_fuzzer_finds_what_is_wrong(monkeypatch):
     monkeypatch.setattr(handshake, "_channel_of", lambda message, what: int(message["channel"], 16))
     with pytest.raises(fuzz.FindingError, match="seed 1, case"):
-        fuzz.fuzz(FUZZ_CASES, seed=1, quiet=True)
+        fuzz.fuzz(FUZZ_CASES, seed=1)

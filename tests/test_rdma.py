@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,3 +48,25 @@ def test_a_case_is_judged_by_its_end_and_its_words(program, tmp_path, ended, sai
 
 def test_a_guest_that_said_nothing_has_run_nothing(program, tmp_path):
     assert len(program._wrong(program.CASES, tmp_path, show=False)) == len(program.CASES)
+
+
+def test_each_boot_is_recorded_with_what_was_wrong(program, tmp_path, monkeypatch):
+    booted = iter([True, False])
+    cases = [program.Case("one", ["true"], 9)]
+
+    def boot(made, weft, results, *, limit_s):
+        (results / "one.txt").write_text("")
+        (results / "ended.json").write_text(json.dumps({"one": {"code": 0, "took_s": 1}}))
+        return next(booted)
+
+    monkeypatch.setattr(program.image, "make", lambda cache: SimpleNamespace(folder=cache))
+    monkeypatch.setattr(program.build, "stage", lambda made, cache, weft: weft.mkdir())
+    monkeypatch.setattr(program.boot, "boot", boot)
+    boots = program._run(tmp_path, cases, 2, show=False)
+    assert [each["wrong"] for each in boots] == [[], ["the guest did not end by itself"]]
+
+
+def test_the_environment_is_read_without_weft(program):
+    script = f"import runpy; print(runpy.run_path({str(program._ENVIRONMENT)!r})['collect']()['weft'])"
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "None\n", done.stderr

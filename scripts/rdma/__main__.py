@@ -12,12 +12,14 @@ import fcntl
 import json
 import os
 import platform
+import runpy
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import boot
 import build
@@ -28,6 +30,7 @@ from cases import CASES, Case
 SKIPPED = 77
 #: Seconds for the guest's start and end, on a machine that has much else to do.
 _START_S = 120
+_ENVIRONMENT = Path(__file__).parents[2] / "src/weft/bench/environment.py"
 _TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "mkfs.ext4": "e2fsprogs",
@@ -48,6 +51,7 @@ def main() -> int:
     parser.add_argument("--run", metavar="COMMAND", help="run this shell command in the guest instead, and show it")
     parser.add_argument("--limit", type=float, default=120, metavar="SECONDS", help="for --run")
     parser.add_argument("--cache", type=Path, default=_default_cache(), help="keep the image there (%(default)s)")
+    parser.add_argument("--json", type=Path, help="where to write the record")
     args = parser.parse_args()
     why_not = _why_not()
     if why_not:
@@ -59,12 +63,17 @@ def main() -> int:
     cases = [case for case in CASES if not args.cases or case.name in args.cases]
     if args.run:
         cases = [Case("run", ["sh", "-c", args.run], args.limit)]
+    # by its path, because weft is not installed here
+    surroundings = runpy.run_path(str(_ENVIRONMENT))["collect"]()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("rdma: terminated"))  # the guest's folder goes too
     args.cache.mkdir(parents=True, exist_ok=True)
     with (args.cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        right = _run(args.cache, cases, args.boots, show=bool(args.run))
-    return 0 if right == args.boots else 1
+        boots = _run(args.cache, cases, args.boots, show=bool(args.run))
+    if args.json:
+        record = {"cases": [case.name for case in cases], "boots": boots, "environment": surroundings}
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    return 1 if any(boot["wrong"] for boot in boots) else 0
 
 
 def _why_not() -> str:
@@ -87,18 +96,18 @@ def _default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft" / "rdma"
 
 
-def _run(cache: Path, cases: list[Case], boots: int, *, show: bool) -> int:
-    """Boot so often; return how often all was right."""
+def _run(cache: Path, cases: list[Case], count: int, *, show: bool) -> list[dict[str, Any]]:
+    """Boot so often; return how long each took, and what was wrong with it."""
     since = time.monotonic()
     made = image.make(cache)
-    right = 0
+    boots: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         weft = Path(folder) / "weft"
         build.stage(made, cache, weft)
         told = [{name: value for name, value in case._asdict().items() if name != "shows"} for case in cases]
         (weft / "cases.json").write_text(json.dumps(told))
         print(f"ready after {time.monotonic() - since:.0f} s: {made.folder}", flush=True)
-        for number in range(1, boots + 1):
+        for number in range(1, count + 1):
             since = time.monotonic()
             results = cache / "results" / str(number)
             shutil.rmtree(results, ignore_errors=True)
@@ -107,10 +116,11 @@ def _run(cache: Path, cases: list[Case], boots: int, *, show: bool) -> int:
             wrong = _wrong(cases, results, show=show)
             if not in_time:
                 wrong.append("the guest did not end by itself")
-            right += not wrong
-            print(f"boot {number}: {time.monotonic() - since:.0f} s: {'; '.join(wrong) or 'right'}", flush=True)
-    print(f"{right} of {boots} boots right; what was said: {cache / 'results'}")
-    return right
+            boots.append({"seconds": time.monotonic() - since, "wrong": wrong})
+            print(f"boot {number}: {boots[-1]['seconds']:.0f} s: {'; '.join(wrong) or 'right'}", flush=True)
+    right = sum(not boot["wrong"] for boot in boots)
+    print(f"{right} of {len(boots)} boots right; what was said: {cache / 'results'}")
+    return boots
 
 
 def _wrong(cases: list[Case], results: Path, *, show: bool) -> list[str]:

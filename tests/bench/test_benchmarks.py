@@ -43,7 +43,7 @@ def test_the_charts_are_what_the_records_give(records):
 
 
 def test_every_record_has_its_command_and_every_chart_its_page(records):
-    assert {name.partition("-")[0] for name in records} <= set(benchmarks.MEASURED)
+    assert {name.partition("-")[0] for name in records} <= set(benchmarks.COMMANDS)
     pages = "".join((ROOT / page).read_text() for page in benchmarks.PAGES)
     for path in (ROOT / benchmarks.RECORDS).glob("*.svg"):
         assert f"{path.stem}.svg" in pages
@@ -156,6 +156,17 @@ def test_a_benchmark_that_fails_leaves_its_old_record(tmp_path, monkeypatch, cap
     assert not list(folder.glob("*.new"))
 
 
+def test_what_a_long_run_found_is_published(tmp_path, monkeypatch):
+    def ran(argv, **_):
+        with open(argv[-1], "w") as new:
+            json.dump({"wrong": 1}, new)
+        return subprocess.CompletedProcess(argv, 1)
+
+    monkeypatch.setattr(subprocess, "run", ran)
+    assert benchmarks.measure(["long/kills"], tmp_path, quick=False) == ["long/kills"]
+    assert benchmarks.read(tmp_path / benchmarks.RECORDS) == {"long/kills": {"wrong": 1}}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -172,7 +183,9 @@ def test_what_is_refused(arguments, said, monkeypatch, capsys):
     assert said in capsys.readouterr().err
 
 
-SCRIPTS = [name for name, (command, _) in benchmarks.MEASURED.items() if command.startswith("scripts/")]
+SCRIPTS = [name for name, (command, _) in benchmarks.COMMANDS.items() if command.startswith("scripts/")]
+#: What each record is written as.
+WRITTEN = {needed: figure for figure, (needed, _) in benchmarks.FIGURES.items()}
 
 
 @pytest.mark.parametrize("name", [name for name in benchmarks.MEASURED if name not in SCRIPTS])
@@ -202,4 +215,27 @@ def test_the_scripts_are_run_and_their_records_read(name, tmp_path):
     (tmp_path / benchmarks.RECORDS).mkdir(parents=True)
     assert benchmarks.measure([name], tmp_path, quick=True) == []
     records = benchmarks.read(tmp_path / benchmarks.RECORDS)
-    assert benchmarks.machine(records[name]) in benchmarks.FIGURES[name][1](records)
+    assert benchmarks.machine(records[name]) in benchmarks.FIGURES[WRITTEN[name]][1](records)
+
+
+def test_what_needs_a_checkout_is_left_as_it_is_without(tmp_path, monkeypatch, capsys):
+    measured = []
+    monkeypatch.setattr(benchmarks, "measure", lambda names, root, **_: measured.append(names) or [])
+    monkeypatch.setattr(benchmarks, "write", lambda root: None)
+    monkeypatch.setattr(benchmarks.os, "getloadavg", lambda: (9.0, 9.0, 9.0))  # keeps nobody from what is no speed
+    assert benchmarks.main(["--long", "--into", str(tmp_path)]) == 0
+    assert "long/ucx_py" in capsys.readouterr().err
+    assert benchmarks.main(["--long", "--into", str(tmp_path), "--sources", "/sources"]) == 0
+    assert set(measured[1]) - set(measured[0]) == {"long/ucx_py", "long/distributed"}
+    assert not set(measured[1]) & set(benchmarks.MEASURED)
+
+
+def test_an_environment_of_its_own_is_uvs_and_has_the_checkout(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda argv, **_: commands.append(argv) or subprocess.CompletedProcess(argv, 0)
+    )
+    # nothing is written: skipped, which is no success
+    assert benchmarks.measure(["long/ucx_py"], tmp_path, quick=False, sources=tmp_path) == ["long/ucx_py"]
+    assert commands[0][:2] == ["uv", "run"]
+    assert commands[0][commands[0].index("--source") + 1] == str(tmp_path / "ucx-py")

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What `benchmarks.py` writes of the long runs' records: kills, fuzzing, soaks, the tests of others.
+
+None of them measures speed, so a busy machine does them no harm.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from weft.bench.options import size_text
+from weft.bench.pingpong_table import time_text
+
+Record = Mapping[str, Any]
+
+#: Run in an environment of its own, into which weft is built anew.
+_ALONE = "uv run --isolated --no-project --refresh-package weft --python 3.11 --with ."
+#: What each record below docs/benchmarks/long is measured by, and what makes it tiny. SOURCES is --sources.
+MEASURED = {
+    "long/fuzz": ("scripts/fuzz_handshake.py --count 1000000 --seed 20", "--count 2000"),
+    "long/kills": ("scripts/kills.py --count 1000", "--count 10"),
+    "long/kills_lent": ("scripts/kills.py --count 1000 --phases lent", "--count 5"),
+    "long/soak": ("scripts/soak.py --count 10000", "--count 40"),
+    "long/handovers": ("scripts/soak.py --count 0 --handovers 100000", "--handovers 40"),
+    "long/start_up": ("scripts/soak.py --count 0 --kills 200", "--kills 5"),
+    "long/dask": ("scripts/dask_soak.py --seconds 600 --kill-every 5", "--seconds 5"),
+    "long/ucx_py": (
+        f"{_ALONE} --with numpy --with pytest==7.* --with pytest-asyncio==0.21.* --with pytest-timeout "
+        "python scripts/ucx_py_tests.py --source SOURCES/ucx-py",
+        "--only test_config",
+    ),
+    "long/distributed": (
+        f"{_ALONE} --with dask[array,dataframe]==2026.8.0 --with distributed==2026.8.0 --with pytest "
+        "--with pytest-timeout --with pytest-rerunfailures --with bokeh --with crick --with lz4 --with requests "
+        "--with prometheus_client --with scipy --with zstandard "
+        "python scripts/distributed_tests.py --source SOURCES/distributed",
+        "--files tests/test_batched.py",
+    ),
+    "long/rdma": ("uv run nox -s rdma -- --boots 5", "--boots 1 device"),
+}
+
+
+def span(values: Sequence[float], unit: str = "") -> str:
+    """Write what values lie within."""
+    low, high = min(values), max(values)
+    return f"{low:,}{unit}" if low == high else f"{low:,} to {high:,}{unit}"
+
+
+def kills(record: Record) -> str:
+    """Say how soon survivors were told, for each thing that was going on; and what was seen beside it."""
+    told = record["told_after_s"]
+    lines = [
+        f"- {phase}: {len(seconds):,} kills, told after {time_text(statistics.median(seconds))} (median), at most "
+        f"{time_text(max(seconds))}"
+        for phase, seconds in told.items()
+    ]
+    total, descriptors = sum(map(len, told.values())), list(record["descriptors"].values())
+    other, soon = record["other_errors"], f"{record['soon_s']:g} s"
+    wrong = f"Of {total:,} kills {other} had another error, or none; {record['wrong'] - other} came after {soon}"
+    beside = f"{record['steady_rounds']:,} rounds of the connection beside them"
+    files = f"{record['files_left']} files more in `/dev/shm` than before"
+    held = f"{span(descriptors)} descriptors, looked at each hundred, {descriptors[-1]} at the end"
+    return "\n".join([*lines, "", f"{wrong}; {beside}; {files}; {held}."])
+
+
+def fuzz(record: Record) -> str:
+    """Say how the cases ended, and what the process held from the first tenth to the last."""
+    outcomes: Counter[str] = Counter()
+    for outcome, times in record["outcomes"].items():
+        outcomes[outcome.partition(": ")[2]] += times
+    marks = record["marks"]
+    each = ", ".join(f"{times:,} {outcome}" for outcome, times in outcomes.most_common())
+    rate = marks[-1]["cases"] / marks[-1]["seconds"]
+    held = f"{span([m['descriptors'] for m in marks])} descriptors, {span([m['resident_kib'] for m in marks], ' KiB')}"
+    return f"{outcomes.total():,} cases, {rate:,.0f} a second: {each}. {held} from the first tenth to the last."
+
+
+def soak(record: Record) -> str:
+    """Say what both processes held, from the first mark to the last."""
+    (name, taken) = next((name, record[name]) for name in ("cycles", "handovers") if name in record)
+    lines = [f"{taken['count']:,} {name}, looked at {len(taken['connector_and_listener'])} times:", ""]
+    for side, marks in zip(("connector", "listener"), zip(*taken["connector_and_listener"], strict=True), strict=True):
+        descriptors, mappings, resident = zip(*marks, strict=True)
+        held = f"{span(descriptors)} descriptors, {span(mappings)} mappings"
+        step, at = max((b - a, n) for n, (a, b) in enumerate(itertools.pairwise(resident), 2))
+        grew = f"; most, {step:,}, came before the look no. {at}" if step > 0 else ""
+        lines.append(f"- {side}: {held}, {resident[0]:,} KiB at the first look, {resident[-1]:,} at the last{grew}")
+    verdict = f"**not flat: {'; '.join(record['faults'])}**" if record["faults"] else "flat"
+    return "\n".join([*lines, f"- {record['files_left']} files left in `/dev/shm`; the script's verdict: {verdict}"])
+
+
+def start_up(record: Record) -> str:
+    """Say what processes left that were killed while they made workers."""
+    taken = record["start_up"]
+    return f"{taken['kills']:,} such processes left {taken['files']:,} files in `/dev/shm`."
+
+
+def dask(record: Record) -> str:
+    """Say how many jobs were done while workers were killed."""
+    each = ", ".join(f"{times:,} {name.replace('_', ' ')}" for name, times in record["jobs"].items())
+    return (
+        f"{sum(record['jobs'].values()):,} jobs in {record['seconds']:g} s ({each}), every result right; "
+        f"{record['kills']} times a worker was killed, of {record['workers']}; the longest job took "
+        f"{time_text(record['longest_s'])}."
+    )
+
+
+def memory(record: Record) -> str:
+    """Say how many copies of an array the workers of one host have, and how many they count."""
+    copies = {name: f"{rise / record['nbytes']:.2f}" for name, rise in record["rises"].items()}
+    return (
+        f"{size_text(record['nbytes'])} on {record['workers']} workers: {copies['physical']} copies of physical "
+        f"memory; {copies['counted']} counted by Dask; {copies['resident']} in the sum of their resident memory."
+    )
+
+
+def ucx_py(record: Record) -> str:
+    """List each file's tests, and why those that were skipped were."""
+    counts = [Counter(each) for each in record["files"].values()]
+    total: Counter[str] = sum(counts, Counter())
+    lines = [f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped.", ""]
+    lines += ["|  | passed | failed | skipped |", "|---|---|---|---|"]
+    for name, each in sorted(record["files"].items()):
+        lines.append(f"| `{name}` | {' | '.join(str(each.get(key, 0)) for key in ('passed', 'failed', 'skipped'))} |")
+    reasons: Counter[str] = Counter()
+    for name, times in record["skipped"].items():
+        why = name.partition(": ")[2].partition(". ")[0]
+        reasons[re.sub(r"^could not import '([\w.]+)'.*", r"needs \1", why)] += times
+    lines += ["", f"Skipped: {'; '.join(f'{why} ({times})' for why, times in reasons.most_common())}."]
+    lines += [f"- `{name}` failed: {why}" for name, why in record["failed"].items()]
+    return "\n".join(lines)
+
+
+def distributed(record: Record) -> str:
+    """List each file's tests with each protocol."""
+    protocols = list(next(iter(record["files"].values())))
+    lines = [f"| {' | '.join(('', *protocols))} |", "|---|" + "---|" * len(protocols)]
+    for name, runs in record["files"].items():
+        cells = [
+            " / ".join(str(run.get(key, 0)) for key in ("passed", "failed", "skipped", "over"))
+            + (f", {run['end']}" if run["end"] else "")
+            for run in runs.values()
+        ]
+        lines.append(f"| {' | '.join((f'`{name}`', *cells))} |")
+    return "\n".join(lines)
+
+
+def rdma(record: Record) -> str:
+    """Say how many boots were right, and how long each took."""
+    seconds = [boot["seconds"] for boot in record["boots"]]
+    wrong = [
+        f"- boot {number}: {'; '.join(boot['wrong'])}"
+        for number, boot in enumerate(record["boots"], 1)
+        if boot["wrong"]
+    ]
+    right = f"{len(seconds) - len(wrong)} of {len(seconds)} boots right, each with {len(record['cases'])} cases"
+    return "\n".join([f"{right}, in {span([round(s) for s in seconds], ' s')}.", *wrong])
+
+
+#: What pages may name, the record that it needs, and how it is written.
+FIGURES: dict[str, tuple[str, Callable[[Record], str]]] = {
+    "fuzz": ("long/fuzz", fuzz),
+    "kills": ("long/kills", kills),
+    "kills-lent": ("long/kills_lent", kills),
+    "soak": ("long/soak", soak),
+    "handovers": ("long/handovers", soak),
+    "start-up": ("long/start_up", start_up),
+    "dask-kills": ("long/dask", dask),
+    "memory": ("memory", memory),
+    "ucx-py": ("long/ucx_py", ucx_py),
+    "distributed": ("long/distributed", distributed),
+    "rdma": ("long/rdma", rdma),
+}
