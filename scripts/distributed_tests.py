@@ -51,7 +51,8 @@ HERE = Path(__file__).parent
 DIFFERENCES = HERE / "distributed_differences.toml"
 CHECKS = "comm/tests/test_checks.py"
 _TESTS = ("active_memory_manager", "nanny", "steal", "failed_workers", "actor", "batched", "queues")
-FILES = ("shuffle/tests", CHECKS, *(f"tests/test_{t}.py" for t in (*_TESTS, "client", "scheduler", "worker")))
+_CORE_TESTS = ("client", "scheduler", "worker", "worker_memory")
+FILES = ("shuffle/tests", CHECKS, *(f"tests/test_{t}.py" for t in (*_TESTS, *_CORE_TESTS)))
 #: What the tests need of a checkout, beside every folder of tests.
 NEEDED = ("conftest.py", "pyproject.toml", "distributed/pytest_resourceleaks.py")
 TEST_TIMEOUT_S = 120
