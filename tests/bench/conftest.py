@@ -15,7 +15,7 @@ def nothing_left():
     cores = os.sched_getaffinity(0)
     before = psutil.Process().children()
     yield
-    assert psutil.Process().children() == before
+    assert set(psutil.Process().children()) <= set(before)  # what an earlier test left may have ended meanwhile
     assert os.sched_getaffinity(0) == cores
 
 
