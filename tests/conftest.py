@@ -73,6 +73,11 @@ class Child:
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
 
+    def stop(self) -> None:
+        """Stop it, and wait until it stands: on a busy machine it may take its signal late."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
     def kill(self, *, reap: bool = True) -> None:
         self.process.kill()
         if reap:

@@ -37,7 +37,7 @@ def listen():
     return listener.address
 
 def accept(name):
-    peers[name] = listener.accept(20)
+    peers[name] = listener.accept(100)
 
 def connect(name, address):
     peers[name] = weft.connect(address).open()
@@ -102,7 +102,7 @@ def wait():
         crank()
 
 def until_lost(name):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while name in peers and time.monotonic() < end:
         crank()
     wait()
@@ -143,7 +143,7 @@ def files():
     return builtins_sum(name.startswith(("/#", "/memfd:weft")) for name in names)
 
 def until(what, wanted):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while (seen := ask[what]()) != int(wanted) and time.monotonic() < end:
         crank()
     return seen

@@ -17,7 +17,7 @@ ECHO = """
 import sys, weft
 with weft.listen(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:0") as listener:
     print(listener.address, flush=True)
-    with listener.accept(30) as peer:
+    with listener.accept(100) as peer:
         try:
             while True:
                 peer.send(peer.recv().wait(30)).wait(30)

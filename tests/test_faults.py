@@ -7,8 +7,6 @@ import os
 import resource
 import signal
 import socket
-import time
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +23,7 @@ else:
     listener = weft.listen("127.0.0.1:0")
     listener.__enter__()
     print(listener.address, flush=True)
-    peer = listener.accept(30)
+    peer = listener.accept(100)
 if how == "fork":
     child = os.fork()
     if child == 0:
@@ -54,7 +52,7 @@ def meet(spawn, phase, role):
     if role == "connects":
         with weft.listen("127.0.0.1:0") as listener:
             victim = spawn(VICTIM, phase, listener.address)
-            peer = listener.accept(HANG_S)
+            peer = listener.accept(100)
     else:
         victim = spawn(VICTIM, phase, role)
         peer = weft.connect(victim.line()).open()
@@ -149,11 +147,11 @@ def test_a_killed_connector_frees_the_listener(spawn, fds):
                 await asyncio.to_thread(victim.line)
                 victim.kill()
                 await asyncio.wait_for(lost.get(), HANG_S)
-                await asyncio.sleep(0.01)
                 victim.end()
                 if i == 2:
                     before = fds()
-            assert fds() <= before
+            while fds() > before:  # the last handler's peer goes in its own time
+                await asyncio.sleep(0.001)
 
     asyncio.run(main())
 
@@ -203,13 +201,6 @@ def test_a_listener_killed_while_connecting(spawn):
     asyncio.run(asyncio.wait_for(main(), HANG_S))
 
 
-def stop(pid):
-    os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + HANG_S
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        assert time.monotonic() < deadline
-
-
 @pytest.mark.parametrize(
     ("phase", "role"),
     [
@@ -223,7 +214,7 @@ def stop(pid):
 def test_sigstop_is_not_death(spawn, phase, role):
     """What is under way waits, and goes on afterwards."""
     with meet(spawn, phase, role) as (victim, peer):
-        stop(victim.pid)
+        victim.stop()
         data = bytes(64 << 20)
         request = peer.close() if phase == "idle" else None
         with pytest.raises(weft.TimedOutError):
@@ -257,7 +248,7 @@ def test_a_connection_to_a_new_process_on_the_old_port(spawn):
         import sys, weft
         with weft.listen(sys.argv[1]) as listener:
             print(listener.address, flush=True)
-            with listener.accept(30) as peer:
+            with listener.accept(100) as peer:
                 peer.send(peer.recv().wait(30)).wait(30)
                 input()
     """
@@ -280,12 +271,12 @@ import resource, sys, weft
 small, large = int(sys.argv[1]), int(sys.argv[2])
 with weft.listen("127.0.0.1:0") as listener:
     print(listener.address, flush=True)
-    with listener.accept(30) as peer:
+    with listener.accept(100) as peer:
         assert peer.recv().wait(30) == b"start"
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         input()  # stops: others send meanwhile
         try:
-            peer.recv().wait(0.5)
+            peer.recv().wait(30)
         except Exception as e:
             raise SystemExit(repr(e))
         input()
@@ -326,7 +317,7 @@ def test_a_reader_that_stops_bounds_both_sides(spawn, small, large):
             grown = int(await asyncio.to_thread(reader.line))
             assert grown < 64, f"the reader grew by {grown} MiB"
 
-    asyncio.run(asyncio.wait_for(main(), 100))
+    asyncio.run(asyncio.wait_for(main(), 280))
 
 
 def test_kills_in_mid_transfer_break_no_other_connection(spawn):

@@ -43,7 +43,7 @@ try:
         handshake.server = stopping(handshake.server)
         with weft.listen("127.0.0.1:0") as listener:
             print(listener.address, flush=True)
-            peer = listener.accept(30)
+            peer = listener.accept(100)
     else:
         handshake.client = stopping(handshake.client)
         peer = weft.connect(role, timeout=30).open()
@@ -153,8 +153,8 @@ def test_a_listener_stopped_at_a_step(spawn, step):
     address = sleeper.line()
     stopper = threading.Thread(target=lambda: (sleeper.line(), os.kill(sleeper.pid, signal.SIGSTOP)))
     stopper.start()
-    with pytest.raises(weft.TimedOutError, match="no answer within 1 s"):
-        weft.connect(address, timeout=1).open()
+    with pytest.raises(weft.TimedOutError, match="no answer within 4 s"):  # it has to reach the step by then
+        weft.connect(address, timeout=4).open()
     stopper.join()
     waker = threading.Timer(0.05, os.kill, [sleeper.pid, signal.SIGCONT])
     sleeper.say()

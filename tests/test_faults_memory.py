@@ -36,7 +36,7 @@ except weft.NoMemoryError as e:
 with weft.listen("127.0.0.1:0") as listener:
     def client():
         try:
-            weft.connect(listener.address, timeout=5).open()
+            weft.connect(listener.address, timeout=20).open()
         except weft.Error as e:
             print(type(e).__name__, e, flush=True)
     thread = threading.Thread(target=client)
@@ -49,7 +49,7 @@ with weft.listen("127.0.0.1:0") as listener:
     os.unlink("/dev/shm/fill")
     thread = threading.Thread(target=client)
     thread.start()
-    listener.accept(5).abort()
+    listener.accept(100).abort()
     thread.join()
     print("works again", flush=True)
 """
@@ -73,7 +73,7 @@ READER = """
 import resource, sys, weft
 with weft.listen("127.0.0.1:0") as listener:
     print(listener.address, flush=True)
-    peer = listener.accept(30)
+    peer = listener.accept(100)
     assert peer.recv().wait(30) == b"start"
     in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (in_use + (64 << 20), resource.RLIM_INFINITY))
@@ -83,7 +83,7 @@ with weft.listen("127.0.0.1:0") as listener:
         print(type(e).__name__, e, flush=True)
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
     peer.abort()
-    with listener.accept(30) as peer:
+    with listener.accept(100) as peer:
         print(peer.recv().wait(30).nbytes, flush=True)
 """
 
@@ -171,6 +171,8 @@ records = []
 class Count(logging.Handler):
     def emit(self, record):
         records.append(record.getMessage())
+        if len(records) == 1:
+            print("full", flush=True)
 logging.getLogger("weft").addHandler(Count())
 async def echo(peer):
     await peer.send(await peer.recv())
@@ -197,7 +199,8 @@ def test_a_listener_out_of_descriptors_waits_for_room(spawn):
     with contextlib.ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(socket.create_connection((host, int(port))))
-        time.sleep(0.3)
+        assert child.line() == "full"
+        time.sleep(0.3)  # in which it would spin
         child.say()
         count, text = child.line().split(maxsplit=1)
         assert 1 <= int(count) <= 2

@@ -21,7 +21,7 @@ ECHO = """
 import weft
 with weft.listen("127.0.0.1:0") as listener:
     print(listener.address, flush=True)
-    peer = listener.accept(30)
+    peer = listener.accept(100)
     try:
         while True:
             peer.send(peer.recv().wait(30)).wait(30)
@@ -206,7 +206,7 @@ def test_an_interpreter_that_exits_with_requests_pending(way):
     with weft.listen("127.0.0.1:0") as listener:
         child = subprocess.Popen([sys.executable, "-c", code, way, listener.address], stderr=subprocess.PIPE, text=True)
         try:
-            peer = listener.accept(HANG_S)
+            peer = listener.accept(100)
             assert peer.recv().wait(HANG_S) == b"ready"
             _, said = child.communicate(timeout=HANG_S)
         finally:
@@ -323,7 +323,7 @@ def test_an_abort_in_mid_rendezvous(spawn, other, aborts):
     data = bytearray(64 << 20)
     with weft.listen("127.0.0.1:0") as listener:
         child = spawn(READER, listener.address, aborts)
-        peer = listener.accept(HANG_S)
+        peer = listener.accept(100)
     sends = [peer.send(data) for _ in range(4)]
     sends[0].wait(HANG_S)
     if aborts == "sender":
@@ -356,7 +356,7 @@ def test_a_close_in_mid_transfer_waits_for_what_was_sent_before(spawn):
     """
     with weft.listen("127.0.0.1:0") as listener:
         child = spawn(code, listener.address)
-        peer = listener.accept(HANG_S)
+        peer = listener.accept(100)
     sent = [peer.send(bytes(3 << 20)) for _ in range(4)]
     got = [peer.recv() for _ in range(4)]
     assert [request.wait(HANG_S).nbytes for request in got] == [4 << 20] * 4

@@ -61,7 +61,7 @@ class Reader:
     def __init__(self, spawn):
         with weft.listen("127.0.0.1:0") as listener:
             self.child = spawn(READER, listener.address)
-            self.peer = listener.accept(20)
+            self.peer = listener.accept(100)
         assert self.child.line() == "ready"
 
     def ask(self, command):
@@ -98,7 +98,7 @@ def pinned():
 
 def until(condition, peer=None):
     """Wait for what the other process does; leases come back in this side's own waits."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end
         if peer is not None:
@@ -146,7 +146,7 @@ def test_what_was_received_can_be_lent_back(spawn):
     """
     with weft.listen("127.0.0.1:0") as listener:
         child = spawn(code, listener.address)
-        peer = listener.accept(20)
+        peer = listener.accept(100)
     peer.send(b"\x07" * MIB).wait(20)
     assert bytes(peer.recv().wait(20)) == b"\x07" * MIB
     assert peer.lent_nbytes == (0, MIB)
@@ -233,7 +233,7 @@ def test_a_dead_lender_leaves_what_was_read(spawn):
         import sys, numpy as np, weft
         with weft.listen("127.0.0.1:0") as listener:
             print(listener.address, flush=True)
-            peer = listener.accept(20)
+            peer = listener.accept(100)
         with weft.arrays_in_pool():
             peer.lend(np.arange(1 << 18)).wait(20)
         sys.stdin.readline()
@@ -368,7 +368,7 @@ def test_a_kill_at_any_moment(spawn, seed):
     random = np.random.default_rng(seed)
     with weft.listen("127.0.0.1:0") as listener:
         victim = spawn(BUSY, listener.address, str(seed))
-        peer = listener.accept(20)
+        peer = listener.accept(100)
     killer = threading.Timer(float(random.uniform(0, 0.2)), victim.kill, kwargs={"reap": False})
     killer.start()
     kept = []

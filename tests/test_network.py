@@ -36,7 +36,7 @@ def meet(role, address):
         return weft.connect(address, timeout=10).open()
     with weft.listen(address) as listener:
         say(listener.address)
-        return listener.accept(20)
+        return listener.accept(100)
 """
 
 

@@ -21,7 +21,7 @@ def meet_over_tls():
         return weft.connect(address, timeout=10, ssl=context, payload=payload).open()
     with weft.listen(address, ssl=context, payload=payload) as listener:
         say(listener.address)
-        return listener.accept(5)
+        return listener.accept(100)
 """
 
 ECHO = (

@@ -38,7 +38,7 @@ READER = """
 def reader(spawn):
     with weft.listen("127.0.0.1:0") as listener:
         child = spawn(READER, listener.address)
-        peer = listener.accept(20)
+        peer = listener.accept(100)
     assert child.line() == "ready"
     yield child, peer
     child.kill()

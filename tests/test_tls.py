@@ -26,8 +26,8 @@ def test_both_faces_and_both_ways():
 
             def blocking():
                 with weft.connect(address, ssl=authority().connector()) as peer:
-                    peer.send(b"x" * 300_000).wait(5)
-                    return bytes(peer.recv().wait(5)), peer.remote, peer.transports
+                    peer.send(b"x" * 300_000).wait(20)
+                    return bytes(peer.recv().wait(20)), peer.remote, peer.transports
 
             assert await asyncio.to_thread(blocking) == (b"x" * 300_000, {"a": 1}, ["posix/memory"])
             async with weft.connect(address, ssl=authority().connector()) as peer:
@@ -43,15 +43,15 @@ def test_a_blocking_listener_turns_away_and_goes_on(caplog):
 
         def call():
             with pytest.raises(weft.TlsError, match="wants TLS"):
-                weft.connect(address, timeout=5).open()
+                weft.connect(address, timeout=20).open()
             with weft.connect(address, ssl=authority().connector()) as peer:
-                peer.send(b"x").wait(5)
+                peer.send(b"x").wait(20)
 
         with ThreadPoolExecutor(1) as pool:
             calling = pool.submit(call)
-            with listener.accept(5) as peer:
-                assert peer.recv().wait(5) == b"x"
-            calling.result(5)
+            with listener.accept(100) as peer:
+                assert peer.recv().wait(20) == b"x"
+            calling.result(20)
     assert "does not speak TLS; it began with b'WEFT" in caplog.text
 
 

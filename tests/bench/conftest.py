@@ -6,16 +6,18 @@ import os
 import psutil
 import pytest
 
-from weft.bench import sweep
+from weft.bench import pingpong, sweep
 
 
 @pytest.fixture
-def nothing_left():
+def nothing_left(monkeypatch):
     """Whatever happens, no child survives and this process may run where it could before."""
+    for module in (pingpong, sweep):
+        monkeypatch.setattr(module, "LIMIT_S", 200.0)  # a pair is slow, not hanging, on a busy machine
     cores = os.sched_getaffinity(0)
     before = psutil.Process().children()
     yield
-    assert psutil.Process().children() == before
+    assert set(psutil.Process().children()) <= set(before)  # what an earlier test left may have ended meanwhile
     assert os.sched_getaffinity(0) == cores
 
 

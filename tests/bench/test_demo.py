@@ -156,7 +156,7 @@ def test_a_tiny_run_writes_the_record_and_a_wrong_result_fails_it(monkeypatch, t
     tiny = [arrays.TransposeSum(size=40, chunk_size=10), tables.Merge(chunk_size=100), Wrong(size=40, chunk_size=10)]
     monkeypatch.setattr(demo, "choose", lambda names, *, quick: tiny)
     path: pathlib.Path = tmp_path / "record.json"
-    args = parse("--protocols", "tcp", "--rounds", "2", "--quick", "--timeout", "60", "--json", str(path))
+    args = parse("--protocols", "tcp", "--rounds", "2", "--quick", "--timeout", "200", "--json", str(path))
     assert demo.run(args) == 1
 
     shown = capsys.readouterr()
@@ -196,7 +196,7 @@ def test_interruption_stops_the_workers(monkeypatch, capsys):
     monkeypatch.setattr(rounds, "one_round", interrupted)
     tiny = [arrays.TransposeSum(size=40, chunk_size=10)]
     monkeypatch.setattr(demo, "choose", lambda names, *, quick: tiny)
-    assert demo.run(parse("--protocols", "tcp", "--quick", "--timeout", "60")) == 130
+    assert demo.run(parse("--protocols", "tcp", "--quick", "--timeout", "200")) == 130
     assert len(set(pids)) == clusters.WORKERS
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert capsys.readouterr().err.splitlines()[-1] == "weft demo: interrupted"

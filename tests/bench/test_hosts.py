@@ -60,7 +60,7 @@ def test_a_merge_on_two_hosts(tmp_path, capfd):
     (tmp_path / "two.toml").write_text(FILE)
     record = tmp_path / "merge.json"
     given = "--protocol", "ucx", "--workers", "2", "-c", "5_000", "--ignore-size", "1KiB"
-    runs = "--runs", "1", "--warmup-runs", "0", "--timeout", "60", "--json", str(record)
+    runs = "--runs", "1", "--warmup-runs", "0", "--timeout", "200", "--json", str(record)
     try:
         with lab.Lab(lab.parse(TWO)):
             pass

@@ -215,7 +215,7 @@ def test_a_tiny_run_over_both_protocols_in_which_one_result_is_wrong(monkeypatch
     busy = loads.build(parse("busy", "--sizes", "1MiB", "--count", "1", "--beside", "numpy"), 2)
     monkeypatch.setattr(loads, "build", lambda *_: [*tiny, *busy, wrong])
     path = tmp_path / "record.json"
-    given = "--runs", "1", "--warmup-runs", "0", "--timeout", "60", "--markdown", "--json", str(path)
+    given = "--runs", "1", "--warmup-runs", "0", "--timeout", "200", "--markdown", "--json", str(path)
     assert loads.run(parse("merge", *given)) == 1
 
     shown = capsys.readouterr()

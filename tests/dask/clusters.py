@@ -10,7 +10,7 @@ from typing import Any
 from distributed import Client, LocalCluster
 
 #: A bound of what hangs: Dask's processes take half a minute to start on a machine that is busy.
-TIMEOUT_S = 60
+TIMEOUT_S = 100
 
 
 @contextlib.contextmanager

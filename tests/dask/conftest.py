@@ -23,7 +23,7 @@ if importlib.util.find_spec("distributed") is None:
 else:
     from tests.dask.pairs import echo, no_comms_left, pair  # noqa: F401
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 200.0
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

@@ -204,7 +204,7 @@ def echo() -> Iterator[str]:
     assert process.returncode == 0
 
 
-async def until(true: Callable[[], bool], timeout: float = 5.0) -> None:
+async def until(true: Callable[[], bool], timeout: float = 10.0) -> None:
     """Wait until `true` says so; there is no event for a comm that its peer has left."""
     async with asyncio.timeout(timeout):
         while not true():

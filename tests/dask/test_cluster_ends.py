@@ -149,11 +149,12 @@ def test_an_idle_cluster_sleeps() -> None:
             return [sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids]
 
         cpu, slept = used(), [switches(pid) for pid in pids]
-        time.sleep(2)  # the idleness that is measured
+        start = time.monotonic()
+        time.sleep(2)  # the idleness that is measured: longer on a busy machine
         for before, after in zip(cpu, used(), strict=True):
-            assert after - before < 0.5
+            assert after - before < 0.25 * (time.monotonic() - start)
         for before, pid in zip(slept, pids, strict=True):
-            assert switches(pid) - before < 2000
+            assert switches(pid) - before < 1000 * (time.monotonic() - start)
 
 
 def noise(stderr: str) -> str:

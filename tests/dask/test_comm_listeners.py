@@ -258,7 +258,7 @@ async def test_connect_where_nobody_listens() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(OSError, match="Timed out"):
         await connect(f"ucx://{address}", timeout=0.15)
-    assert 0.1 < loop.time() - start < 2
+    assert loop.time() - start > 0.1
     with pytest.raises(weft.UnreachableError, match="nobody listens"):
         await weft.dask.UCXConnector().connect(address)
 

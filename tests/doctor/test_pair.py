@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Two doctors: on one host, and on two, which are network namespaces as in tests/test_network.py."""
 
+import contextlib
 import json
+import signal
 import socket
 import threading
 
@@ -10,8 +12,9 @@ from tests.machines import hosts as recorded
 from tests.machines import trees
 from tests.test_network import cable, hosts  # noqa: F401 - fixtures
 
+import weft
 from weft import cli
-from weft.doctor import pair, ucx
+from weft.doctor import pair, pair_ends, ucx
 from weft.doctor.finding import Level
 
 #: What a listener and a caller are, for a child process.
@@ -55,6 +58,19 @@ def test_on_two_hosts(hosts):  # noqa: F811
         assert said.startswith(f"ok       {trial:<7}  tcp/{b.device}: "), said
     assert calling.line() == "3 ok"
     assert calling.wait() == 0
+
+
+def test_the_other_end_has_the_whole_trial_to_start(monkeypatch, capsys):
+    class Listener:
+        address = "somewhere"
+
+        def accept(self, timeout):
+            raise weft.TimedOutError(f"nobody came within {timeout} s", op="accept")
+
+    monkeypatch.setattr(signal, "alarm", lambda seconds: None)
+    monkeypatch.setattr(weft, "listen", lambda address: contextlib.nullcontext(Listener()))
+    assert pair_ends.main(["listen", "127.0.0.1:0"]) == 1
+    assert f"nobody came within {pair_ends.LIMIT_S} s" in capsys.readouterr().out
 
 
 def test_nobody_listens():

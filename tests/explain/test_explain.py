@@ -99,7 +99,7 @@ def test_a_connection_whose_worker_is_closed():
 def test_a_peer_that_was_lost(spawn):
     with weft.listen("127.0.0.1:0") as listener:
         child = spawn("import sys, weft; weft.connect(sys.argv[1]).open().recv().wait()", listener.address)
-        peer = listener.accept(20)
+        peer = listener.accept(100)
     child.kill()
     with pytest.raises(weft.PeerLostError):
         peer.recv().wait(10)

@@ -175,7 +175,7 @@ ECHO = """
 import weft
 with weft.listen("127.0.0.1:0") as listener:
     print(listener.address, flush=True)
-    with listener.accept(30) as peer:
+    with listener.accept(100) as peer:
         peer.send(peer.recv().wait(30)).wait(30)
 """
 

@@ -55,7 +55,7 @@ def test_a_dead_peer_is_not_noticed(bare, reap):
 
 def test_sigstop_is_not_death(bare):
     victim, _, endpoint = bare
-    os.kill(victim.pid, signal.SIGSTOP)
+    victim.stop()
     sending = endpoint.tag_send(bytes(1 << 20), 2)
     with pytest.raises(weft.TimedOutError):
         sending.wait(0.3)

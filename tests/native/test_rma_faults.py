@@ -85,7 +85,7 @@ def test_a_stopped_owner_is_waited_for(spawn, tls):
     """What has not ended by itself (UCX writes some memory without the owner's help) goes on when the owner does."""
     owner, worker, endpoint, rkey = start(spawn, tls)
     write_and_read(endpoint, rkey)
-    os.kill(owner.pid, signal.SIGSTOP)
+    owner.stop()
     try:
         written = endpoint.put(b"\x07" * (1 << 20), rkey)
         got = endpoint.get(buffer := bytearray(1 << 20), rkey)

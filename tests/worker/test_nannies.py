@@ -37,7 +37,7 @@ async def gone(pids):
 async def two_workers(scheduler, tcp, process):
     """Use the two workers that `process` starts; return the ids of their processes."""
     async with Client(tcp, asynchronous=True) as client:
-        await client.wait_for_workers(2, timeout=40)
+        await client.wait_for_workers(2, timeout=100)
         assert process.poll() is None
         assert all(address.startswith("ucx://") for address in scheduler.workers)
         assert sorted(worker.name for worker in scheduler.workers.values()) == ["a-0", "a-1"]
@@ -70,7 +70,7 @@ async def run():
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_two_workers_of_a_tcp_scheduler_that_listens_on_both_and_a_ctrl_c():
-    asyncio.run(asyncio.wait_for(run(), 90))
+    asyncio.run(asyncio.wait_for(run(), 200))
 
 
 @pytest.mark.slow

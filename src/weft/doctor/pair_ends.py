@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 def _listen(address: str) -> int:
     with weft.listen(address) as listener:
         print(json.dumps({"address": listener.address}), flush=True)
-        peer = listener.accept(_STEP_S)
+        peer = listener.accept(LIMIT_S)  # the other end's process may be slow to start
     for _ in range(_TRIPS):
         peer.send(peer.recv().wait(_STEP_S)).wait(_STEP_S)
     for _ in range(_ROUNDS):
