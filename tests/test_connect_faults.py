@@ -303,8 +303,8 @@ def test_a_caller_is_told_of_with_the_time_that_it_had(caplog):
     with weft.listen("127.0.0.1:0") as listener:
         host, port = listener.address.split(":")
         with socket.create_connection((host, int(port))), pytest.raises(weft.TimedOutError):
-            listener.accept(0.02)
-    assert "no answer within 0.0" in caplog.text
+            listener.accept(0.5)
+    assert "no answer within 0." in caplog.text
 
 
 @pytest.mark.parametrize("said", ["silent", "half a hello", "half a handshake"])
