@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,13 +159,21 @@ def weft_seconds(row: Row, cores: list[int]) -> float:
     return seconds
 
 
-def perftest_seconds(row: Row, cores: list[int]) -> float:
+def perftest_with_errors_seconds(row: Row, cores: list[int]) -> float:
+    """Run it as weft has UCX run: told of a peer that dies, for which tcp copies what it sends, in weft's segments."""
+    settings = {f"UCX_{name}": value for name, value in weft.config.DEFAULTS.items() if name.startswith("TCP_")}
+    return perftest_seconds(row, cores, ["-e"], settings)
+
+
+def perftest_seconds(
+    row: Row, cores: list[int], options: Sequence[str] = (), settings: Mapping[str, str] | None = None
+) -> float:
     """Run the same test of ``ucx_perftest``; it prints microseconds, and messages per second for a rate."""
     library = Path(weft.ucx_library().path)
     tool = library.parents[1] / "bin" / "ucx_perftest"
-    environment = os.environ | {"LD_LIBRARY_PATH": str(library.parent), "UCX_TLS": row.tls}
+    environment = os.environ | {"LD_LIBRARY_PATH": str(library.parent), "UCX_TLS": row.tls, **(settings or {})}
     count = row.count * (WINDOW if row.loop == "rate" else 1)
-    command = [str(tool), "-t", row.perftest, "-s", str(row.nbytes), "-n", str(count), "-p", "13399"]
+    command = [str(tool), "-t", row.perftest, "-s", str(row.nbytes), "-n", str(count), "-p", "13399", *options]
     if row.loop == "rate":
         command += ["-O", str(WINDOW)]
     server = subprocess.Popen([*command, "-c", str(cores[1])], env=environment, stdout=subprocess.DEVNULL)
@@ -193,11 +201,17 @@ def main() -> None:
     surroundings = environment.collect()
     cores = sorted(os.sched_getaffinity(0))[:2]
     taken: dict[str, dict[str, list[float]]] = {}
-    measures: dict[str, Callable[[Row, list[int]], float]] = {"weft": weft_seconds, "ucx_perftest": perftest_seconds}
+    measures: dict[str, Callable[[Row, list[int]], float]] = {
+        "weft": weft_seconds,
+        "ucx_perftest": perftest_seconds,
+        "ucx_perftest -e": perftest_with_errors_seconds,
+    }
     for _ in range(args.rounds):
         for name, row in ROWS.items():
             for library, measure in measures.items():
-                if args.only not in name or (library == "ucx_perftest" and not row.perftest):
+                if args.only not in name or (library != "weft" and not row.perftest):
+                    continue
+                if library == "ucx_perftest -e" and row.tls != "tcp":  # which alone goes another way then
                     continue
                 taken.setdefault(name, {}).setdefault(library, []).append(measure(row, cores))
                 os.sched_setaffinity(0, set(cores))
