@@ -29,16 +29,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import long_figures
+
 from weft.bench import pingpong_table, stats, sweep_table
 from weft.bench.options import size_text
 from weft.bench.overview import Row, rows_of
 from weft.bench.pingpong_table import time_text
 
-sys.path.insert(0, str(Path(__file__).parent))  # where this file is imported and not run
-import long_figures
-
 ROOT = Path(__file__).parents[1]
-_PAGES = ("benchmarks", "benchmarks/dask", "security", "faults", "dask", "compat-ucx-py", "dask-conformance", "rdma")
+_PAGES = ("benchmarks", "benchmarks/dask", "security", "faults", "dask", "compat-ucx-py", "compatibility")
+_PAGES += ("dask-conformance", "rdma")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in _PAGES))
 RECORDS = Path("docs/benchmarks")
 Records = Mapping[str, Mapping[str, Any]]

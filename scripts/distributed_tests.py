@@ -28,7 +28,6 @@ import dataclasses
 import json
 import os
 import platform
-import re
 import shutil
 import signal
 import subprocess
@@ -36,13 +35,13 @@ import sys
 import tempfile
 import time
 import tomllib
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
 import distributed
+import junit
 
 import weft
 from weft.bench import environment
@@ -154,19 +153,17 @@ def unfinished(status: int) -> str:
 
 def read(record: Path, protocol: str, run: Run) -> None:
     """Fill `run` from pytest's record."""
-    for case in ET.parse(record).iter("testcase"):  # noqa: S314  (pytest wrote it)
+    for case, outcome, why in junit.cases(record):
         file = case.get("file") or f"{case.get('classname', '').replace('.', '/')}.py"
         module = file.removesuffix(".py").replace("/", ".")
         classes = case.get("classname", "").removeprefix(module).strip(".").split(".")
         test = "::".join([file.removeprefix("distributed/"), *filter(None, classes), case.get("name", "")])
-        results = {result.tag: result for result in case}
         # a test that passed and whose fixture failed afterwards has two entries
-        bad = results.get("failure", results.get("error"))
-        if bad is not None:
+        if outcome == "failed":
             run.outcomes[test] = "failed"
-            run.said.setdefault(test, re.sub(r"\s+", " ", bad.get("message", ""))[:160])
+            run.said.setdefault(test, why)
         else:
-            run.outcomes.setdefault(test, "skipped" if "skipped" in results else "passed")
+            run.outcomes.setdefault(test, "passed" if outcome == "passed" else "skipped")
         if any(p.get("name") == "comms" and f"'{protocol}'" in p.get("value", "") for p in case.iter("property")):
             run.over.add(test)
 
@@ -289,7 +286,14 @@ def main() -> int:
     options = ["--runslow"] * arguments.slow + (["-k", arguments.k] if arguments.k else [])
     known: dict[str, str] = tomllib.loads(DIFFERENCES.read_text())
     output = sys.stderr if arguments.verbose else subprocess.DEVNULL
-    comparisons = []
+    comparisons: list[Comparison] = []
+
+    def write(**found: Any) -> None:
+        if arguments.json:
+            files = {c.file: c.record() for c in comparisons}
+            record = {"distributed": distributed.__version__, "files": files, **found, "environment": surroundings}
+            arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+
     with prepared(arguments.source, arguments.rev) as folder:
         print(f"distributed {distributed.__version__}, weft {weft.__version__}, CPython {platform.python_version()}\n")
         print("| passed / failed / skipped / made such a comm |", " | ".join(protocols), "|")
@@ -300,10 +304,9 @@ def main() -> int:
             comparison.retry(folder, known, options, output)
             comparisons.append(comparison)
             print(f"| `{file}` | {comparison.row()} |", flush=True)
+            write()  # it may be hours to the end
     found, unknown = report(comparisons, known)
-    if arguments.json:
-        record = {"files": {c.file: c.record() for c in comparisons}, **found, "environment": surroundings}
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+    write(**found)
     return 1 if unknown else 0 if any(c.tests() for c in comparisons) else 2
 
 

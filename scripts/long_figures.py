@@ -20,9 +20,18 @@ Record = Mapping[str, Any]
 
 #: Run in an environment of its own, into which weft is built anew.
 _ALONE = "uv run --isolated --no-project --refresh-package weft --python 3.11 --with ."
+
+
+def _distributed(release: str) -> str:
+    needed = (f"dask[array,dataframe]=={release}", f"distributed=={release}", "pytest", "pytest-timeout")
+    needed += ("pytest-rerunfailures", "bokeh", "crick", "lz4", "prometheus_client", "requests", "scipy", "zstandard")
+    environment = " ".join((_ALONE, *(f"--with {each}" for each in needed)))
+    return f"{environment} python scripts/distributed_tests.py --source SOURCES/distributed/.git"
+
+
 #: What each record below docs/benchmarks/long is measured by, and what makes it tiny. SOURCES is --sources.
 MEASURED = {
-    "long/fuzz": ("scripts/fuzz_handshake.py --count 1000000 --seed 20", "--count 2000"),
+    "long/fuzz": ("scripts/fuzz_handshake.py --count 1000000 --seed 20", "--count 10000"),
     "long/kills": ("scripts/kills.py --count 1000", "--count 10"),
     "long/kills_lent": ("scripts/kills.py --count 1000 --phases lent", "--count 5"),
     "long/soak": ("scripts/soak.py --count 10000", "--count 40"),
@@ -34,12 +43,11 @@ MEASURED = {
         "python scripts/ucx_py_tests.py --source SOURCES/ucx-py",
         "--only test_config",
     ),
-    "long/distributed": (
-        f"{_ALONE} --with dask[array,dataframe]==2026.8.0 --with distributed==2026.8.0 --with pytest "
-        "--with pytest-timeout --with pytest-rerunfailures --with bokeh --with crick --with lz4 --with requests "
-        "--with prometheus_client --with scipy --with zstandard "
-        "python scripts/distributed_tests.py --source SOURCES/distributed",
-        "--files tests/test_batched.py",
+    "long/distributed": (_distributed("2026.8.0"), "--files tests/test_batched.py"),
+    "long/distributed_before": (_distributed("2026.7.1"), "--files tests/test_batched.py"),
+    "long/versions": (
+        "scripts/versions.py --pythons 3.12,3.13,3.14 --ucx 1.16.0,1.18.1,1.20.1",
+        "--pythons= --ucx 1.22.0 --only tests/native/test_side.py",
     ),
     "long/rdma": ("uv run nox -s rdma -- --boots 5", "--boots 1 device"),
 }
@@ -137,9 +145,9 @@ def ucx_py(record: Record) -> str:
 
 
 def distributed(record: Record) -> str:
-    """List each file's tests with each protocol."""
+    """List each file's tests with each protocol, and what failed once only."""
     protocols = list(next(iter(record["files"].values())))
-    lines = [f"| {' | '.join(('', *protocols))} |", "|---|" + "---|" * len(protocols)]
+    lines = [f"| {' | '.join((record['distributed'], *protocols))} |", "|---|" + "---|" * len(protocols)]
     for name, runs in record["files"].items():
         cells = [
             " / ".join(str(run.get(key, 0)) for key in ("passed", "failed", "skipped", "over"))
@@ -147,7 +155,34 @@ def distributed(record: Record) -> str:
             for run in runs.values()
         ]
         lines.append(f"| {' | '.join((f'`{name}`', *cells))} |")
-    return "\n".join(lines)
+    unknown = [name for name, outcomes in record.get("differences", {}).items() if not outcomes["reason"]]
+    once = [
+        f"`{name}` ({', '.join(protocol for protocol, outcome in outcomes.items() if outcome == 'flaky')})"
+        for name, outcomes in record.get("flaky", {}).items()
+    ]
+    lines += ["", f"Differ for no reason that is known: {', '.join(unknown) or 'none'}."]
+    lines += [f"Failed once, and passed alone: {', '.join(once)}."] if once else []
+    both = record.get("failed_with_every_protocol")
+    return "\n".join([*lines, *([f"Failed with each protocol: {', '.join(both)}."] if both else [])])
+
+
+def versions(record: Record) -> str:
+    """List how the tests went with each interpreter and each release of UCX, and what failed."""
+    lines = ["| CPython | UCX | tests | passed / failed / skipped |  | again |", "|---|---|---|---|---|---|"]
+    told = []
+    for title, run in record["runs"].items():
+        kind, version = title.split()
+        again = f"uv run nox -s tests-{version}" if kind == "CPython" else f"python scripts/versions.py --ucx {version}"
+        if "missing" in run:
+            lines.append(f"| {title} |  | {run['tests']} | {run['missing']} |  | `{again}` |")
+            continue
+        counts, where = run["counts"], run["environment"]
+        each = " / ".join(f"{counts.get(key, 0):,}" for key in ("passed", "failed", "skipped"))
+        python, ucx = where["python"].removeprefix("CPython "), where["ucx"]["version"]
+        minutes = f"{run['seconds'] / 60:.0f} min, load before {where['load_average'][0]:.1f}"
+        lines.append(f"| {python} | {ucx} | {run['tests']} | {each} | {minutes} | `{again}` |")
+        told += [f"- {title}, `{name}`: {why}" for name, why in run["failed"].items()]
+    return "\n".join([*lines, "", *(told or ["Nothing failed."])])
 
 
 def rdma(record: Record) -> str:
@@ -174,5 +209,7 @@ FIGURES: dict[str, tuple[str, Callable[[Record], str]]] = {
     "memory": ("memory", memory),
     "ucx-py": ("long/ucx_py", ucx_py),
     "distributed": ("long/distributed", distributed),
+    "distributed-before": ("long/distributed_before", distributed),
+    "versions": ("long/versions", versions),
     "rdma": ("long/rdma", rdma),
 }

@@ -21,15 +21,15 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+import junit
 
 import weft
 from weft.bench import environment
@@ -92,13 +92,6 @@ def run(folder: Path, only: str, *, verbose: bool) -> Path:
     return record
 
 
-def first_line(element: ET.Element) -> str:
-    message = element.get("message", "")
-    if message == "collection skipped" and (found := re.search(r"Skipped: (.*?)\W*$", element.text or "")):
-        message = found[1]
-    return re.sub(r"\s+", " ", message.split("\n")[0])[:120]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--source", type=Path, required=True, help="a checkout or git directory of ucx-py")
@@ -114,19 +107,16 @@ def main() -> int:
     files: dict[str, Counter[str]] = {}
     with checkout(arguments.source, arguments.rev) as folder:
         print(f"weft {weft.__version__}, tests from {arguments.source}", flush=True)
-        record = ET.parse(run(folder, arguments.only, verbose=arguments.verbose))  # noqa: S314  (pytest wrote it)
-        for case in record.iter("testcase"):
+        record = run(folder, arguments.only, verbose=arguments.verbose)
+        for case, outcome, why in junit.cases(record):
             # a file that is skipped as a whole has no class
             file = (case.get("classname") or case.get("name", "")).rpartition(".")[2]
             name = f"{file}::{case.get('name')}"
-            outcome = "passed"
-            for result in case:
-                if result.tag == "skipped":
-                    skipped[f"{name.partition('[')[0]}: {first_line(result)}"] += 1
-                    outcome = "skipped"
-                elif result.tag in ("failure", "error"):
-                    bad.setdefault(name, first_line(result))
-                    outcome = "failed"
+            if outcome in ("skipped", "expected to fail"):
+                outcome = "skipped"
+                skipped[f"{name.partition('[')[0]}: {why}"] += 1
+            elif outcome == "failed":
+                bad.setdefault(name, why)
             files.setdefault(file, Counter())[outcome] += 1
     for name, why in bad.items():
         print(f"FAILED {name}: {why}")

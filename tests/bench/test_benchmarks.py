@@ -226,7 +226,7 @@ def test_what_needs_a_checkout_is_left_as_it_is_without(tmp_path, monkeypatch, c
     assert benchmarks.main(["--long", "--into", str(tmp_path)]) == 0
     assert "long/ucx_py" in capsys.readouterr().err
     assert benchmarks.main(["--long", "--into", str(tmp_path), "--sources", "/sources"]) == 0
-    assert set(measured[1]) - set(measured[0]) == {"long/ucx_py", "long/distributed"}
+    assert set(measured[1]) - set(measured[0]) == {"long/ucx_py", "long/distributed", "long/distributed_before"}
     assert not set(measured[1]) & set(benchmarks.MEASURED)
 
 

@@ -80,12 +80,43 @@ def test_the_tests_of_others():
     assert lines[0] == "2 passed, 1 failed, 3 skipped."
     assert lines[4:6] == ["| `test_a` | 0 | 1 | 0 |", "| `test_b` | 2 | 0 | 3 |"]
     assert lines[7:] == ["Skipped: needs numba.cuda (2); never (1).", "- `test_a::z` failed: boom"]
+
+
+def test_distributed_s_tests():
     tcp, ucx = {"passed": 3, "over": 2, "end": ""}, {"passed": 2, "failed": 1, "over": 1, "end": "pytest ended with 3"}
-    lines = figures.distributed({"files": {"tests/test_x.py": {"tcp": tcp, "ucx": ucx}}}).splitlines()
-    assert lines == [
-        "|  | tcp | ucx |",
+    record = {"distributed": "2026.8.0", "files": {"tests/test_x.py": {"tcp": tcp, "ucx": ucx}}}
+    table = [
+        "| 2026.8.0 | tcp | ucx |",
         "|---|---|---|",
         "| `tests/test_x.py` | 3 / 0 / 0 / 2 | 2 / 1 / 0 / 1, pytest ended with 3 |",
+        "",
+    ]
+    said = "Differ for no reason that is known: "
+    assert figures.distributed(record).splitlines() == [*table, f"{said}none."]
+    both = {"tcp": "passed", "ucx": "failed"}
+    record["differences"] = {"x::a": {**both, "reason": "tcp:// is spelled out"}, "x::b": {**both, "reason": None}}
+    record |= {"flaky": {"x::c": {"tcp": "passed", "ucx": "flaky"}}, "failed_with_every_protocol": ["x::d"]}
+    assert figures.distributed(record).splitlines() == [
+        *table,
+        f"{said}x::b.",
+        "Failed once, and passed alone: `x::c` (ucx).",
+        "Failed with each protocol: x::d.",
+    ]
+
+
+def test_versions():
+    where = {"python": "CPython 3.12.1", "ucx": {"version": "1.22.0"}, "load_average": [0.25]}
+    counts = {"passed": 2900, "failed": 1, "skipped": 196, "expected to fail": 2}
+    failed = {"tests.test_a::test_b": "no"}
+    run = {"tests": "all", "counts": counts, "failed": failed, "seconds": 1200, "environment": where}
+    older = {"tests": "core", "missing": "no such wheel", "environment": None}
+    assert figures.versions({"runs": {"CPython 3.12": run, "UCX 0.1": older}}).splitlines() == [
+        "| CPython | UCX | tests | passed / failed / skipped |  | again |",
+        "|---|---|---|---|---|---|",
+        "| 3.12.1 | 1.22.0 | all | 2,900 / 1 / 196 | 20 min, load before 0.2 | `uv run nox -s tests-3.12` |",
+        "| UCX 0.1 |  | core | no such wheel |  | `python scripts/versions.py --ucx 0.1` |",
+        "",
+        "- CPython 3.12, `tests.test_a::test_b`: no",
     ]
 
 
@@ -135,3 +166,9 @@ def test_published_tests_of_ucx_py_are_counted_once(records):
     record = of(records, "long/ucx_py")
     assert sum(each.get("skipped", 0) for each in record["files"].values()) == sum(record["skipped"].values())
     assert sum(each.get("failed", 0) for each in record["files"].values()) == len(record["failed"])
+
+
+def test_published_failures_of_other_versions_are_counted_once(records):
+    runs = [run for run in of(records, "long/versions")["runs"].values() if "missing" not in run]
+    assert [run["counts"].get("failed", 0) for run in runs] == [len(run["failed"]) for run in runs]
+    assert [run["counts"].get("skipped", 0) for run in runs] == [sum(run["skipped"].values()) for run in runs]
