@@ -27,7 +27,7 @@ def alive(pid):
 
 
 async def gone(pids):
-    for _ in range(100):
+    for _ in range(600):
         if not any(map(alive, pids)):
             return True
         await asyncio.sleep(0.1)
