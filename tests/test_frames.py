@@ -58,6 +58,19 @@ def test_small_frames_are_writable_and_aligned():
         assert (array == buffers[index]).all()
 
 
+@pytest.mark.parametrize("side", [3, 300])
+def test_arrays_in_either_order_go_as_they_lie_in_memory(side):
+    array = np.arange(side * side, dtype="f8").reshape(side, side)
+    for sent in (array, np.asfortranarray(array)):
+        assert bytes(roundtrip([b"before", sent])[1]) == sent.tobytes("A")
+
+
+@pytest.mark.parametrize("side", [3, 300])
+def test_arrays_with_gaps_are_refused(side):
+    with pytest.raises(weft.NotContiguousError):
+        roundtrip([np.zeros((side, 2 * side))[:, ::2]])
+
+
 def test_large_frames_are_not_copied():
     array = np.zeros(100_000)
     _, large, _ = frames.pack([array], 0)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft import _native
-from weft.errors import HandshakeError, InvalidParamError
+from weft.errors import HandshakeError, InvalidParamError, NotContiguousError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -77,7 +77,8 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
     for buffer in buffers:
         device = None if type(buffer) in HOST else device_of(buffer)
         if device is None:
-            views.append(memoryview(buffer))
+            view = memoryview(buffer)
+            views.append(view if view.c_contiguous else in_memory_order(view))
             entries.append(views[-1].nbytes)
             continue
         entries.append(_entry(buffer, device))
@@ -94,6 +95,16 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
         parts += [b"\0" * (-offset % _PAD), view]
         offset += -offset % _PAD + view.nbytes
     return Packed(b"".join(parts), large, placed)
+
+
+def in_memory_order(buffer: Any) -> memoryview:
+    """View the bytes of a contiguous buffer, in C or Fortran order, as they lie."""
+    import pickle  # here, and not above: weft's import waits for it otherwise
+
+    try:
+        return pickle.PickleBuffer(buffer).raw()
+    except BufferError as e:
+        raise NotContiguousError(f"send: {e}", op="send") from None
 
 
 def _entry(buffer: Any, device: int) -> int:

@@ -9,8 +9,8 @@ from collections.abc import Generator
 from typing import Any
 
 from weft import _native
-from weft.errors import NotContiguousError, UnsupportedError
-from weft.frames import MAX_LARGE
+from weft.errors import UnsupportedError
+from weft.frames import MAX_LARGE, in_memory_order
 from weft.tls_operation import Operation
 
 DATA, GOODBYE, ACKNOWLEDGE = range(3)
@@ -56,12 +56,8 @@ def message_parts() -> Generator[memoryview, None, tuple[int, tuple[memoryview, 
 
 def bytes_of(buffer: Any) -> memoryview:
     """View a contiguous buffer as bytes."""
-    import pickle  # here, and not above: weft's import waits for it otherwise
-
     try:
-        return pickle.PickleBuffer(buffer).raw()
-    except BufferError as e:
-        raise NotContiguousError(f"send: {e}", op="send") from None
+        return in_memory_order(buffer)
     except TypeError:
         raise UnsupportedError(
             f"send over TLS: {type(buffer).__name__} has no buffer protocol; copy it to host memory first", op="send"
