@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a worker keeps of its links."""
+"""What a worker keeps of its links, and how long a thread's workers stay."""
+
+import gc
+import os
+import threading
 
 import pytest
 from scripts import fuzz_handshake as fuzz
 
+import weft
 from weft import links
+
+HANG_S = 100
 
 
 @pytest.fixture
@@ -32,3 +39,47 @@ def test_lost_links_go_when_new_ones_come(worker, decides):
 def test_whether_new_endpoints_are_told_of(value, wanted, monkeypatch):
     monkeypatch.setenv("WEFT_EXPLAIN", value)
     assert links._told_of() is wanted
+
+
+def test_a_thread_that_ends_takes_its_workers_along():
+    """At once: a collection of garbage may be far, each thread's workers have some 15 descriptors."""
+    held = []
+
+    def client(address):
+        with weft.connect(address) as peer:
+            peer.send(peer.recv().wait(HANG_S)).wait(HANG_S)
+
+    gc.disable()
+    try:
+        with weft.listen("127.0.0.1:0") as listener:
+            for _ in range(6):
+                thread = threading.Thread(target=client, args=[listener.address])
+                thread.start()
+                with listener.accept(HANG_S) as peer:
+                    peer.send(b"x").wait(HANG_S)
+                    assert peer.recv().wait(HANG_S) == b"x"
+                    with pytest.raises(weft.PeerClosedError):
+                        peer.recv().wait(HANG_S)
+                thread.join()
+                held.append(len(os.listdir("/proc/self/fd")))
+    finally:
+        gc.enable()
+    assert held[-1] <= held[1] + 1  # what one thread leaves is more
+
+
+def test_a_thread_that_ends_with_its_peer_open_aborts_it():
+    kept = []
+
+    def client(address):
+        kept.append(weft.connect(address).open())
+        kept[0].send(b"x").wait(HANG_S)
+
+    with weft.listen("127.0.0.1:0") as listener:
+        thread = threading.Thread(target=client, args=[listener.address])
+        thread.start()
+        peer = listener.accept(HANG_S)
+        assert peer.recv().wait(HANG_S) == b"x"
+        thread.join()
+        with pytest.raises(weft.PeerLostError):
+            peer.recv().wait(HANG_S)
+    assert kept[0].closed

@@ -9,8 +9,10 @@ of the two workers is closed; connections come and go on it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+import sys
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Generator
@@ -278,7 +280,15 @@ class Local:
 
     def forget(self) -> None:
         """Drop every worker as it is."""
+        for worker in self._workers.values():
+            worker.links.clear()  # which refer to it
         self._workers.clear()
+
+    def __del__(self) -> None:
+        # A thread that ends drops its own: in it, so it may close them, and without waiting for the garbage collector.
+        if self.loop is None and self._workers and self.pid == os.getpid() and not sys.is_finalizing():
+            with contextlib.suppress(ThreadError):
+                self.close()
 
 
 async def _until_shutdown(local: Local) -> AsyncGenerator[None]:
