@@ -3,10 +3,12 @@
 
 import asyncio
 import contextlib
+import select
 import socket
 import sys
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -140,9 +142,17 @@ def test_an_address_of_another_host():
         weft.listen("192.0.2.1:0").__enter__()
 
 
-def test_a_name_that_is_none():
+@pytest.mark.parametrize("name", ["no-such-host.invalid", "a" * 300, "a..b"])
+def test_a_name_that_is_none(name):
     with pytest.raises(weft.UnreachableError, match="no such host"):
-        weft.connect("no-such-host.invalid:1").open()
+        weft.connect(f"{name}:1").open()
+    with pytest.raises(weft.AddressError):
+        weft.listen(f"{name}:1").__enter__()
+
+
+def test_more_to_tell_than_a_handshake_holds_is_refused():
+    with weft.listen("127.0.0.1:0") as listener, pytest.raises(weft.InvalidParamError, match="at most 65536 B"):
+        weft.connect(listener.address, info={"x": "x" * 70_000}).open()
 
 
 def test_no_port_and_no_sense():
@@ -304,7 +314,38 @@ def test_a_caller_is_told_of_with_the_time_that_it_had(caplog):
         host, port = listener.address.split(":")
         with socket.create_connection((host, int(port))), pytest.raises(weft.TimedOutError):
             listener.accept(0.5)
-    assert "no answer within 0." in caplog.text
+    assert "no answer within 1.0 s" in caplog.text
+
+
+def test_accept_without_time_takes_who_waits_already(spawn):
+    code = "import sys, weft\nwith weft.connect(sys.argv[1]) as peer: peer.send(b'x').wait(100)"
+    with weft.listen("127.0.0.1:0") as listener:
+        for timeout in (0, -1, 1e-9):
+            with pytest.raises(weft.TimedOutError, match=f"within {timeout} s"):
+                listener.accept(timeout)
+        child = spawn(code, listener.address)
+        select.select(listener._sockets, [], [])  # it has called, and waits for an answer
+        with listener.accept(0) as peer:
+            assert peer.recv().wait(100) == b"x"
+        assert child.wait() == 0
+
+
+@pytest.mark.parametrize("timeout", [None, 100])
+def test_a_listener_that_is_closed_ends_accept_in_another_thread(timeout):
+    with weft.listen("127.0.0.1:0") as listener, ThreadPoolExecutor(1) as pool:
+        accepting = pool.submit(listener.accept, timeout)
+        while "_next" not in stack_of(pool):
+            time.sleep(0.001)
+        listener.stop()
+        with pytest.raises(weft.ClosedError, match="the listener was closed"):
+            accepting.result(100)
+
+
+def stack_of(pool):
+    """Name the functions that the pool's thread is in."""
+    frames = sys._current_frames()
+    frame = next((frames[thread.ident] for thread in pool._threads if thread.ident in frames), None)
+    return [entry.f_code.co_name for entry, _ in traceback.walk_stack(frame)] if frame else []
 
 
 @pytest.mark.parametrize("said", ["silent", "half a hello", "half a handshake"])

@@ -43,7 +43,10 @@ def of_socket(sockaddr: tuple[Any, ...]) -> tuple[str, int]:
 def resolve(host: str, port: int, *, passive: bool) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
     """Look `host` up; ``""`` is every address of the host if `passive`, else the loopback."""
     flags = socket.AI_PASSIVE if passive else 0
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError as e:  # a name with a part that is empty, or longer than 63 characters
+        raise OSError(f"{host!r} cannot be a host's name: {e}") from None
     # IPv4 first for a wildcard: what it then advertises suits the most hosts.
     found.sort(key=lambda entry: entry[0] != socket.AF_INET if not host else False)
     return [(family, sockaddr) for family, _, _, _, sockaddr in found]  # type: ignore[misc]

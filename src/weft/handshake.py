@@ -40,6 +40,7 @@ from weft.errors import (
     EncryptionError,
     Error,
     HandshakeError,
+    InvalidParamError,
     ProtocolError,
     TimedOutError,
     TlsError,
@@ -110,6 +111,8 @@ class Joined:
 
 def _say(**message: object) -> bytes:
     body = json.dumps(message).encode()
+    if len(body) > _MAX_NBYTES:
+        raise InvalidParamError(f"info: a handshake message has at most {_MAX_NBYTES} B, with it this has {len(body)}")
     return _HEAD.pack(MAGIC, VERSION, len(body)) + body
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import math
@@ -27,6 +28,8 @@ log = logging.getLogger("weft")
 
 #: Seconds that an accepted socket has for its handshake; then it is closed.
 HANDSHAKE_TIMEOUT_S = 10.0
+#: Seconds that one who came before :meth:`Listener.accept` ran out of time has for it at least.
+LEAST_HANDSHAKE_S = 1.0
 #: Seconds until the next look at callers who could not be accepted, for want of descriptors.
 PAUSE_S = 1.0
 
@@ -115,9 +118,12 @@ class Listener:
         return join(*self._bound())
 
     def _bound(self) -> tuple[str, int]:
-        if not self._sockets:
-            raise ClosedError("the listener is not open")
-        return of_socket(self._sockets[0].getsockname())
+        return of_socket(self._listening().getsockname())
+
+    def _listening(self) -> socket.socket:
+        for sock in self._sockets:
+            return sock
+        raise ClosedError("the listener is not open")
 
     def _bind(self) -> None:
         name = join(self._host, self._port)
@@ -149,11 +155,13 @@ class Listener:
 
     def stop(self) -> None:
         """Stop listening. Connections that were made go on."""
-        for sock in self._sockets:
+        sockets, self._sockets = self._sockets, []
+        for sock in sockets:
             if (loop := _running_loop()) is not None:
                 loop.remove_reader(sock.fileno())
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # who waits in accept(), in another thread, is told
             sock.close()
-        self._sockets = []
         if self._side is not None:
             self._side.close()
             self._side = None
@@ -182,32 +190,28 @@ class Listener:
         Parameters
         ----------
         timeout : float, optional
-            Seconds; None waits without bound. A caller that fails its handshake does not end the wait.
+            Seconds until somebody must have called; 0 takes who waits already, None waits without bound. Who has
+            called has a second at least for the handshake. A caller that fails it does not end the wait.
 
         Raises
         ------
         TimedOutError
             Nobody connected in time.
+        ClosedError
+            The listener was closed, be it by another thread while this one waits.
         """
-        name = self.bound_address
-        deadline = None if timeout is None else time.monotonic() + timeout
+        listening, name = self._listening(), self.bound_address
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         local = local_of_thread()
-        while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left < 0:
-                raise TimedOutError(f"accept on {name}: nobody connected within {timeout} s")
-            self._sockets[0].settimeout(left)
-            try:
-                sock, _ = self._sockets[0].accept()
-            except TimeoutError:
-                continue
-            except OSError as e:
-                raise out_of_descriptors(f"accept on {name}", e) from None
-            finally:
-                self._sockets[0].setblocking(False)
+        late = False
+        while not late:  # whoever waits already is taken, however little time there was
+            late = time.monotonic() >= deadline
+            sock = self._next(listening, deadline, name)
+            if sock is None:
+                break
             with sock:
                 began = time.monotonic()
-                until = min(began + HANDSHAKE_TIMEOUT_S, deadline or math.inf)
+                until = min(began + HANDSHAKE_TIMEOUT_S, max(deadline, began + LEAST_HANDSHAKE_S))
                 caller = join(*sock.getpeername()[:2])
                 try:
                     steps = self._steps(local, sock, caller)
@@ -215,6 +219,22 @@ class Listener:
                     return peer_of(joined, sock)
                 except (Error, OSError) as e:
                     log.warning("a caller was turned away: %s", e)
+        raise TimedOutError(f"accept on {name}: nobody connected within {timeout} s")
+
+    def _next(self, listening: socket.socket, deadline: float, name: str) -> socket.socket | None:
+        """Wait for a caller; None if none came in time."""
+        try:
+            listening.settimeout(None if deadline == math.inf else max(deadline - time.monotonic(), 0))
+            try:
+                return listening.accept()[0]
+            finally:
+                listening.setblocking(False)
+        except (TimeoutError, BlockingIOError):
+            return None
+        except OSError as e:
+            if listening not in self._sockets:
+                raise ClosedError(f"accept on {name}: the listener was closed") from None
+            raise out_of_descriptors(f"accept on {name}", e) from None
 
     # ---- asyncio
 
