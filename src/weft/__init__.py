@@ -18,7 +18,17 @@ Importing this package loads no UCX, starts nothing and sets no environment vari
 the loading.
 """
 
-from weft._native import ActiveMessage, Endpoint, Memory, RemoteKey, Request, Worker
+from weft._native import (
+    ActiveMessage,
+    Endpoint,
+    Memory,
+    RemoteKey,
+    Request,
+    Rkey,
+    SockaddrListener,
+    TagMessage,
+    Worker,
+)
 from weft.config import Context, ucx_library
 from weft.connect import connect
 from weft.errors import (
@@ -75,6 +85,9 @@ __all__ = [
     "ReadOnlyError",
     "RemoteKey",
     "Request",
+    "Rkey",
+    "SockaddrListener",
+    "TagMessage",
     "ThreadError",
     "TimedOutError",
     "TlsError",
