@@ -215,7 +215,7 @@ class Commands:
         options = ["--protocol", "ucx", "--port", "0", "--host", "127.0.0.1", "--no-dashboard"]
         self.start("scheduler", *options, *more, "--scheduler-file", self.scheduler_file)
         deadline = time.monotonic() + TIMEOUT_S
-        while not self.scheduler_file.exists():
+        while not (self.scheduler_file.exists() and self.scheduler_file.stat().st_size):
             assert self.running[-1].poll() is None, self.logs()
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.02)
