@@ -91,22 +91,22 @@ nb::object evaluate_perf(ucp_ep_h endpoint, size_t nbytes) {
     return nb::float_(attr.estimated_time);
 }
 
-static void failed(void *endpoint, ucp_ep_h, ucs_status_t status) {
-    static_cast<Endpoint *>(endpoint)->status = status;
+static void failed(void *told, ucp_ep_h, ucs_status_t status) {
+    *static_cast<ucs_status_t *>(told) = status;
 }
 
 nb::object Endpoint::create(nb::pointer_and_handle<Worker> worker, nb::bytes address) {
     Worker *w = usable(worker, "connect");
     nb::object object = adopt(worker.h, nullptr, true);
     auto *e = nb::inst_ptr<Endpoint>(object);
-    e->handle = create_endpoint(w->own.get(), address, failed, e);
+    e->handle = create_endpoint(w->own.get(), address, failed, e->status.get());
     return object;
 }
 
 nb::object Endpoint::create(nb::handle worker, const ucp_ep_params_t &params, const char *op, const std::string &what) {
     nb::object object = adopt(worker, nullptr, true);
     auto *e = nb::inst_ptr<Endpoint>(object);
-    e->handle = create_endpoint(e->worker->own.get(), params, failed, e, op, what);
+    e->handle = create_endpoint(e->worker->own.get(), params, failed, e->status.get(), op, what);
     return object;
 }
 
@@ -127,8 +127,8 @@ void Endpoint::abandon() noexcept {
 Endpoint::~Endpoint() {
     std::erase(worker->endpoints, this);
     if (!handle || !owned || in_forked_child || worker->closed()) return;
-    // The error handler's argument dies here, so the endpoint must not outlive it unless its owner takes it down.
-    worker->bury([w = worker, ep = handle] {
+    // The owner takes it down; UCX may call the error handler until then.
+    worker->bury([w = worker, ep = handle, told = status] {
         if (!w->closed()) w->own->force_close(ep);
     });
 }
@@ -167,7 +167,7 @@ nb::object close_endpoint(EndpointSelf self, bool force) {
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     // A failed endpoint has nothing left to flush.
     const bool forceable = nb::inst_ptr<Context>(e->worker->context)->peer_errors();
-    param.flags = forceable && (force || e->status != UCS_OK) ? UCP_EP_CLOSE_FLAG_FORCE : 0;
+    param.flags = forceable && (force || *e->status != UCS_OK) ? UCP_EP_CLOSE_FLAG_FORCE : 0;
     posted(r, ucp.ep_close_nbx(e->handle, &param));
     e->handle = nullptr;
     e->worker->drain();

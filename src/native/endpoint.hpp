@@ -9,8 +9,10 @@ struct Endpoint {
     nb::object worker_object;
     Worker *worker;
     ucp_ep_h handle = nullptr;
-    bool owned = true;             // false: UCX's own, for replies
-    ucs_status_t status = UCS_OK;  // what UCX's error handler said
+    bool owned = true;  // false: UCX's own, for replies
+    // What UCX's error handler said. It may be called until the endpoint is closed, and that may be after this has
+    // gone.
+    std::shared_ptr<ucs_status_t> status = std::make_shared<ucs_status_t>(UCS_OK);
 
     ~Endpoint();
     /// The worker closes: the endpoint is forced closed.

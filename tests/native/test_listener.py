@@ -136,6 +136,31 @@ def test_nobody_listens(sides):
         client.connect_sockaddr("127.0.0.1:1").flush().wait(5)
 
 
+def test_a_dropped_endpoint_that_fails(spawn):
+    """UCX tells of the failure after the endpoint was dropped; it told memory that others had by then.
+
+    In a process of its own, whose memory it may spoil.
+    """
+    child = spawn("""
+        import socket, time, weft
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            address = "127.0.0.1:%d" % other.getsockname()[1]
+        worker = weft.Worker(weft.Context({"TLS": "tcp"}))
+        for _ in range(10):
+            endpoint = worker.connect_sockaddr(address)
+            del endpoint
+            others = []
+            others = [bytes([65]) * nbytes for nbytes in range(8, 120, 8) for _ in range(4000)]
+            time.sleep(0.05)  # UCX's own thread learns of it meanwhile
+            for _ in range(200):
+                worker.progress()
+            assert all(each.count(65) == len(each) for each in others), "memory changed"
+        worker.close()
+        """)
+    assert child.wait(60) == 0
+
+
 @pytest.mark.parametrize("address", ["nohost.invalid:1", "127.0.0.1", "127.0.0.1:port"])
 def test_addresses_that_are_none(sides, address):
     _, client, _ = sides
