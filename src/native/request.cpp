@@ -146,6 +146,11 @@ void Request::fail(const std::shared_ptr<const Fault> &why) noexcept {
     worker->push(this);
 }
 
+void Request::abandon() noexcept {
+    if (status == UCS_INPROGRESS) status = UCS_ERR_CANCELED;
+    worker->push(this);
+}
+
 void Request::settle() {
     if (state == State::pending) {
         state = State::done;

@@ -106,6 +106,8 @@ struct Request {
     void end(ucs_status_t status) noexcept;
     /// The waiter ends with `fault` although the operation may go on. No Python.
     void fail(const std::shared_ptr<const Fault> &fault) noexcept;
+    /// The engine is left: the waiter ends, the operation when UCX lets go of it. No Python.
+    void abandon() noexcept;
     /// From drain: tell the waiter, and let go of what the operation held.
     void settle();
 

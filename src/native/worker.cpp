@@ -129,7 +129,6 @@ void Worker::close() {
     links.clear();
     Side::sweep();
     for (auto &listener : listeners) listener->close(), ucp.listener_destroy(listener->handle);
-    for (Rkey *rkey : rkeys) rkey->destroy();
     for (Endpoint *endpoint : endpoints) endpoint->abandon();
     for (Request *r = in_flight; r;) {
         Request *next = r->in_flight_next;
@@ -138,6 +137,7 @@ void Worker::close() {
         r = next;
     }
     if (own) own->finish(deadline);
+    for (Rkey *rkey : rkeys) rkey->destroy();  // operations under way used them
     // Only now: UCX hands messages to these while anything progresses.
     am_queues.clear();
     arrivals.clear();
@@ -146,10 +146,9 @@ void Worker::close() {
     own.reset();
     open = false;
     --nb::inst_ptr<Context>(context)->workers;
-    while (in_flight) {
-        in_flight->end(UCS_ERR_CANCELED);
-        drain();
-    }
+    for (Request *r = in_flight; r; r = r->in_flight_next)
+        if (!r->ucx) r->end(UCS_ERR_CANCELED);  // the others are the engine's, which somebody holds
+    drain();
     ::close(epoll_fd);
     epoll_fd = -1;
     std::lock_guard lock(graveyard_mutex);
