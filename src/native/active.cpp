@@ -262,8 +262,10 @@ void message_releasebuffer(PyObject *self, Py_buffer *) {
     --nb::inst_ptr<ActiveMessage>(self)->exports;
 }
 
+constexpr auto *traverse_message = traverse<ActiveMessage, &ActiveMessage::worker_object>;
 PyType_Slot message_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(message_getbuffer)},
                                {Py_bf_releasebuffer, reinterpret_cast<void *>(message_releasebuffer)},
+                               {Py_tp_traverse, reinterpret_cast<void *>(traverse_message)},
                                {0, nullptr}};
 
 constexpr const char *am_send_doc = R"(Send an active message.

@@ -176,8 +176,11 @@ nb::object close_endpoint(EndpointSelf self, bool force) {
 
 }  // namespace
 
+static PyType_Slot endpoint_slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void *>(traverse<Endpoint, &Endpoint::worker_object>)}, {0, nullptr}};
+
 nb::class_<Endpoint> define_endpoint(nb::module_ &m) {
-    nb::class_<Endpoint> cls(m, "Endpoint", nb::is_weak_referenceable(),
+    nb::class_<Endpoint> cls(m, "Endpoint", nb::type_slots(endpoint_slots), nb::is_weak_referenceable(),
                              "Sends to one other worker. Made by :meth:`Worker.connect`.");
     cls.def("flush", &flush, nb::sig("def flush(self) -> Request"),
             "Return a request that is done once the peer has everything sent before. Source: ``ucp_ep_flush_nbx``.")

@@ -135,6 +135,10 @@ nb::object connect_to(WorkerSelf self, const std::string &address) {
     return Endpoint::create(self.h, params, "connect_sockaddr", " to " + address);
 }
 
+PyType_Slot listener_slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void *>(traverse<SockaddrListener, &SockaddrListener::worker_object>)},
+    {0, nullptr}};
+
 constexpr const char *listen_doc =
     R"(Listen for programs that connect with UCX alone, weft's :meth:`connect_sockaddr` among them.
 
@@ -224,7 +228,7 @@ bool withdraw_accept(Request *r) noexcept {
 
 void define_listener(nb::module_ &m, nb::class_<Worker> &worker) {
     nb::class_<SockaddrListener>(
-        m, "SockaddrListener", nb::is_weak_referenceable(),
+        m, "SockaddrListener", nb::type_slots(listener_slots), nb::is_weak_referenceable(),
         "Takes connections of programs that speak UCX. Made by :meth:`Worker.listen_sockaddr`.")
         .def_prop_ro("address", &listener_address, "Where it listens, ``host:port``. Source: ``ucp_listener_query``.")
         .def("accept", &accept_next, nb::sig("def accept(self) -> Request"), accept_doc)

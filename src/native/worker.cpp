@@ -37,6 +37,7 @@ Worker::Worker(nb::object context_object, bool links_only)
 }
 
 Worker::~Worker() {
+    arrivals.clear();  // for handlers, which would be called with this worker
     close();
     if (epoll_fd >= 0) ::close(epoll_fd);
     if (wake_fd >= 0) ::close(wake_fd);
@@ -166,8 +167,36 @@ static nb::object flush(WorkerSelf self) {
     return request;
 }
 
+// Requests are not looked at: one that is pending keeps its worker in any case.
+static int traverse_worker(PyObject *self, visitproc visit, void *arg) noexcept {
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    auto *w = nb::inst_ptr<Worker>(self);
+    for (const nb::object *each : {&w->loop, &w->loop_mark, &w->turn_method, &w->released_method})
+        Py_VISIT(each->ptr());
+    for (auto &[id, queue] : w->am_queues)
+        if (queue) Py_VISIT(queue->handler.ptr());
+    return 0;
+}
+
+// The loop is garbage too, or closed: while it watches the worker's descriptor it refers to it.
+static int clear_worker(PyObject *self) noexcept {
+    if (!nb::inst_ready(self)) return 0;
+    auto *w = nb::inst_ptr<Worker>(self);
+    w->arrivals.clear();
+    std::vector<nb::object> left{std::move(w->loop), std::move(w->loop_mark), std::move(w->turn_method),
+                                 std::move(w->released_method)};
+    for (auto &[id, queue] : w->am_queues)
+        if (queue) left.push_back(std::move(queue->handler));
+    return 0;
+}
+
+static PyType_Slot worker_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse_worker)},
+                                     {Py_tp_clear, reinterpret_cast<void *>(clear_worker)},
+                                     {0, nullptr}};
+
 nb::class_<Worker> define_worker(nb::module_ &m) {
-    nb::class_<Worker> cls(m, "Worker", nb::is_weak_referenceable(),
+    nb::class_<Worker> cls(m, "Worker", nb::type_slots(worker_slots), nb::is_weak_referenceable(),
                            R"(A UCP worker: it sends and receives for the one thread that made it.
 
 A worker does not progress by itself: it does while a request is waited for, or while asyncio's loop runs in
