@@ -41,6 +41,18 @@ void register_queue(AmQueue *queue, ucp_am_recv_callback_t callback, uint32_t fl
     check(ucp.worker_set_am_recv_handler(queue->worker->own->handle, &handler), op);
 }
 
+ucs_status_t on_am(void *arg, const void *header, size_t header_nbytes, void *data, size_t nbytes,
+                   const ucp_am_recv_param_t *param);
+
+/// A new queue, in the worker's table once UCX knows it.
+AmQueue *open_queue(Worker *w, unsigned id, uint32_t flags, const char *op) {
+    auto queue = std::make_unique<AmQueue>();
+    queue->worker = w;
+    queue->id = id;
+    register_queue(queue.get(), on_am, flags, op);
+    return (w->am_queues[id] = std::move(queue)).get();
+}
+
 void match(AmQueue &queue) noexcept {
     for (size_t i = 0; i < queue.messages.size() && i < queue.waiters.size(); ++i)
         if (queue.messages[i]->descriptor) queue.messages[i]->land();
@@ -92,13 +104,8 @@ ucs_status_t on_am(void *arg, const void *header, size_t header_nbytes, void *da
 nb::object am_recv(WorkerSelf self, unsigned id) {
     Worker &w = *usable(self, "am_recv");
     check_id(id, "am_recv");
-    auto &queue = w.am_queues[id];
-    if (!queue) {
-        queue = std::make_unique<AmQueue>();
-        queue->worker = &w;
-        queue->id = id;
-        register_queue(queue.get(), on_am, 0, "am_recv");
-    }
+    auto found = w.am_queues.find(id);
+    AmQueue *queue = found != w.am_queues.end() ? found->second.get() : open_queue(&w, id, 0, "am_recv");
     if (queue->handler.is_valid())
         raise("InvalidParamError", "am_recv: a handler takes the messages of id " + std::to_string(id), "am_recv");
     Request *r;
@@ -115,21 +122,17 @@ void set_am_recv_handler(WorkerSelf self, unsigned id, nb::object handler) {
     constexpr const char *op = "set_am_recv_handler";
     Worker *w = usable(self, op);
     check_id(id, op);
-    auto &queue = w->am_queues[id];
+    auto found = w->am_queues.find(id);
+    AmQueue *queue = found != w->am_queues.end() ? found->second.get() : nullptr;
     if (queue && !queue->handler.is_valid())
         raise("InvalidParamError", std::string(op) + ": am_recv takes the messages of id " + std::to_string(id), op);
     if (handler.is_none()) {
-        if (queue) register_queue(queue.get(), nullptr, 0, op);
+        if (queue) register_queue(queue, nullptr, 0, op);
         w->am_queues.erase(id);
         return;
     }
     if (!PyCallable_Check(handler.ptr())) throw nb::type_error("set_am_recv_handler: the handler is not callable");
-    if (!queue) {
-        queue = std::make_unique<AmQueue>();
-        queue->worker = w;
-        queue->id = id;
-        register_queue(queue.get(), on_am, UCP_AM_FLAG_PERSISTENT_DATA, op);
-    }
+    if (!queue) queue = open_queue(w, id, UCP_AM_FLAG_PERSISTENT_DATA, op);
     queue->handler = std::move(handler);
 }
 
@@ -262,8 +265,10 @@ void message_releasebuffer(PyObject *self, Py_buffer *) {
     --nb::inst_ptr<ActiveMessage>(self)->exports;
 }
 
+constexpr auto *traverse_message = traverse<ActiveMessage, &ActiveMessage::worker_object>;
 PyType_Slot message_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(message_getbuffer)},
                                {Py_bf_releasebuffer, reinterpret_cast<void *>(message_releasebuffer)},
+                               {Py_tp_traverse, reinterpret_cast<void *>(traverse_message)},
                                {0, nullptr}};
 
 constexpr const char *am_send_doc = R"(Send an active message.

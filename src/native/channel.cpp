@@ -60,8 +60,6 @@ void Link::release() noexcept {
     endpoint = nullptr;
     // What the dead peer left under way ends within some turns, or never: then it ends with the engine.
     if (engine != worker->own) engine->finish(now_ns() + 20'000'000);
-    for (Request *r = worker->in_flight; r; r = r->in_flight_next)
-        if (r->engine == engine.get()) r->engine = nullptr;
     engine.reset();
 }
 

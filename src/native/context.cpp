@@ -115,7 +115,7 @@ void Context::check_feature(uint64_t bits, const char *name, const char *op) con
 }
 
 void Context::close() noexcept {
-    if (handle && !in_forked_child) ucp.cleanup(handle);
+    if (handle && !in_forked_child && !lasts) ucp.cleanup(handle);
     handle = nullptr;
 }
 

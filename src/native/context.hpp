@@ -13,6 +13,7 @@ struct Context {
     size_t workers = 0;         // open ones: they must be closed first
     size_t memories = 0;
     size_t engines = 0;  // of open workers, and of closed ones whose data is still looked at
+    bool lasts = false;  // a worker could not be destroyed, and so neither can it
     nb::dict config;     // name -> (value, who set it): only what differs from UCX's own defaults
 
     /// `settings` are explicit; below them come the user's UCX_*, then `defaults`.

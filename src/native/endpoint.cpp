@@ -23,15 +23,13 @@ UnreachableError
 Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
 :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.)";
 
-ucp_ep_h create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
-                         const char *op, const std::string &what) {
+ucs_status_t create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
+                             ucp_ep_h *endpoint) {
     params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params.err_mode =
         nb::inst_ptr<Context>(engine->context)->peer_errors() ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
     params.err_handler = {on_error, argument};
-    ucp_ep_h endpoint;
-    check(ucp.ep_create(engine->handle, &params, &endpoint), op, what);
-    return endpoint;
+    return ucp.ep_create(engine->handle, &params, endpoint);
 }
 
 ucp_ep_h create_endpoint(Engine *engine, nb::bytes address, ucp_err_handler_cb_t on_error, void *argument) {
@@ -39,8 +37,10 @@ ucp_ep_h create_endpoint(Engine *engine, nb::bytes address, ucp_err_handler_cb_t
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
     params.address = reinterpret_cast<const ucp_address_t *>(address.c_str());
-    return create_endpoint(engine, params, on_error, argument, "connect",
-                           ": no usable transport to the worker's address");
+    ucp_ep_h endpoint;
+    check(create_endpoint(engine, params, on_error, argument, &endpoint), "connect",
+          ": no usable transport to the worker's address");
+    return endpoint;
 }
 
 nb::list transports(ucp_ep_h endpoint) {
@@ -91,22 +91,24 @@ nb::object evaluate_perf(ucp_ep_h endpoint, size_t nbytes) {
     return nb::float_(attr.estimated_time);
 }
 
-static void failed(void *endpoint, ucp_ep_h, ucs_status_t status) {
-    static_cast<Endpoint *>(endpoint)->status = status;
+static void failed(void *told, ucp_ep_h, ucs_status_t status) {
+    *static_cast<ucs_status_t *>(told) = status;
 }
 
 nb::object Endpoint::create(nb::pointer_and_handle<Worker> worker, nb::bytes address) {
     Worker *w = usable(worker, "connect");
     nb::object object = adopt(worker.h, nullptr, true);
     auto *e = nb::inst_ptr<Endpoint>(object);
-    e->handle = create_endpoint(w->own.get(), address, failed, e);
+    e->handle = create_endpoint(w->own.get(), address, failed, e->status.get());
     return object;
 }
 
-nb::object Endpoint::create(nb::handle worker, const ucp_ep_params_t &params, const char *op, const std::string &what) {
+nb::object Endpoint::create(nb::handle worker, const ucp_ep_params_t &params, ucs_status_t *status) {
     nb::object object = adopt(worker, nullptr, true);
     auto *e = nb::inst_ptr<Endpoint>(object);
-    e->handle = create_endpoint(e->worker->own.get(), params, failed, e, op, what);
+    ucp_ep_h made;
+    *status = create_endpoint(e->worker->own.get(), params, failed, e->status.get(), &made);
+    if (*status == UCS_OK) e->handle = made;
     return object;
 }
 
@@ -127,8 +129,8 @@ void Endpoint::abandon() noexcept {
 Endpoint::~Endpoint() {
     std::erase(worker->endpoints, this);
     if (!handle || !owned || in_forked_child || worker->closed()) return;
-    // The error handler's argument dies here, so the endpoint must not outlive it unless its owner takes it down.
-    worker->bury([w = worker, ep = handle] {
+    // The owner takes it down; UCX may call the error handler until then.
+    worker->bury([w = worker, ep = handle, told = status] {
         if (!w->closed()) w->own->force_close(ep);
     });
 }
@@ -167,7 +169,7 @@ nb::object close_endpoint(EndpointSelf self, bool force) {
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     // A failed endpoint has nothing left to flush.
     const bool forceable = nb::inst_ptr<Context>(e->worker->context)->peer_errors();
-    param.flags = forceable && (force || e->status != UCS_OK) ? UCP_EP_CLOSE_FLAG_FORCE : 0;
+    param.flags = forceable && (force || *e->status != UCS_OK) ? UCP_EP_CLOSE_FLAG_FORCE : 0;
     posted(r, ucp.ep_close_nbx(e->handle, &param));
     e->handle = nullptr;
     e->worker->drain();
@@ -176,8 +178,11 @@ nb::object close_endpoint(EndpointSelf self, bool force) {
 
 }  // namespace
 
+static PyType_Slot endpoint_slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void *>(traverse<Endpoint, &Endpoint::worker_object>)}, {0, nullptr}};
+
 nb::class_<Endpoint> define_endpoint(nb::module_ &m) {
-    nb::class_<Endpoint> cls(m, "Endpoint", nb::is_weak_referenceable(),
+    nb::class_<Endpoint> cls(m, "Endpoint", nb::type_slots(endpoint_slots), nb::is_weak_referenceable(),
                              "Sends to one other worker. Made by :meth:`Worker.connect`.");
     cls.def("flush", &flush, nb::sig("def flush(self) -> Request"),
             "Return a request that is done once the peer has everything sent before. Source: ``ucp_ep_flush_nbx``.")

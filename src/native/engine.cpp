@@ -4,7 +4,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
-#include <cstring>
+#include <string_view>
 
 #include "worker.hpp"
 
@@ -18,6 +18,14 @@ void closed_endpoint(void *request, ucs_status_t, void *user_data) {
 void flushed(void *request, ucs_status_t, void *user_data) {
     *static_cast<bool *>(user_data) = true;
     ucp.request_free(request);
+}
+
+void warn(const char *text) noexcept {
+    try {
+        nb::module_::import_("logging").attr("getLogger")("weft").attr("warning")(text);
+    } catch (nb::python_error &e) {
+        e.discard_as_unraisable("weft: a warning");
+    }
 }
 
 }  // namespace
@@ -58,14 +66,43 @@ Engine::Engine(Worker *w) : context(w->context), worker(w) {
 Engine::~Engine() {
     if (in_forked_child) return;
     leave();
-    ucp.worker_destroy(handle);
+    destroy();
     --nb::inst_ptr<Context>(context)->engines;
+    if (abandoned.empty() || !abandoned[0]->worker->closed()) return;
+    // Data of a message outlived the worker's close, so there is no other drain.
+    Worker *w = abandoned[0]->worker;
+    nb::object kept = nb::borrow(w->self);
+    w->drain();
+}
+
+// UCX calls back what is under way, for most of it.
+void Engine::destroy() noexcept {
+    for (Request *r : abandoned)
+        if (std::string_view(r->op) == "atomic_op") {
+            nb::inst_ptr<Context>(context)->lasts = true;
+            return warn(
+                "an atomic operation is still under way, and UCX ends the process when that is given up: the worker is "
+                "closed, but its descriptors and its memory stay");
+        }
+    ucp.worker_destroy(handle);
+    for (Request *r : abandoned)
+        if (!r->ended) r->ucx = nullptr, r->end(UCS_ERR_CANCELED);
+    while (!landing.empty()) {
+        Message *m = *landing.begin();
+        landing.erase(landing.begin());
+        m->end(UCS_ERR_CANCELED);
+    }
 }
 
 void Engine::leave() noexcept {
     if (!worker) return;
     std::erase(worker->hot, this);
     epoll_ctl(worker->epoll_fd, EPOLL_CTL_DEL, event_fd, nullptr);
+    for (Request *r = worker->in_flight; r; r = r->in_flight_next) {
+        if (r->engine != this) continue;
+        r->engine = nullptr;
+        if (r->ucx) r->abandon(), abandoned.push_back(r);
+    }
     worker = nullptr;
 }
 
@@ -108,9 +145,4 @@ void Engine::finish(int64_t deadline_ns) noexcept {
         return false;
     };
     while (busy() && now_ns() < deadline_ns) ucp.worker_progress(handle);
-    for (Request *r = worker->in_flight; r; r = r->in_flight_next)
-        if (r->engine == this && r->ucx) r->ucx = nullptr, r->end(UCS_ERR_CANCELED);
-    auto left = std::move(landing);
-    landing.clear();
-    for (Message *m : left) m->end(UCS_ERR_CANCELED);
 }

@@ -8,11 +8,13 @@
 #pragma once
 
 #include <unordered_set>
+#include <vector>
 
 #include "ucx.hpp"
 
 struct Worker;
 struct Message;
+struct Request;
 
 /// Owns a ucp_worker_h, and its descriptor's place in the owner's epoll set.
 struct Engine {
@@ -25,17 +27,22 @@ struct Engine {
     unsigned work = 0;   // what progress found since the last look
     size_t closing_endpoints = 0;
     std::unordered_set<Message *> landing;
+    std::vector<Request *> abandoned;  // under way when the worker left; UCX has them until `handle` is destroyed
 
     explicit Engine(Worker *worker);
     Engine(const Engine &) = delete;
     ~Engine();
 
-    /// The worker closes: out of its hot list and its epoll set.
+    /// The worker closes, or the link: out of the hot list and the epoll set. What is under way still ends for its
+    /// waiter; it keeps its buffers until UCX lets go of it, which is when the engine is destroyed.
     void leave() noexcept;
     std::string address() const;
     void force_close(ucp_ep_h endpoint) noexcept;
     /// Flush what was sent, until `deadline_ns`.
     void flush(int64_t deadline_ns) noexcept;
-    /// Progress until nothing of this engine is under way, or `deadline_ns`; then end by force what is left.
+    /// Progress until nothing of this engine is under way, or `deadline_ns`.
     void finish(int64_t deadline_ns) noexcept;
+
+  private:
+    void destroy() noexcept;
 };

@@ -132,8 +132,15 @@ nb::object connect_to(WorkerSelf self, const std::string &address) {
     params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
     params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
     params.sockaddr = {reinterpret_cast<sockaddr *>(&in), sizeof in};
-    return Endpoint::create(self.h, params, "connect_sockaddr", " to " + address);
+    ucs_status_t status;
+    nb::object endpoint = Endpoint::create(self.h, params, &status);
+    check(status, "connect_sockaddr", " to " + address);
+    return endpoint;
 }
+
+PyType_Slot listener_slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void *>(traverse<SockaddrListener, &SockaddrListener::worker_object>)},
+    {0, nullptr}};
 
 constexpr const char *listen_doc =
     R"(Listen for programs that connect with UCX alone, weft's :meth:`connect_sockaddr` among them.
@@ -204,7 +211,7 @@ nb::object accepted(Request *r) {
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
     params.conn_request = reinterpret_cast<ucp_conn_request_h>(std::exchange(r->word, 0));
-    return Endpoint::create(listener->worker_object, params, "accept", ": the other side went away");
+    return Endpoint::create(listener->worker_object, params, &r->status);
 }
 
 void give_back_connection(Request *r) noexcept {
@@ -224,7 +231,7 @@ bool withdraw_accept(Request *r) noexcept {
 
 void define_listener(nb::module_ &m, nb::class_<Worker> &worker) {
     nb::class_<SockaddrListener>(
-        m, "SockaddrListener", nb::is_weak_referenceable(),
+        m, "SockaddrListener", nb::type_slots(listener_slots), nb::is_weak_referenceable(),
         "Takes connections of programs that speak UCX. Made by :meth:`Worker.listen_sockaddr`.")
         .def_prop_ro("address", &listener_address, "Where it listens, ``host:port``. Source: ``ucp_listener_query``.")
         .def("accept", &accept_next, nb::sig("def accept(self) -> Request"), accept_doc)

@@ -132,6 +132,9 @@ PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(get_buffer)},
                        {Py_bf_releasebuffer, reinterpret_cast<void *>(release_buffer)},
                        {0, nullptr}};
 
+PyType_Slot rkey_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse<Rkey, &Rkey::endpoint_object>)},
+                            {0, nullptr}};
+
 void close_memory(Memory &memory) {
     if (memory.exports) raise("InvalidParamError", "close: a memoryview of the memory is alive", "close");
     memory.unmap();
@@ -235,7 +238,8 @@ void define_memory(nb::module_ &m, nb::class_<Endpoint> &endpoint) {
         .def(
             "__exit__", [](Memory &memory, nb::args) { close_memory(memory); },
             nb::sig("def __exit__(self, *exc: object) -> None"));
-    nb::class_<Rkey>(m, "Rkey", "A peer's memory as one endpoint reaches it. Made by :meth:`Endpoint.rkey_unpack`.")
+    nb::class_<Rkey>(m, "Rkey", nb::type_slots(rkey_slots),
+                     "A peer's memory as one endpoint reaches it. Made by :meth:`Endpoint.rkey_unpack`.")
         .def_ro("address", &Rkey::address, "Where the memory lies in its owner.")
         .def_ro("nbytes", &Rkey::nbytes);
     endpoint.def("rkey_unpack", &unpack, nb::arg("key"), nb::sig("def rkey_unpack(self, key: RemoteKey) -> Rkey"),

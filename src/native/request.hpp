@@ -93,6 +93,7 @@ struct Request {
     ~Request();
 
     bool done() const noexcept { return state != State::pending; }
+    bool failed() const noexcept { return fault || status != UCS_OK; }
     /// It has ended, and owns nothing but what it gives as its result.
     bool plain() const noexcept;
 
@@ -106,6 +107,8 @@ struct Request {
     void end(ucs_status_t status) noexcept;
     /// The waiter ends with `fault` although the operation may go on. No Python.
     void fail(const std::shared_ptr<const Fault> &fault) noexcept;
+    /// The engine is left: the waiter ends, the operation when UCX lets go of it. No Python.
+    void abandon() noexcept;
     /// From drain: tell the waiter, and let go of what the operation held.
     void settle();
 
@@ -121,6 +124,7 @@ struct Request {
 
   private:
     nb::object error() const;
+    [[noreturn]] void raise_failure() const;
     void wake();
 };
 

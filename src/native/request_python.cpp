@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Request as Python sees it: asyncio's future protocol, and the slots that make it awaitable.
+#include <algorithm>
+#include <cmath>
+
 #include "fast.hpp"
 #include "request.hpp"
 
@@ -56,7 +59,7 @@ constexpr const char *wait_doc = R"(Block until the operation is complete and re
 Parameters
 ----------
 timeout : float, optional
-    Seconds. None waits without bound.
+    Seconds; below 0 as 0. None waits without bound.
 
 Returns
 -------
@@ -67,6 +70,8 @@ Raises
 ------
 TimedOutError
     `timeout` is over; the request is still pending and may be waited for again.
+InvalidParamError
+    `timeout` is not a number (NaN).
 CanceledError
     The request was cancelled.
 ThreadError
@@ -75,6 +80,15 @@ Error
     Whatever ended the operation.
 
 Ctrl-C interrupts it within 100 ms; the request is then still pending.)";
+
+/// What Request::wait takes: below 0 is without bound there, where Python's is what a deadline in the past leaves.
+double read_timeout(nb::handle timeout, const char *op) {
+    if (timeout.is_none()) return -1;
+    const double seconds = PyFloat_AsDouble(timeout.ptr());
+    if (seconds == -1 && PyErr_Occurred()) throw nb::python_error();
+    if (std::isnan(seconds)) raise("InvalidParamError", std::string(op) + ": a timeout of nan is none", op);
+    return std::max(seconds, 0.0);
+}
 
 PyObject *fast_wait(const Arguments &a) {
     if (a.count) return nullptr;
@@ -92,7 +106,7 @@ void define_request(nb::module_ &m) {
     cls.def(
            "wait",
            [](Request &r, nb::handle timeout) {
-               if (!r.wait(timeout.is_none() ? -1 : nb::cast<double>(timeout)))
+               if (!r.wait(read_timeout(timeout, r.op)))
                    raise("TimedOutError",
                          std::string(r.op) + r.what() + ": not complete after " +
                              nb::cast<std::string>(nb::str(timeout)) + " s",
@@ -110,11 +124,12 @@ void define_request(nb::module_ &m) {
         .def(
             "exception",
             [](Request &r) -> nb::object {
-                if (r.state == Request::State::done && !r.fault && r.status == UCS_OK) return nb::none();
+                const bool open = r.kind == Request::Kind::accept && !r.value;  // UCX may yet refuse the endpoint
+                if (r.state == Request::State::done && !r.failed() && !open) return nb::none();
                 try {
                     nb::steal(r.result(false));
                 } catch (nb::python_error &e) {
-                    if (r.state != Request::State::done) throw;
+                    if (r.state != Request::State::done || !r.failed()) throw;
                     return nb::borrow(e.value());
                 }
                 return nb::none();
@@ -154,7 +169,7 @@ void define_request(nb::module_ &m) {
         .def("__repr__", [](Request &r) {
             const char *state = r.state == Request::State::pending    ? "pending"
                                 : r.state == Request::State::canceled ? "cancelled"
-                                : r.fault || r.status != UCS_OK       ? "failed"
+                                : r.failed()                          ? "failed"
                                                                       : "done";
             return std::string("<weft.Request ") + r.op + r.what() + " " + state + ">";
         });

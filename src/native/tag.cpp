@@ -31,6 +31,9 @@ struct TagMessage {
     }
 };
 
+PyType_Slot message_slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void *>(traverse<TagMessage, &TagMessage::worker_object>)}, {0, nullptr}};
+
 nb::object tag_send(EndpointSelf self, nb::handle buffer, uint64_t tag) {
     Endpoint *e = usable(self, "tag_send");
     Request *r;
@@ -217,7 +220,8 @@ PyObject *fast_tag_recv(const Arguments &a) {
 }  // namespace
 
 void define_tags(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint) {
-    nb::class_<TagMessage>(m, "TagMessage", "A message that a probe took; :meth:`Worker.tag_msg_recv` receives it.")
+    nb::class_<TagMessage>(m, "TagMessage", nb::type_slots(message_slots),
+                           "A message that a probe took; :meth:`Worker.tag_msg_recv` receives it.")
         .def_prop_ro("nbytes", [](const TagMessage &t) { return t.info.length; })
         .def_prop_ro("tag", [](const TagMessage &t) { return t.info.sender_tag; });
     endpoint

@@ -37,6 +37,7 @@ Worker::Worker(nb::object context_object, bool links_only)
 }
 
 Worker::~Worker() {
+    arrivals.clear();  // for handlers, which would be called with this worker
     close();
     if (epoll_fd >= 0) ::close(epoll_fd);
     if (wake_fd >= 0) ::close(wake_fd);
@@ -129,7 +130,6 @@ void Worker::close() {
     links.clear();
     Side::sweep();
     for (auto &listener : listeners) listener->close(), ucp.listener_destroy(listener->handle);
-    for (Rkey *rkey : rkeys) rkey->destroy();
     for (Endpoint *endpoint : endpoints) endpoint->abandon();
     for (Request *r = in_flight; r;) {
         Request *next = r->in_flight_next;
@@ -138,6 +138,7 @@ void Worker::close() {
         r = next;
     }
     if (own) own->finish(deadline);
+    for (Rkey *rkey : rkeys) rkey->destroy();  // operations under way used them
     // Only now: UCX hands messages to these while anything progresses.
     am_queues.clear();
     arrivals.clear();
@@ -146,10 +147,9 @@ void Worker::close() {
     own.reset();
     open = false;
     --nb::inst_ptr<Context>(context)->workers;
-    while (in_flight) {
-        in_flight->end(UCS_ERR_CANCELED);
-        drain();
-    }
+    for (Request *r = in_flight; r; r = r->in_flight_next)
+        if (!r->ucx) r->end(UCS_ERR_CANCELED);  // the others are the engine's, which somebody holds
+    drain();
     ::close(epoll_fd);
     epoll_fd = -1;
     std::lock_guard lock(graveyard_mutex);
@@ -167,8 +167,36 @@ static nb::object flush(WorkerSelf self) {
     return request;
 }
 
+// Requests are not looked at: one that is pending keeps its worker in any case.
+static int traverse_worker(PyObject *self, visitproc visit, void *arg) noexcept {
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    auto *w = nb::inst_ptr<Worker>(self);
+    for (const nb::object *each : {&w->loop, &w->loop_mark, &w->turn_method, &w->released_method})
+        Py_VISIT(each->ptr());
+    for (auto &[id, queue] : w->am_queues)
+        if (queue) Py_VISIT(queue->handler.ptr());
+    return 0;
+}
+
+// The loop is garbage too, or closed: while it watches the worker's descriptor it refers to it.
+static int clear_worker(PyObject *self) noexcept {
+    if (!nb::inst_ready(self)) return 0;
+    auto *w = nb::inst_ptr<Worker>(self);
+    w->arrivals.clear();
+    std::vector<nb::object> left{std::move(w->loop), std::move(w->loop_mark), std::move(w->turn_method),
+                                 std::move(w->released_method)};
+    for (auto &[id, queue] : w->am_queues)
+        if (queue) left.push_back(std::move(queue->handler));
+    return 0;
+}
+
+static PyType_Slot worker_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse_worker)},
+                                     {Py_tp_clear, reinterpret_cast<void *>(clear_worker)},
+                                     {0, nullptr}};
+
 nb::class_<Worker> define_worker(nb::module_ &m) {
-    nb::class_<Worker> cls(m, "Worker", nb::is_weak_referenceable(),
+    nb::class_<Worker> cls(m, "Worker", nb::type_slots(worker_slots), nb::is_weak_referenceable(),
                            R"(A UCP worker: it sends and receives for the one thread that made it.
 
 A worker does not progress by itself: it does while a request is waited for, or while asyncio's loop runs in

@@ -134,5 +134,14 @@ struct Worker {
     bool must_yield(int64_t now);
 };
 
+/// For the garbage collector: an object of class T refers by `member` to what can lead back to it, and nothing is to be
+/// cleared, because the worker in every such cycle lets go of the others.
+template <typename T, nb::object T::*member>
+int traverse(PyObject *self, visitproc visit, void *arg) noexcept {
+    Py_VISIT(Py_TYPE(self));
+    if (nb::inst_ready(self)) Py_VISIT((nb::inst_ptr<T>(self)->*member).ptr());
+    return 0;
+}
+
 nb::class_<Worker> define_worker(nb::module_ &m);
 void define_waiting(nb::class_<Worker> &cls);

@@ -190,6 +190,22 @@ def test_one_taker_for_each_id(worker, endpoint, arrived):
         worker.set_am_recv_handler(6, 5)
 
 
+def test_what_is_no_handler_leaves_no_trace(spawn):
+    """In a process of its own: the next cancellation crashed."""
+    child = spawn("""
+        import weft
+        worker = weft.Worker(weft.Context({"TLS": "posix,self"}))
+        try:
+            worker.set_am_recv_handler(5, 42)
+        except TypeError:
+            pass
+        assert worker.am_recv(6).cancel()
+        worker.connect(worker.address).am_send(5, b"taken").wait(5)
+        assert worker.am_recv(5).wait(5)[0] == b"taken"
+        """)
+    assert child.wait() == 0
+
+
 def test_another_handler_and_none(worker, endpoint, arrived):
     others = []
     worker.set_am_recv_handler(3, others.append)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """UCP's own listener and connector."""
 
+import asyncio
 import gc
 import os
 import shutil
@@ -88,6 +89,70 @@ def test_an_accept_that_nobody_looked_at_gives_the_connection_back(sides):
     assert not back.closed
 
 
+@pytest.fixture
+def left_behind(sides):
+    """An accept whose other side went away after it was done, before its result was asked for."""
+    server, client, listener = sides
+    out = client.connect_sockaddr(listener.address)
+    request = listener.accept()
+    crank((server, client), request)
+    client.close()
+    del out
+    for _ in range(100):
+        server.progress()
+    return request
+
+
+def test_a_failed_accept_fails_each_time(spawn):
+    """In a process of its own: the second look at the result crashed."""
+    child = spawn("""
+        import time, weft
+        context = weft.Context({"TLS": "tcp"})
+        server, client = weft.Worker(context), weft.Worker(context)
+        listener = server.listen_sockaddr("127.0.0.1:0")
+        out = client.connect_sockaddr(listener.address)
+        request = listener.accept()
+        deadline = time.monotonic() + 20
+        while not request.done() and time.monotonic() < deadline:
+            client.progress(), server.progress()
+        client.close()
+        for _ in range(100):
+            server.progress()
+        for look in (request.wait, request.result, request.wait):
+            try:
+                look()
+            except weft.Error as error:
+                assert "the other side went away" in str(error), error
+            else:
+                raise AssertionError("it has an endpoint")
+        assert isinstance(request.exception(), weft.Error)
+        """)
+    assert child.wait() == 0
+
+
+async def gathered(request):
+    return await asyncio.wait_for(asyncio.gather(request, return_exceptions=True), HANG_S)
+
+
+def test_gather_hears_of_a_failed_accept(left_behind):
+    (error,) = asyncio.run(gathered(left_behind))
+    assert isinstance(error, weft.Error)
+    assert "the other side went away" in str(error)
+    assert left_behind.exception().status == error.status
+
+
+def test_gather_of_an_accept(sides):
+    server, client, listener = sides
+    out = client.connect_sockaddr(listener.address)
+    request = listener.accept()
+    crank((server, client), request)
+    (back,) = asyncio.run(gathered(request))
+    assert not back.closed
+    assert not out.closed
+    assert request.exception() is None
+    assert request.result() is back
+
+
 def test_closing_ends_who_waits(sides):
     server, client, listener = sides
     waiting = listener.accept()
@@ -134,6 +199,31 @@ def test_nobody_listens(sides):
     _, client, _ = sides
     with pytest.raises(weft.Error):
         client.connect_sockaddr("127.0.0.1:1").flush().wait(5)
+
+
+def test_a_dropped_endpoint_that_fails(spawn):
+    """UCX tells of the failure after the endpoint was dropped; it told memory that others had by then.
+
+    In a process of its own, whose memory it may spoil.
+    """
+    child = spawn("""
+        import socket, time, weft
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            address = "127.0.0.1:%d" % other.getsockname()[1]
+        worker = weft.Worker(weft.Context({"TLS": "tcp"}))
+        for _ in range(10):
+            endpoint = worker.connect_sockaddr(address)
+            del endpoint
+            others = []
+            others = [bytes([65]) * nbytes for nbytes in range(8, 120, 8) for _ in range(4000)]
+            time.sleep(0.05)  # UCX's own thread learns of it meanwhile
+            for _ in range(200):
+                worker.progress()
+            assert all(each.count(65) == len(each) for each in others), "memory changed"
+        worker.close()
+        """)
+    assert child.wait(60) == 0
 
 
 @pytest.mark.parametrize("address", ["nohost.invalid:1", "127.0.0.1", "127.0.0.1:port"])
