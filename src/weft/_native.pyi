@@ -168,7 +168,7 @@ class Request:
         Parameters
         ----------
         timeout : float, optional
-            Seconds. None waits without bound.
+            Seconds; below 0 as 0. None waits without bound.
 
         Returns
         -------
@@ -179,6 +179,8 @@ class Request:
         ------
         TimedOutError
             `timeout` is over; the request is still pending and may be waited for again.
+        InvalidParamError
+            `timeout` is not a number (NaN).
         CanceledError
             The request was cancelled.
         ThreadError
