@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
+import zlib
 from pathlib import Path
 
 from image import Image
@@ -44,7 +45,7 @@ def _native(image: Image, folder: Path) -> Path:
     exports = "".join(f"export {name}='{value}'\n" for name, value in environment.items())
     wrapper.write_text(f'#!/bin/sh\n{exports}exec {" ".join(python)} "$@"\n')
     wrapper.chmod(0o755)
-    build = folder / "build"
+    build = folder / f"build-{zlib.crc32(bytes(SOURCE)):08x}"  # this checkout's: CMake refuses another's
     # Not optimised as the wheel is: that takes minutes, and nothing is measured in the guest.
     configure = ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1", "-G", "Ninja", f"-DPython_EXECUTABLE={wrapper}"]
     commands = (
