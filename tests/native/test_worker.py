@@ -36,11 +36,15 @@ def test_another_thread_is_refused(worker, endpoint):
         lambda: worker.tag_recv(bytearray(1), 1),
         lambda: endpoint.tag_send(b"x", 1),
         lambda: request.wait(1),
+        request.cancel,
         worker.close,
     ):
         error = in_thread(use)
         assert isinstance(error, weft.ThreadError)
         assert isinstance(error, RuntimeError)
+    endpoint.tag_send(b"x", 1).wait(5)
+    assert request.wait(5) == (1, 1)
+    assert in_thread(request.cancel) is False  # there is nothing to do
 
 
 def test_dropping_in_another_thread_is_safe(worker):
