@@ -104,6 +104,25 @@ def test_workers_and_contexts_leave_no_descriptor(fds):
     assert fds() == before
 
 
+def test_both_close_at_the_end_of_a_with_statement(fds):
+    def once():
+        with weft.Context({"TLS": "posix,self"}) as context, weft.Worker(context) as worker:
+            request = worker.tag_recv(bytearray(1), 1)
+        assert worker.closed
+        with pytest.raises(weft.CanceledError):
+            request.wait(1)
+        with pytest.raises(weft.ClosedError):
+            weft.Worker(context)
+
+    once()
+    before = fds()
+    once()
+    assert fds() == before
+    with pytest.raises(ZeroDivisionError), weft.Worker(weft.Context({"TLS": "posix,self"})) as worker:
+        1 / 0  # noqa: B018
+    assert worker.closed
+
+
 def test_dropping_everything_without_close(fds):
     def once():
         worker = weft.Worker(weft.Context({"TLS": "posix,self"}))
