@@ -70,7 +70,8 @@ def in_thread(function):
 def test_a_peer_refuses_another_thread(other):
     _, peer = other
     waiting = peer.recv()
-    for use in (lambda: peer.send(b"x"), lambda: peer.lend(b"x"), peer.recv, peer.close, lambda: waiting.wait(1)):
+    uses = (lambda: peer.send(b"x"), lambda: peer.lend(b"x"), peer.recv, peer.close, lambda: waiting.wait(1))
+    for use in (*uses, waiting.cancel):
         assert isinstance(in_thread(use), weft.ThreadError)
     assert not peer.closed
     peer.send(b"x").wait(HANG_S)

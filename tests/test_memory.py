@@ -2,6 +2,7 @@
 """NumPy arrays that are born in the pool: where they lie, and that they behave like any others."""
 
 import contextvars
+import ctypes
 import gc
 import os
 import threading
@@ -35,6 +36,24 @@ def born():
         return live() - before
 
     return count
+
+
+def test_zeros_are_zero_where_the_kernel_makes_no_hole():
+    """It makes none in memory that is locked, as a program's that wants no page faults is."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with weft.arrays_in_pool():
+        array = np.full(N, 7, "u1")
+        address = array.ctypes.data
+        if libc.mlock(ctypes.c_void_p(address), 4096) != 0:
+            pytest.skip(f"no page may be locked here: {os.strerror(ctypes.get_errno())}")
+        try:
+            del array
+            zeros = np.zeros(N, "u1")
+            assert zeros.ctypes.data == address
+            assert not zeros.any()
+        finally:
+            libc.munlock(ctypes.c_void_p(address), 4096)
+    del zeros
 
 
 def test_large_arrays_are_born_in_the_pool_and_small_ones_are_not(born):

@@ -119,6 +119,19 @@ void Context::close() noexcept {
     handle = nullptr;
 }
 
+static void close_context(Context &c) {
+    if (c.workers)
+        raise("InvalidParamError",
+              "close: " + std::to_string(c.workers) + " workers of this context are open; close them first", "close");
+    if (c.engines)
+        raise("InvalidParamError", "close: the data of an active message is still in use; drop its memoryviews first",
+              "close");
+    if (c.memories)
+        raise("InvalidParamError",
+              "close: " + std::to_string(c.memories) + " memories of this context are open; close them first", "close");
+    c.close();
+}
+
 void define_context(nb::module_ &m) {
     nb::class_<Context>(m, "Context", "A UCP context: the transports and devices that its workers may use.")
         .def(nb::init<nb::dict, nb::dict, nb::handle, bool>(), nb::arg("settings"), nb::arg("defaults"),
@@ -126,23 +139,12 @@ void define_context(nb::module_ &m) {
              nb::sig("def __init__(self, settings: dict[str, str], defaults: dict[str, str], features: "
                      "collections.abc.Iterable[str], uses_shm: bool) -> None"))
         .def(
-            "close",
-            [](Context &c) {
-                if (c.workers)
-                    raise("InvalidParamError",
-                          "close: " + std::to_string(c.workers) + " workers of this context are open; close them first",
-                          "close");
-                if (c.engines)
-                    raise("InvalidParamError",
-                          "close: the data of an active message is still in use; drop its memoryviews first", "close");
-                if (c.memories)
-                    raise(
-                        "InvalidParamError",
-                        "close: " + std::to_string(c.memories) + " memories of this context are open; close them first",
-                        "close");
-                c.close();
-            },
-            "Release the context. Idempotent; its workers must be closed before.")
+            "__enter__", [](nb::handle self) { return nb::borrow(self); },
+            nb::sig("def __enter__(self) -> typing_extensions.Self"))
+        .def(
+            "__exit__", [](Context &c, nb::args) { close_context(c); },
+            nb::sig("def __exit__(self, *exc: object) -> None"))
+        .def("close", &close_context, "Release the context. Idempotent; its workers must be closed before.")
         .def_prop_ro(
             "memory_types",
             [](Context &c) {

@@ -230,8 +230,10 @@ std::pair<Segment *, size_t> take(State &s, size_t nbytes, bool zeroed) noexcept
     segment->used[offset] = {length, 0, false, false, false};
     s.live += length;
     s.idle -= warm;
-    // `warm` is an estimate of how much, not where: to be zero, the pages must be new.
-    if (zeroed) madvise(segment->base + offset, length, MADV_REMOVE);
+    // `warm` is an estimate of how much, not where: to be zero, the pages must be new. The kernel makes no hole in
+    // locked memory (mlockall).
+    uint8_t *block = segment->base + offset;
+    if (zeroed && madvise(block, length, MADV_REMOVE) != 0) std::memset(block, 0, length);
     return {segment, offset};
 }
 

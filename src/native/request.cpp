@@ -219,6 +219,7 @@ PyObject *Request::result(bool from_wait) {
 
 bool Request::cancel() {
     if (state != State::pending) return false;
+    worker->check_owner("cancel");
     state = State::canceled;
     wake();
     if (ended || !held) return true;

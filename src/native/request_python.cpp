@@ -138,7 +138,7 @@ void define_request(nb::module_ &m) {
         .def(
             "cancel", [](Request &r, nb::handle) { return r.cancel(); }, nb::arg("msg") = nb::none(),
             nb::sig("def cancel(self, msg: typing.Any = None) -> bool"),
-            "End the waiter; False if it has ended already.")
+            "End the waiter; False if it has ended already. ThreadError if the worker belongs to another thread.")
         .def("add_done_callback", &Request::add_done_callback, nb::arg("fn"), nb::kw_only(),
              nb::arg("context") = nb::none(),
              nb::sig("def add_done_callback(self, fn: typing.Callable[[Request], object], *, context: "

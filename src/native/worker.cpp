@@ -195,6 +195,11 @@ static PyType_Slot worker_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(t
                                      {Py_tp_clear, reinterpret_cast<void *>(clear_worker)},
                                      {0, nullptr}};
 
+static void close_worker(Worker &w) {
+    if (!w.closed()) w.check_owner("close");
+    w.close();
+}
+
 nb::class_<Worker> define_worker(nb::module_ &m) {
     nb::class_<Worker> cls(m, "Worker", nb::type_slots(worker_slots), nb::is_weak_referenceable(),
                            R"(A UCP worker: it sends and receives for the one thread that made it.
@@ -244,12 +249,13 @@ which one was awaited.)");
             "Return a request that is done once the peers have everything that was sent, put and added before. Source: "
             "``ucp_worker_flush_nbx``.")
         .def(
-            "close",
-            [](Worker &w) {
-                if (!w.closed()) w.check_owner("close");
-                w.close();
-            },
-            "Close every endpoint and connection, end every request, destroy the worker. Idempotent.")
+            "__enter__", [](nb::handle self) { return nb::borrow(self); },
+            nb::sig("def __enter__(self) -> typing_extensions.Self"))
+        .def(
+            "__exit__", [](Worker &w, nb::args) { close_worker(w); },
+            nb::sig("def __exit__(self, *exc: object) -> None"))
+        .def("close", &close_worker,
+             "Close every endpoint and connection, end every request, destroy the worker. Idempotent.")
         .def_prop_ro(
             "handle",
             [](Worker &w) {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 import contextvars
 from typing import Any, NoReturn
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, Self
 
 
 def bind(path: str) -> None:
@@ -78,6 +78,10 @@ class Context:
     """A UCP context: the transports and devices that its workers may use."""
 
     def __init__(self, settings: dict[str, str], defaults: dict[str, str], features: Iterable[str], uses_shm: bool) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
 
     def close(self) -> None:
         """Release the context. Idempotent; its workers must be closed before."""
@@ -208,7 +212,9 @@ class Request:
         """Return what ended the operation, or None."""
 
     def cancel(self, msg: Any = None) -> bool:
-        """End the waiter; False if it has ended already."""
+        """
+        End the waiter; False if it has ended already. ThreadError if the worker belongs to another thread.
+        """
 
     def add_done_callback(self, fn: Callable[[Request], object], *, context: contextvars.Context | None = None) -> None:
         """Have the running loop call `fn` with this request once it is done."""
@@ -281,6 +287,10 @@ class Worker:
         """
         Return a request that is done once the peers have everything that was sent, put and added before. Source: ``ucp_worker_flush_nbx``.
         """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
 
     def close(self) -> None:
         """

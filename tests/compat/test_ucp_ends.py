@@ -267,7 +267,7 @@ asyncio.run(main())
 
         listener = ucp.create_listener(serve)
         child = spawn(code, str(listener.port))
-        await until(lambda: count == 1)
+        await until(lambda: count >= 1)
         before = fds()
         await until(lambda: count == 20)
         assert len(ucp.core._ctx.worker.wires) == 1

@@ -36,11 +36,15 @@ def test_another_thread_is_refused(worker, endpoint):
         lambda: worker.tag_recv(bytearray(1), 1),
         lambda: endpoint.tag_send(b"x", 1),
         lambda: request.wait(1),
+        request.cancel,
         worker.close,
     ):
         error = in_thread(use)
         assert isinstance(error, weft.ThreadError)
         assert isinstance(error, RuntimeError)
+    endpoint.tag_send(b"x", 1).wait(5)
+    assert request.wait(5) == (1, 1)
+    assert in_thread(request.cancel) is False  # there is nothing to do
 
 
 def test_dropping_in_another_thread_is_safe(worker):
@@ -98,6 +102,25 @@ def test_workers_and_contexts_leave_no_descriptor(fds):
     for _ in range(10):
         once()
     assert fds() == before
+
+
+def test_both_close_at_the_end_of_a_with_statement(fds):
+    def once():
+        with weft.Context({"TLS": "posix,self"}) as context, weft.Worker(context) as worker:
+            request = worker.tag_recv(bytearray(1), 1)
+        assert worker.closed
+        with pytest.raises(weft.CanceledError):
+            request.wait(1)
+        with pytest.raises(weft.ClosedError):
+            weft.Worker(context)
+
+    once()
+    before = fds()
+    once()
+    assert fds() == before
+    with pytest.raises(ZeroDivisionError), weft.Worker(weft.Context({"TLS": "posix,self"})) as worker:
+        1 / 0  # noqa: B018
+    assert worker.closed
 
 
 def test_dropping_everything_without_close(fds):
