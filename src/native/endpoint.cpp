@@ -23,15 +23,13 @@ UnreachableError
 Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
 :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.)";
 
-ucp_ep_h create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
-                         const char *op, const std::string &what) {
+ucs_status_t create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
+                             ucp_ep_h *endpoint) {
     params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params.err_mode =
         nb::inst_ptr<Context>(engine->context)->peer_errors() ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
     params.err_handler = {on_error, argument};
-    ucp_ep_h endpoint;
-    check(ucp.ep_create(engine->handle, &params, &endpoint), op, what);
-    return endpoint;
+    return ucp.ep_create(engine->handle, &params, endpoint);
 }
 
 ucp_ep_h create_endpoint(Engine *engine, nb::bytes address, ucp_err_handler_cb_t on_error, void *argument) {
@@ -39,8 +37,10 @@ ucp_ep_h create_endpoint(Engine *engine, nb::bytes address, ucp_err_handler_cb_t
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
     params.address = reinterpret_cast<const ucp_address_t *>(address.c_str());
-    return create_endpoint(engine, params, on_error, argument, "connect",
-                           ": no usable transport to the worker's address");
+    ucp_ep_h endpoint;
+    check(create_endpoint(engine, params, on_error, argument, &endpoint), "connect",
+          ": no usable transport to the worker's address");
+    return endpoint;
 }
 
 nb::list transports(ucp_ep_h endpoint) {
@@ -103,10 +103,12 @@ nb::object Endpoint::create(nb::pointer_and_handle<Worker> worker, nb::bytes add
     return object;
 }
 
-nb::object Endpoint::create(nb::handle worker, const ucp_ep_params_t &params, const char *op, const std::string &what) {
+nb::object Endpoint::create(nb::handle worker, const ucp_ep_params_t &params, ucs_status_t *status) {
     nb::object object = adopt(worker, nullptr, true);
     auto *e = nb::inst_ptr<Endpoint>(object);
-    e->handle = create_endpoint(e->worker->own.get(), params, failed, e->status.get(), op, what);
+    ucp_ep_h made;
+    *status = create_endpoint(e->worker->own.get(), params, failed, e->status.get(), &made);
+    if (*status == UCS_OK) e->handle = made;
     return object;
 }
 

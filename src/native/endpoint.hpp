@@ -18,14 +18,15 @@ struct Endpoint {
     /// The worker closes: the endpoint is forced closed.
     void abandon() noexcept;
     static nb::object create(nb::pointer_and_handle<Worker> worker, nb::bytes address);
-    static nb::object create(nb::handle worker, const ucp_ep_params_t &params, const char *op, const std::string &what);
+    /// `status` tells whether UCX made it.
+    static nb::object create(nb::handle worker, const ucp_ep_params_t &params, ucs_status_t *status);
     static nb::object adopt(nb::handle worker, ucp_ep_h handle, bool owned);
     static const char *const doc_connect;
 };
 
 /// Make a ucp_ep_h; `on_error(argument, ep, status)` is called in progress.
-ucp_ep_h create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
-                         const char *op, const std::string &what);
+ucs_status_t create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
+                             ucp_ep_h *endpoint);
 /// To the worker with this address.
 ucp_ep_h create_endpoint(Engine *engine, nb::bytes address, ucp_err_handler_cb_t on_error, void *argument);
 /// (transport, device) of every lane, as "transport/device".

@@ -132,7 +132,10 @@ nb::object connect_to(WorkerSelf self, const std::string &address) {
     params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
     params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
     params.sockaddr = {reinterpret_cast<sockaddr *>(&in), sizeof in};
-    return Endpoint::create(self.h, params, "connect_sockaddr", " to " + address);
+    ucs_status_t status;
+    nb::object endpoint = Endpoint::create(self.h, params, &status);
+    check(status, "connect_sockaddr", " to " + address);
+    return endpoint;
 }
 
 constexpr const char *listen_doc =
@@ -204,7 +207,7 @@ nb::object accepted(Request *r) {
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
     params.conn_request = reinterpret_cast<ucp_conn_request_h>(std::exchange(r->word, 0));
-    return Endpoint::create(listener->worker_object, params, "accept", ": the other side went away");
+    return Endpoint::create(listener->worker_object, params, &r->status);
 }
 
 void give_back_connection(Request *r) noexcept {

@@ -29,7 +29,7 @@ struct SockaddrListener {
     ~SockaddrListener();
 };
 
-/// The endpoint that an accept gives.
+/// The endpoint that an accept gives. UCX takes the connection even if it makes none: the request has then failed.
 nb::object accepted(Request *request);
 /// A connection that no result was made of goes to the head of the queue.
 void give_back_connection(Request *request) noexcept;

@@ -165,8 +165,15 @@ void Request::settle() {
 
 nb::object Request::error() const {
     if (fault) return make_error(fault->error, std::string(op) + what() + ": " + fault->text, op);
-    if (status != UCS_OK) return make_status_error(status, op, what());
-    return {};
+    if (status == UCS_OK) return {};
+    const bool refused = kind == Kind::accept && status != UCS_ERR_CANCELED;
+    return make_status_error(status, op, refused ? ": the other side went away" : what());
+}
+
+void Request::raise_failure() const {
+    nb::object exception = error();
+    PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(exception.ptr())), exception.ptr());
+    throw nb::python_error();
 }
 
 PyObject *Request::result(bool from_wait) {
@@ -179,11 +186,7 @@ PyObject *Request::result(bool from_wait) {
         PyErr_SetNone(cancelled_error());
         throw nb::python_error();
     }
-    if (fault || status != UCS_OK) {
-        nb::object exception = error();
-        PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(exception.ptr())), exception.ptr());
-        throw nb::python_error();
-    }
+    if (failed()) raise_failure();
     retrieved = true;
     if (value) return Py_NewRef(value);
     if (kind == Kind::plain) return Py_NewRef(Py_None);
@@ -192,7 +195,9 @@ PyObject *Request::result(bool from_wait) {
     } else if (kind == Kind::word) {
         value = PyLong_FromUnsignedLongLong(word);
     } else if (kind == Kind::accept) {
-        value = accepted(this).release().ptr();
+        nb::object endpoint = accepted(this);
+        if (status != UCS_OK) raise_failure();
+        value = endpoint.release().ptr();
     } else if (kind == Kind::batch) {
         nb::list results;
         for (auto &item : batch->items) results.append(worker->tag_result(item.info));

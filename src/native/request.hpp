@@ -93,6 +93,7 @@ struct Request {
     ~Request();
 
     bool done() const noexcept { return state != State::pending; }
+    bool failed() const noexcept { return fault || status != UCS_OK; }
     /// It has ended, and owns nothing but what it gives as its result.
     bool plain() const noexcept;
 
@@ -121,6 +122,7 @@ struct Request {
 
   private:
     nb::object error() const;
+    [[noreturn]] void raise_failure() const;
     void wake();
 };
 

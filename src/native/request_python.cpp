@@ -110,11 +110,12 @@ void define_request(nb::module_ &m) {
         .def(
             "exception",
             [](Request &r) -> nb::object {
-                if (r.state == Request::State::done && !r.fault && r.status == UCS_OK) return nb::none();
+                const bool open = r.kind == Request::Kind::accept && !r.value;  // UCX may yet refuse the endpoint
+                if (r.state == Request::State::done && !r.failed() && !open) return nb::none();
                 try {
                     nb::steal(r.result(false));
                 } catch (nb::python_error &e) {
-                    if (r.state != Request::State::done) throw;
+                    if (r.state != Request::State::done || !r.failed()) throw;
                     return nb::borrow(e.value());
                 }
                 return nb::none();
@@ -154,7 +155,7 @@ void define_request(nb::module_ &m) {
         .def("__repr__", [](Request &r) {
             const char *state = r.state == Request::State::pending    ? "pending"
                                 : r.state == Request::State::canceled ? "cancelled"
-                                : r.fault || r.status != UCS_OK       ? "failed"
+                                : r.failed()                          ? "failed"
                                                                       : "done";
             return std::string("<weft.Request ") + r.op + r.what() + " " + state + ">";
         });

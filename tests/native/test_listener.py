@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """UCP's own listener and connector."""
 
+import asyncio
 import gc
 import os
 import shutil
@@ -86,6 +87,82 @@ def test_an_accept_that_nobody_looked_at_gives_the_connection_back(sides):
     out.tag_send(b"x", 1)
     crank((server, client), received)
     assert not back.closed
+
+
+def test_a_failed_accept_fails_each_time(spawn):
+    """In a process of its own: the second look at the result crashed.
+
+    Whether UCX still makes an endpoint to who has gone is a matter of moments, so it is tried until it does not.
+    """
+    child = spawn("""
+        import time, weft
+        context = weft.Context({"TLS": "tcp"})
+        server = weft.Worker(context)
+        listener = server.listen_sockaddr("127.0.0.1:0")
+
+        def looked_at(request):
+            try:
+                return request.wait(20)
+            except weft.Error as error:
+                assert "the other side went away" in str(error), error
+                return type(error), error.status
+
+        deadline = time.monotonic() + 20
+        first = None
+        while not isinstance(first, tuple) and time.monotonic() < deadline:
+            client = weft.Worker(context)
+            out = client.connect_sockaddr(listener.address)
+            request = listener.accept()
+            while not request.done() and time.monotonic() < deadline:
+                client.progress(), server.progress()
+            client.close()
+            for _ in range(100):
+                server.progress()
+            first = looked_at(request)
+        assert isinstance(first, tuple), "each has an endpoint"
+        assert looked_at(request) == first
+        assert type(request.exception()) is first[0]
+        """)
+    assert child.wait() == 0
+
+
+async def gathered(request):
+    return await asyncio.wait_for(asyncio.gather(request, return_exceptions=True), HANG_S)
+
+
+def test_gather_hears_of_a_failed_accept():
+    context = weft.Context({"TLS": "tcp"})
+    server = weft.Worker(context)
+    listener = server.listen_sockaddr("127.0.0.1:0")
+    until = time.monotonic() + HANG_S  # UCX may still make an endpoint to who has gone
+    error = None
+    while not isinstance(error, weft.Error):
+        assert time.monotonic() < until, "each has an endpoint"
+        client = weft.Worker(context)
+        out = client.connect_sockaddr(listener.address)
+        request = listener.accept()
+        crank((server, client), request)
+        client.close()
+        for _ in range(100):
+            server.progress()
+        (error,) = asyncio.run(gathered(request))
+    assert "the other side went away" in str(error)
+    assert request.exception().status == error.status
+    assert out.closed
+    server.close()
+    context.close()
+
+
+def test_gather_of_an_accept(sides):
+    server, client, listener = sides
+    out = client.connect_sockaddr(listener.address)
+    request = listener.accept()
+    crank((server, client), request)
+    (back,) = asyncio.run(gathered(request))
+    assert not back.closed
+    assert not out.closed
+    assert request.exception() is None
+    assert request.result() is back
 
 
 def test_closing_ends_who_waits(sides):
