@@ -804,7 +804,9 @@ class ActiveMessage:
 
     @property
     def reply(self) -> Endpoint | None:
-        """An endpoint to its sender, if it was sent with ``reply=True``."""
+        """
+        An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it has gone; with the feature ``stream``, ClosedError once the handler has returned.
+        """
 
     def recv(self, buffer: Buffer | None = None) -> Request:
         """
