@@ -363,7 +363,8 @@ void call_handler(Worker *worker) {
     try {
         handler(nb::cast(message.release(), nb::rv_policy::take_ownership));
     } catch (nb::python_error &e) {
-        e.discard_as_unraisable(handler);
+        // Ctrl-C is for whoever waits: it comes again once the message is done.
+        e.matches(PyExc_KeyboardInterrupt) ? PyErr_SetInterrupt() : e.discard_as_unraisable(handler);
     }
     if (reply && !reply->watched) end_reply(worker, reply.get());
 }
