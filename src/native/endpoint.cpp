@@ -22,6 +22,7 @@ UnreachableError
     No transport of this context leads there.
 
 Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
+One on this host that ends before this side has answered it takes this process along, in UCX 1.22 (docs/faults.md).
 :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.)";
 
 ucs_status_t create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
