@@ -41,18 +41,6 @@ void register_queue(AmQueue *queue, ucp_am_recv_callback_t callback, uint32_t fl
     check(ucp.worker_set_am_recv_handler(queue->worker->own->handle, &handler), op);
 }
 
-ucs_status_t on_am(void *arg, const void *header, size_t header_nbytes, void *data, size_t nbytes,
-                   const ucp_am_recv_param_t *param);
-
-/// A new queue, in the worker's table once UCX knows it.
-AmQueue *open_queue(Worker *w, unsigned id, uint32_t flags, const char *op) {
-    auto queue = std::make_unique<AmQueue>();
-    queue->worker = w;
-    queue->id = id;
-    register_queue(queue.get(), on_am, flags, op);
-    return (w->am_queues[id] = std::move(queue)).get();
-}
-
 void match(AmQueue &queue) noexcept {
     for (size_t i = 0; i < queue.messages.size() && i < queue.waiters.size(); ++i)
         if (queue.messages[i]->descriptor) queue.messages[i]->land();
@@ -75,7 +63,8 @@ ucs_status_t for_handler(AmQueue *queue, const void *header, size_t header_nbyte
     message->nbytes = nbytes;
     message->rendezvous = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
     if (kept) message->descriptor = data, message->engine = queue->worker->own;
-    if (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) message->reply = param->reply_ep;
+    if (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)
+        message->reply = watch_reply(queue->worker->own.get(), param->reply_ep);
     queue->worker->arrivals.push_back(std::move(message));
     return kept ? UCS_INPROGRESS : UCS_OK;
 }
@@ -99,6 +88,13 @@ ucs_status_t on_am(void *arg, const void *header, size_t header_nbytes, void *da
     queue->messages.push_back(m);
     match(*queue);
     return rendezvous ? UCS_INPROGRESS : UCS_OK;
+}
+
+/// A new queue, in the worker's table once UCX knows it.
+AmQueue *open_queue(Worker *w, unsigned id, uint32_t flags, const char *op) {
+    std::unique_ptr<AmQueue> queue(new AmQueue{.worker = w, .id = id});
+    register_queue(queue.get(), on_am, flags, op);
+    return (w->am_queues[id] = std::move(queue)).get();
 }
 
 nb::object am_recv(WorkerSelf self, unsigned id) {
@@ -360,15 +356,19 @@ Source: ``ucp_am_recv_data_nbx``.)";
 void call_handler(Worker *worker) {
     auto message = std::move(worker->arrivals.front());
     worker->arrivals.pop_front();
+    if (message->ends_reply) return end_reply(worker, message->reply.get());
     auto found = worker->am_queues.find(message->id);
     if (found == worker->am_queues.end()) return;
     nb::object handler = found->second->handler;
     message->worker_object = nb::borrow(worker->self);
+    const std::shared_ptr<Reply> reply = message->reply;
     try {
         handler(nb::cast(message.release(), nb::rv_policy::take_ownership));
     } catch (nb::python_error &e) {
-        e.discard_as_unraisable(handler);
+        // Ctrl-C is for whoever waits: it comes again once the message is done.
+        e.matches(PyExc_KeyboardInterrupt) ? PyErr_SetInterrupt() : e.discard_as_unraisable(handler);
     }
+    if (reply && !reply->watched) end_reply(worker, reply.get());
 }
 
 void define_active(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint) {
@@ -379,10 +379,12 @@ void define_active(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoi
         .def_prop_ro(
             "reply",
             [](const ActiveMessage &a) {
-                return a.reply ? Endpoint::adopt(a.worker_object, a.reply, false) : nb::object(nb::none());
+                return a.reply ? Endpoint::adopt(a.worker_object, a.reply) : nb::object(nb::none());
             },
             nb::for_getter(nb::sig("def reply(self) -> Endpoint | None")),
-            "An endpoint to its sender, if it was sent with ``reply=True``.")
+            "An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it has "
+            "gone; "
+            "with the feature ``stream``, ClosedError once the handler has returned.")
         .def("recv", &message_recv, nb::arg("buffer") = nb::none(),
              nb::sig("def recv(self, buffer: typing_extensions.Buffer | None = None) -> Request"), message_recv_doc);
     endpoint.def("am_send", &am_send, nb::arg("id"), nb::arg("header"), nb::arg("data") = nb::none(), nb::kw_only(),

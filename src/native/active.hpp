@@ -3,6 +3,7 @@
 #pragma once
 
 #include "endpoint.hpp"
+#include "reply.hpp"
 
 /// A message for a handler. Owns UCX's descriptor, which holds the data (eager) or stands for it (rendezvous), and
 /// with it the engine that the descriptor belongs to: lent data outlives the worker's close.
@@ -13,8 +14,9 @@ struct ActiveMessage {
     std::string header;
     size_t nbytes = 0;
     bool rendezvous = false;
-    void *descriptor = nullptr;  // null once it was received, and where there is no data
-    ucp_ep_h reply = nullptr;    // null unless the sender asked for one
+    void *descriptor = nullptr;    // null once it was received, and where there is no data
+    std::shared_ptr<Reply> reply;  // null unless the sender asked for one
+    bool ends_reply = false;       // no message: it tells that `reply` has ended
     size_t exports = 0;
 
     ActiveMessage() = default;

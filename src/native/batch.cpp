@@ -39,7 +39,10 @@ Batch *take_all(const Self &self, Request *r, nb::handle buffers, bool writable,
     r->batch = std::make_unique<Batch>();
     Batch *batch = r->batch.get();
     batch->receives = writable;
-    nb::object sequence = nb::steal(PySequence_Fast(buffers.ptr(), "a sequence of buffers is needed"));
+    // A list may be changed by what runs to export its buffers.
+    nb::object sequence =
+        nb::steal(PyList_CheckExact(buffers.ptr()) ? PyList_AsTuple(buffers.ptr())
+                                                   : PySequence_Fast(buffers.ptr(), "a sequence of buffers is needed"));
     if (!sequence.is_valid()) throw nb::python_error();
     const auto count = size_t(PySequence_Fast_GET_SIZE(sequence.ptr()));
     batch->buffers.reserve(count);

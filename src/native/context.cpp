@@ -97,7 +97,7 @@ Context::Context(nb::dict settings, nb::dict defaults, nb::handle names, bool us
     }
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-    params.features = features;
+    params.features = features | UCP_FEATURE_STREAM;  // to learn of a sender's end: reply.hpp
     // Memory is unmapped by whichever thread drops it last.
     params.mt_workers_shared = (features & UCP_FEATURE_RMA) != 0;
     params.name = "weft";

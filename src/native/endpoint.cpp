@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "operation.hpp"
+#include "reply.hpp"
 
 const char *const Endpoint::doc_connect = R"(Make an endpoint that sends to the worker with this address.
 
@@ -21,6 +22,7 @@ UnreachableError
     No transport of this context leads there.
 
 Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
+One on this host that ends before this side has answered it takes this process along, in UCX 1.22 (docs/faults.md).
 :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.)";
 
 ucs_status_t create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
@@ -97,14 +99,14 @@ static void failed(void *told, ucp_ep_h, ucs_status_t status) {
 
 nb::object Endpoint::create(nb::pointer_and_handle<Worker> worker, nb::bytes address) {
     Worker *w = usable(worker, "connect");
-    nb::object object = adopt(worker.h, nullptr, true);
+    nb::object object = adopt(worker.h, nullptr);
     auto *e = nb::inst_ptr<Endpoint>(object);
     e->handle = create_endpoint(w->own.get(), address, failed, e->status.get());
     return object;
 }
 
 nb::object Endpoint::create(nb::handle worker, const ucp_ep_params_t &params, ucs_status_t *status) {
-    nb::object object = adopt(worker, nullptr, true);
+    nb::object object = adopt(worker, nullptr);
     auto *e = nb::inst_ptr<Endpoint>(object);
     ucp_ep_h made;
     *status = create_endpoint(e->worker->own.get(), params, failed, e->status.get(), &made);
@@ -112,23 +114,29 @@ nb::object Endpoint::create(nb::handle worker, const ucp_ep_params_t &params, uc
     return object;
 }
 
-nb::object Endpoint::adopt(nb::handle worker, ucp_ep_h handle, bool owned) {
+nb::object Endpoint::adopt(nb::handle worker, std::shared_ptr<Reply> reply) {
     auto *w = nb::inst_ptr<Worker>(worker);
     nb::object object = nb::inst_alloc(nb::type<Endpoint>());
-    auto *e = new (nb::inst_ptr<Endpoint>(object)) Endpoint{nb::borrow(worker), w, handle, owned};
+    ucp_ep_h handle = reply ? reply->handle : nullptr;
+    auto *e = new (nb::inst_ptr<Endpoint>(object)) Endpoint{nb::borrow(worker), w, handle, std::move(reply)};
     nb::inst_mark_ready(object);
     w->endpoints.push_back(e);
     return object;
 }
 
+void Endpoint::refuse(const char *op) const {
+    if (reply) reply->refuse(op);
+    raise("ClosedError", std::string(op) + ": the endpoint is closed", op);
+}
+
 void Endpoint::abandon() noexcept {
-    if (handle && owned) worker->own->force_close(handle);
+    if (handle && !reply) worker->own->force_close(handle);
     handle = nullptr;
 }
 
 Endpoint::~Endpoint() {
     std::erase(worker->endpoints, this);
-    if (!handle || !owned || in_forked_child || worker->closed()) return;
+    if (!handle || reply || in_forked_child || worker->closed()) return;
     // The owner takes it down; UCX may call the error handler until then.
     worker->bury([w = worker, ep = handle, told = status] {
         if (!w->closed()) w->own->force_close(ep);
@@ -158,7 +166,7 @@ nb::object close_endpoint(EndpointSelf self, bool force) {
     Endpoint *e = self.p;
     Request *r;
     nb::object request = make_request(e->worker, self.h.ptr(), "close", 0, &r);
-    if (!e->owned) e->handle = nullptr;
+    if (e->reply) e->handle = nullptr, e->reply.reset();
     if (!e->handle) {
         r->complete_now(UCS_OK);
         return request;
@@ -204,7 +212,7 @@ nb::class_<Endpoint> define_endpoint(nb::module_ &m) {
         .def_prop_ro(
             "handle",
             [](Endpoint &e) {
-                if (!e.handle) raise("ClosedError", "handle: the endpoint is closed", "handle");
+                if (!e.handle) e.refuse("handle");
                 return reinterpret_cast<uintptr_t>(e.handle);
             },
             "The address of the ``ucp_ep_h``, for libraries that call UCX themselves; the endpoint keeps owning it.")

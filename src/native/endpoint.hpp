@@ -9,7 +9,7 @@ struct Endpoint {
     nb::object worker_object;
     Worker *worker;
     ucp_ep_h handle = nullptr;
-    bool owned = true;  // false: UCX's own, for replies
+    std::shared_ptr<struct Reply> reply;  // set: the endpoint is UCX's own
     // What UCX's error handler said. It may be called until the endpoint is closed, and that may be after this has
     // gone.
     std::shared_ptr<ucs_status_t> status = std::make_shared<ucs_status_t>(UCS_OK);
@@ -20,7 +20,9 @@ struct Endpoint {
     static nb::object create(nb::pointer_and_handle<Worker> worker, nb::bytes address);
     /// `status` tells whether UCX made it.
     static nb::object create(nb::handle worker, const ucp_ep_params_t &params, ucs_status_t *status);
-    static nb::object adopt(nb::handle worker, ucp_ep_h handle, bool owned);
+    static nb::object adopt(nb::handle worker, std::shared_ptr<struct Reply> reply);
+    /// Raise what keeps it from being used: it has no handle.
+    [[noreturn]] void refuse(const char *op) const;
     static const char *const doc_connect;
 };
 

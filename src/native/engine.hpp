@@ -7,6 +7,8 @@
 // queue, and what a dead one has broken goes with it. It costs 2 ms, 6 descriptors and 2.3 MiB a link.
 #pragma once
 
+#include <memory>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -28,6 +30,7 @@ struct Engine {
     size_t closing_endpoints = 0;
     std::unordered_set<Message *> landing;
     std::vector<Request *> abandoned;  // under way when the worker left; UCX has them until `handle` is destroyed
+    std::unordered_map<ucp_ep_h, std::shared_ptr<struct Reply>> replies;  // of the senders that are there
 
     explicit Engine(Worker *worker);
     Engine(const Engine &) = delete;

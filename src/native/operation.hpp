@@ -16,7 +16,7 @@ inline Endpoint *usable(const EndpointSelf &self, const char *op) {
     e->worker->check_owner(op);
     e->worker->heat(e->worker->own.get());
     if (!e->handle) [[unlikely]]
-        raise("ClosedError", std::string(op) + ": the endpoint is closed", op);
+        e->refuse(op);
     return e;
 }
 

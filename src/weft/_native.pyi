@@ -280,6 +280,7 @@ class Worker:
             No transport of this context leads there.
 
         Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
+        One on this host that ends before this side has answered it takes this process along, in UCX 1.22 (docs/faults.md).
         :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.
         """
 
@@ -816,7 +817,9 @@ class ActiveMessage:
 
     @property
     def reply(self) -> Endpoint | None:
-        """An endpoint to its sender, if it was sent with ``reply=True``."""
+        """
+        An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it has gone; with the feature ``stream``, ClosedError once the handler has returned.
+        """
 
     def recv(self, buffer: Buffer | None = None) -> Request:
         """

@@ -2,6 +2,7 @@
 """Active messages for handlers: lent data, rendezvous into chosen memory, replies."""
 
 import gc
+import signal
 import sys
 import time
 
@@ -159,6 +160,17 @@ def test_what_a_handler_raises_is_reported(worker, endpoint, monkeypatch):
     crank(worker, lambda: reported)
     assert "in the handler" in str(reported[0].exc_value)
     assert reported[0].object is fails
+
+
+def test_ctrl_c_in_a_handler_ends_the_wait(worker, endpoint):
+    def interrupted(message):
+        signal.raise_signal(signal.SIGINT)
+
+    worker.set_am_recv_handler(3, interrupted)
+    endpoint.am_send(3, b"").wait(5)
+    never = worker.tag_recv(bytearray(1), 1)
+    with pytest.raises(KeyboardInterrupt):
+        never.wait(HANG_S)
 
 
 def test_a_handler_may_not_wait(worker, endpoint):

@@ -61,3 +61,48 @@ def test_sigstop_is_not_death(bare):
         sending.wait(0.3)
     os.kill(victim.pid, signal.SIGCONT)
     assert not sending.done()
+
+
+LATE_SURVIVOR = """
+import sys, time, weft
+worker = weft.Worker(weft.Context({"TLS": sys.argv[1]}))
+received = worker.tag_recv(bytearray(1), 1)
+print(worker.address.hex(), flush=True)
+sys.stdin.readline()  # the sender has ended
+deadline = time.monotonic() + 1
+while time.monotonic() < deadline:
+    worker.progress()
+worker.close()
+"""
+
+SHORT_LIVED = """
+import os, sys, weft
+worker = weft.Worker(weft.Context({"TLS": sys.argv[1]}))
+request = worker.connect(bytes.fromhex(sys.argv[2])).tag_send_sync(b"x", 1)
+for _ in range(300):
+    worker.progress()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(
+    "tls",
+    [
+        "tcp",
+        pytest.param(
+            "posix",
+            marks=pytest.mark.xfail(
+                strict=False,
+                reason="UCX 1.22 crashes when it cannot answer a new endpoint: it has no configuration yet "
+                "(ucp_ep_set_failed, ucp_ep_num_lanes)",
+            ),
+        ),
+    ],
+)
+def test_a_peer_that_ended_before_it_was_heard(spawn, tls):
+    """It connected and ended while the survivor, a process of its own, did not progress."""
+    survivor = spawn(LATE_SURVIVOR, tls)
+    peer = spawn(SHORT_LIVED, tls, survivor.line())
+    assert peer.wait() == -9
+    survivor.say()
+    assert survivor.wait() == 0

@@ -184,3 +184,30 @@ def test_closing_with_many_under_way(context):
     with pytest.raises(weft.CanceledError):
         received.wait(1)
     buffers[0].append(0)
+
+
+def test_a_list_that_changes_while_its_buffers_are_taken(spawn):
+    """In a process of its own: what followed in the list was used after it was freed."""
+    child = spawn("""
+        import weft
+        worker = weft.Worker(weft.Context({"TLS": "posix,self"}))
+        endpoint = worker.connect(worker.address)
+
+        class Clears:
+            def __dlpack_device__(self):
+                buffers.clear()
+                return (1, 0)
+
+            def __dlpack__(self, **options):
+                raise BufferError("nothing here")
+
+        for operation in (endpoint.tag_send_many, worker.tag_recv_many):
+            buffers = [bytearray(8), *(bytearray(8) for _ in range(50))]
+            buffers.insert(1, Clears())
+            try:
+                operation(buffers, 1)
+            except BufferError as error:
+                assert "nothing here" in str(error)
+        worker.close()
+        """)
+    assert child.wait() == 0
