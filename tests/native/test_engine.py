@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What is under way when a worker closes, and UCX has no way to end it: a context with `amo` reports no lost peer."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -89,7 +90,7 @@ def run(code, *arguments):
         capture_output=True,
         text=True,
         timeout=HANG_S,
-        env={"PYTHONMALLOC": "debug", "MALLOC_PERTURB_": "165"},
+        env={**os.environ, "PYTHONMALLOC": os.environ.get("PYTHONMALLOC", "debug"), "MALLOC_PERTURB_": "165"},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split("\n")[:-1], done.stderr
