@@ -278,6 +278,8 @@ class Worker:
         ------
         UnreachableError
             No transport of this context leads there.
+        Error
+            It is the 65,536th from this worker to that one: UCX counts no further, also where the others are closed.
 
         Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
         One on this host that ends before this side has answered it takes this process along, in UCX 1.22 (docs/faults.md).
