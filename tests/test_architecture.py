@@ -12,7 +12,7 @@ ROOT = Path(weft.__file__).parent
 
 #: Imports go one way: a room may import from the rooms before it.
 FLOORS = [
-    {"errors", "_native", "_claim"},
+    {"errors", "typing", "_native", "_claim"},
     {"_load", "address", "frames", "memory", "payload", "shm", "spaces", "tls_operation"},
     {"config", "tls_wire"},
     {"explain"},

@@ -386,11 +386,11 @@ void define_active(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoi
             "gone; "
             "with the feature ``stream``, ClosedError once the handler has returned.")
         .def("recv", &message_recv, nb::arg("buffer") = nb::none(),
-             nb::sig("def recv(self, buffer: typing_extensions.Buffer | None = None) -> Request"), message_recv_doc);
+             nb::sig("def recv(self, buffer: weft.typing.BufferLike | None = None) -> Request"), message_recv_doc);
     endpoint.def("am_send", &am_send, nb::arg("id"), nb::arg("header"), nb::arg("data") = nb::none(), nb::kw_only(),
                  nb::arg("reply") = false,
-                 nb::sig("def am_send(self, id: int, header: typing_extensions.Buffer, data: typing_extensions.Buffer "
-                         "| list[typing_extensions.Buffer] | tuple[typing_extensions.Buffer, ...] | None = None, *, "
+                 nb::sig("def am_send(self, id: int, header: typing_extensions.Buffer, data: weft.typing.BufferLike "
+                         "| list[weft.typing.BufferLike] | tuple[weft.typing.BufferLike, ...] | None = None, *, "
                          "reply: bool = False) -> Request"),
                  am_send_doc);
     worker.def("am_recv", &am_recv, nb::arg("id"), nb::sig("def am_recv(self, id: int) -> Request"), am_recv_doc)

@@ -128,11 +128,11 @@ void define_channel(nb::module_ &m) {
                 return usable(self, "send").send(self.h.ptr(), first, rest, lend, stage);
             },
             nb::arg("first"), nb::arg("rest") = nb::none(), nb::arg("lend") = false, nb::arg("stage") = false,
-            nb::sig("def send(self, first: typing_extensions.Buffer, rest: list[typing_extensions.Buffer] | None = "
+            nb::sig("def send(self, first: weft.typing.BufferLike, rest: list[typing_extensions.Buffer] | None = "
                     "None, lend: bool = False, stage: bool = False) -> Request"))
         .def(
             "lend", [](Self self, nb::handle buffer) { return usable(self, "lend").lend(self.h.ptr(), buffer); },
-            nb::arg("buffer"), nb::sig("def lend(self, buffer: typing_extensions.Buffer) -> Request"))
+            nb::arg("buffer"), nb::sig("def lend(self, buffer: weft.typing.BufferLike) -> Request"))
         .def(
             "recv",
             [](Self self) {

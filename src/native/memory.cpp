@@ -247,7 +247,7 @@ void define_memory(nb::module_ &m, nb::class_<Endpoint> &endpoint) {
     nb::handle context = nb::type<Context>();
     nb::borrow<nb::class_<Context>>(context)
         .def("mem_map", &mem_map, nb::arg("buffer"),
-             nb::sig("def mem_map(self, buffer: typing_extensions.Buffer) -> Memory"), map_doc)
+             nb::sig("def mem_map(self, buffer: weft.typing.BufferLike) -> Memory"), map_doc)
         .def("mem_alloc", &mem_alloc, nb::arg("nbytes"), nb::sig("def mem_alloc(self, nbytes: int) -> Memory"),
              alloc_doc);
 }

@@ -194,11 +194,9 @@ CPU's (posix does). Source: ``ucp_atomic_op_nbx``.)";
 void define_rma(nb::class_<Endpoint> &endpoint) {
     endpoint
         .def("put", &put, nb::arg("buffer"), nb::arg("rkey"), nb::arg("offset") = 0,
-             nb::sig("def put(self, buffer: typing_extensions.Buffer, rkey: Rkey, offset: int = 0) -> Request"),
-             put_doc)
+             nb::sig("def put(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> Request"), put_doc)
         .def("get", &get, nb::arg("buffer"), nb::arg("rkey"), nb::arg("offset") = 0,
-             nb::sig("def get(self, buffer: typing_extensions.Buffer, rkey: Rkey, offset: int = 0) -> Request"),
-             get_doc)
+             nb::sig("def get(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> Request"), get_doc)
         .def("atomic_op", &atomic_op, nb::arg("op"), nb::arg("value"), nb::arg("rkey"), nb::arg("offset") = 0,
              nb::kw_only(), nb::arg("compare") = nb::none(), nb::arg("nbytes") = 8, nb::arg("fetch") = true,
              nb::sig("def atomic_op(self, op: str, value: int, rkey: Rkey, offset: int = 0, *, compare: int | None = "

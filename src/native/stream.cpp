@@ -95,8 +95,8 @@ cannot withdraw the receive, which takes the next bytes, with the buffer locked 
 void define_streams(nb::class_<Endpoint> &endpoint) {
     endpoint
         .def("stream_send", &stream_send, nb::arg("buffer"),
-             nb::sig("def stream_send(self, buffer: typing_extensions.Buffer) -> Request"), send_doc)
+             nb::sig("def stream_send(self, buffer: weft.typing.BufferLike) -> Request"), send_doc)
         .def("stream_recv", &stream_recv, nb::arg("buffer"), nb::kw_only(), nb::arg("wait_all") = false,
-             nb::sig("def stream_recv(self, buffer: typing_extensions.Buffer, *, wait_all: bool = False) -> Request"),
+             nb::sig("def stream_recv(self, buffer: weft.typing.BufferLike, *, wait_all: bool = False) -> Request"),
              recv_doc);
 }

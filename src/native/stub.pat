@@ -15,13 +15,11 @@ weft\._native\.Request\.wait:
         \doc
 
 weft\._native\.Worker\.tag_recv$:
-    \from typing_extensions import Buffer
-    def tag_recv(self, buffer: Buffer, tag: int, mask: int = 0xffffffffffffffff) -> Request:
+    def tag_recv(self, buffer: weft.typing.BufferLike, tag: int, mask: int = 0xffffffffffffffff) -> Request:
         \doc
 
 weft\._native\.Endpoint\.tag_send$:
-    \from typing_extensions import Buffer
-    def tag_send(self, buffer: Buffer, tag: int) -> Request:
+    def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> Request:
         \doc
 
 # CPython has these for every exporter from 3.12 on, but not 3.11.

@@ -8,7 +8,7 @@ A map of the house; imports go one way, ``native <- core <- topo <- dask, bench,
 - ``explain``: which wire carries a connection, and why; ``pair``: two processes to try it with.
 - ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``tls`` (around it), ``drive``
   (over a socket) and ``links`` (the workers of a loop or thread).
-- ``memory``: arrays that can be lent.
+- ``memory``: arrays that can be lent. ``typing``: what may be sent, for type checkers.
 - ``topo``: what the machine consists of, and where to put workers. ``shm``: what killed processes left behind.
 - ``lab``: hosts and links on one machine.
 - ``compat``: other libraries' interfaces, so that their programs run over weft.

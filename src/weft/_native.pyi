@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 
 from typing_extensions import Buffer, Self
 
+import weft.typing
+
 
 def bind(path: str) -> None:
     """Take every UCP function from the loaded library at `path`."""
@@ -102,7 +104,7 @@ class Context:
         Settings that differ from UCX's defaults: name to (value, ``argument`` or ``weft``).
         """
 
-    def mem_map(self, buffer: Buffer) -> Memory:
+    def mem_map(self, buffer: weft.typing.BufferLike) -> Memory:
         """
         Let peers that are given its key read and write `buffer`.
 
@@ -318,7 +320,7 @@ class Worker:
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Progress in this event loop's turns, also while nothing is awaited."""
 
-    def tag_recv(self, buffer: Buffer, tag: int, mask: int = 0xffffffffffffffff) -> Request:
+    def tag_recv(self, buffer: weft.typing.BufferLike, tag: int, mask: int = 0xffffffffffffffff) -> Request:
         """
         Post a receive for the next message whose tag matches.
 
@@ -366,7 +368,7 @@ class Worker:
         It makes no progress: call :meth:`progress` between looks. Source: ``ucp_tag_probe_nb``.
         """
 
-    def tag_msg_recv(self, buffer: Buffer, message: TagMessage) -> Request:
+    def tag_msg_recv(self, buffer: weft.typing.BufferLike, message: TagMessage) -> Request:
         """
         Receive what :meth:`tag_probe` took.
 
@@ -429,7 +431,7 @@ class Worker:
         Source: ``ucp_worker_set_am_recv_handler``.
         """
 
-    def tag_recv_many(self, buffers: Sequence[Buffer], tag: int, mask: int = 0xffffffffffffffff) -> Request:
+    def tag_recv_many(self, buffers: Sequence[weft.typing.BufferLike], tag: int, mask: int = 0xffffffffffffffff) -> Request:
         """
         Post a receive into each of `buffers`, in order, with one request for all.
 
@@ -541,7 +543,7 @@ class Endpoint:
     @property
     def closed(self) -> bool: ...
 
-    def tag_send(self, buffer: Buffer, tag: int) -> Request:
+    def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> Request:
         """
         Send `buffer` under `tag`.
 
@@ -571,7 +573,7 @@ class Endpoint:
         Cancelling ends the waiter; the transfer goes on with the buffer locked. Source: ``ucp_tag_send_nbx``.
         """
 
-    def tag_send_sync(self, buffer: Buffer, tag: int) -> Request:
+    def tag_send_sync(self, buffer: weft.typing.BufferLike, tag: int) -> Request:
         """
         Send `buffer` under `tag`, and know that the peer has matched it.
 
@@ -579,7 +581,7 @@ class Endpoint:
         Source: ``ucp_tag_send_sync_nbx``.
         """
 
-    def am_send(self, id: int, header: Buffer, data: Buffer | list[Buffer] | tuple[Buffer, ...] | None = None, *, reply: bool = False) -> Request:
+    def am_send(self, id: int, header: Buffer, data: weft.typing.BufferLike | list[weft.typing.BufferLike] | tuple[weft.typing.BufferLike, ...] | None = None, *, reply: bool = False) -> Request:
         """
         Send an active message.
 
@@ -608,7 +610,7 @@ class Endpoint:
         Cancelling ends the waiter; the transfer goes on. Source: ``ucp_am_send_nbx``.
         """
 
-    def tag_send_many(self, buffers: Sequence[Buffer], tag: int) -> Request:
+    def tag_send_many(self, buffers: Sequence[weft.typing.BufferLike], tag: int) -> Request:
         """
         Send each of `buffers` under `tag`, in order, with one request for all.
 
@@ -631,7 +633,7 @@ class Endpoint:
         Source: ``ucp_tag_send_nbx``, once for each.
         """
 
-    def stream_send(self, buffer: Buffer) -> Request:
+    def stream_send(self, buffer: weft.typing.BufferLike) -> Request:
         """
         Append the bytes of `buffer` to the stream to the peer.
 
@@ -655,7 +657,7 @@ class Endpoint:
         Source: ``ucp_stream_send_nbx``.
         """
 
-    def stream_recv(self, buffer: Buffer, *, wait_all: bool = False) -> Request:
+    def stream_recv(self, buffer: weft.typing.BufferLike, *, wait_all: bool = False) -> Request:
         """
         Receive bytes of the stream from the peer.
 
@@ -704,7 +706,7 @@ class Endpoint:
         Source: ``ucp_ep_rkey_unpack``.
         """
 
-    def put(self, buffer: Buffer, rkey: Rkey, offset: int = 0) -> Request:
+    def put(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> Request:
         """
         Write `buffer` into a peer's memory.
 
@@ -730,7 +732,7 @@ class Endpoint:
         Cancelling ends the waiter; the transfer goes on. Source: ``ucp_put_nbx``.
         """
 
-    def get(self, buffer: Buffer, rkey: Rkey, offset: int = 0) -> Request:
+    def get(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> Request:
         """
         Read from a peer's memory into `buffer`.
 
@@ -823,7 +825,7 @@ class ActiveMessage:
         An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it has gone; with the feature ``stream``, ClosedError once the handler has returned.
         """
 
-    def recv(self, buffer: Buffer | None = None) -> Request:
+    def recv(self, buffer: weft.typing.BufferLike | None = None) -> Request:
         """
         Receive the data.
 
@@ -980,9 +982,9 @@ class Channel:
 
     lend_nbytes: int = 65536
 
-    def send(self, first: Buffer, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> Request: ...
+    def send(self, first: weft.typing.BufferLike, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> Request: ...
 
-    def lend(self, buffer: Buffer) -> Request: ...
+    def lend(self, buffer: weft.typing.BufferLike) -> Request: ...
 
     def recv(self) -> Request: ...
 

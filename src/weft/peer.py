@@ -13,9 +13,8 @@ from weft._native import Request
 from weft.errors import PeerLostError, UnsupportedError
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from weft.explain import Explanation
+    from weft.typing import BufferLike
 #: ``allocate(nbytes, device, library)``: memory to receive into.
 Allocate = Callable[[int, int, str], Any]
 #: What a message is, and the requests for what follows it.
@@ -59,7 +58,7 @@ class Peer:
         self.same_host = same_host
         self.remote = remote
 
-    def send(self, buffer: Buffer) -> Request:
+    def send(self, buffer: BufferLike) -> Request:
         """Send one message.
 
         Parameters
@@ -89,7 +88,7 @@ class Peer:
         """
         return self._channel.send(buffer)
 
-    def lend(self, buffer: Buffer) -> Request:
+    def lend(self, buffer: BufferLike) -> Request:
         """Send one message without copying it, if that can be done: the peer reads the pages that you wrote.
 
         It can if the peer is another process on this host and `buffer` lies in weft's pool: memory that was
