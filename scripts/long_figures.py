@@ -155,15 +155,20 @@ def distributed(record: Record) -> str:
             for run in runs.values()
         ]
         lines.append(f"| {' | '.join((f'`{name}`', *cells))} |")
-    unknown = [name for name, outcomes in record.get("differences", {}).items() if not outcomes["reason"]]
+
+    def named(test: str) -> str:
+        file, _, name = test.partition("::")
+        return f"`{name}` of `{file}`"
+
+    unknown = [named(test) for test, outcomes in record.get("differences", {}).items() if not outcomes["reason"]]
     once = [
-        f"`{name}` ({', '.join(protocol for protocol, outcome in outcomes.items() if outcome == 'flaky')})"
+        f"{named(name)} ({', '.join(protocol for protocol, outcome in outcomes.items() if outcome == 'flaky')})"
         for name, outcomes in record.get("flaky", {}).items()
     ]
     lines += ["", f"Differ for no reason that is known: {', '.join(unknown) or 'none'}."]
     lines += [f"Failed once, and passed alone: {', '.join(once)}."] if once else []
     both = record.get("failed_with_every_protocol")
-    return "\n".join([*lines, *([f"Failed with each protocol: {', '.join(both)}."] if both else [])])
+    return "\n".join([*lines, *([f"Failed with each protocol: {', '.join(map(named, both))}."] if both else [])])
 
 
 def versions(record: Record) -> str:

@@ -382,9 +382,8 @@ void define_active(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoi
                 return a.reply ? Endpoint::adopt(a.worker_object, a.reply) : nb::object(nb::none());
             },
             nb::for_getter(nb::sig("def reply(self) -> Endpoint | None")),
-            "An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it has "
-            "gone; "
-            "with the feature ``stream``, ClosedError once the handler has returned.")
+            "An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it is "
+            "gone; with the feature ``stream``, ClosedError once the handler has returned.")
         .def("recv", &message_recv, nb::arg("buffer") = nb::none(),
              nb::sig("def recv(self, buffer: weft.typing.BufferLike | None = None) -> Request"), message_recv_doc);
     endpoint.def("am_send", &am_send, nb::arg("id"), nb::arg("header"), nb::arg("data") = nb::none(), nb::kw_only(),

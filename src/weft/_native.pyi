@@ -822,7 +822,7 @@ class ActiveMessage:
     @property
     def reply(self) -> Endpoint | None:
         """
-        An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it has gone; with the feature ``stream``, ClosedError once the handler has returned.
+        An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it is gone; with the feature ``stream``, ClosedError once the handler has returned.
         """
 
     def recv(self, buffer: weft.typing.BufferLike | None = None) -> Request:

@@ -98,9 +98,9 @@ def test_distributed_s_tests():
     record |= {"flaky": {"x::c": {"tcp": "passed", "ucx": "flaky"}}, "failed_with_every_protocol": ["x::d"]}
     assert figures.distributed(record).splitlines() == [
         *table,
-        f"{said}x::b.",
-        "Failed once, and passed alone: `x::c` (ucx).",
-        "Failed with each protocol: x::d.",
+        f"{said}`b` of `x`.",
+        "Failed once, and passed alone: `c` of `x` (ucx).",
+        "Failed with each protocol: `d` of `x`.",
     ]
 
 
