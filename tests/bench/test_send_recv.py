@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tracemalloc
 
 import pytest
 
@@ -41,6 +42,19 @@ def test_size(text, nbytes):
 def test_size_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
         send_recv.parse_bytes(text)
+
+
+def test_a_message_is_made_in_the_memory_that_it_takes():
+    nbytes = 64 << 20
+    tracemalloc.start()
+    try:
+        made = send_recv_sides.objects("numpy", nbytes, 0).filled()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert made.nbytes == nbytes
+    assert made[:257].tolist() == [*range(256), 0]
+    assert most < 2 * nbytes
 
 
 @pytest.mark.parametrize(
