@@ -159,6 +159,22 @@ def test_refused(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--timeout=nan", "--timeout=inf", "--timeout=0", "--timeout=1e300", "--timeout=x"])
+def test_a_timeout_that_no_clock_can_wait_for_is_refused(option, capsys):
+    with pytest.raises(SystemExit) as refused:
+        parsed(option)
+    assert refused.value.code == 2
+    assert f"argument --timeout: {option[10:]!r} is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["99999", "65536", "-5", "0", "x"])
+def test_what_is_no_port_is_refused(port, capsys):
+    with pytest.raises(SystemExit) as refused:
+        parsed("--client-only", "-s", "127.0.0.1", f"--port={port}")
+    assert refused.value.code == 2
+    assert f"argument -p/--port: {port!r} is no port between 1 and 65535" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["cupy", "rmm", "torch"])
 def test_gpu_objects_without_a_gpu_are_a_named_error(kind, capsys):
     if importlib.util.find_spec("torch" if kind == "torch" else "cupy"):

@@ -24,7 +24,9 @@ from typing import Any
 
 import weft
 from weft.bench import send_recv_sides as sides
+from weft.bench.options import timeout
 from weft.bench.report import format_nbytes
+from weft.topo.command import port
 
 #: By the names that ucx-py and UCXX have for theirs: what carries the messages, and whether it awaits.
 BACKENDS = {
@@ -64,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-d", "--server-dev", type=int, default=0, metavar="N", help="the server's GPU (%(default)s)")
     add("-e", "--client-dev", type=int, default=0, metavar="N", help="the client's GPU (%(default)s)")
     add("-s", "--server-address", metavar="IP", help="(127.0.0.1; every address with --server-only)")
-    add("-p", "--port", type=int, help="of the server (any that is free)")
+    add("-p", "--port", type=port, metavar="N", help="of the server (any that is free)")
     add("--server-only", action="store_true", help="run the server, for a client elsewhere")
     add("--client-only", action="store_true", help="run the client; needs --server-address and --port")
     add("--enable-am", action="store_true", help="active messages in place of tagged ones")
@@ -72,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-l", "--backend", choices=tuple(BACKENDS), default="weft-async", help=backends, metavar="NAME")
     add("--rndv-thresh", metavar="BYTES", help="UCX_RNDV_THRESH, for this run")
     add("--no-detailed-report", action="store_true", help="leave out the single round trips")
-    add("--timeout", type=float, default=300.0, metavar="S", help="give up after so long (%(default)s)")
+    add("--timeout", type=timeout, default=300.0, metavar="S", help="give up after so long (%(default)s)")
     for name, options in _WITHOUT_MEANING.items():
         add(*name.split(), dest=name.split()[-1].strip("-").replace("-", "_"), help=argparse.SUPPRESS, **options)
 
@@ -150,8 +152,8 @@ def _refuse(args: argparse.Namespace) -> None:
     """Settle the address; raise for what cannot be run."""
     if args.client_only and (args.server_only or not (args.server_address and args.port)):
         raise weft.InvalidParamError("--client-only needs --server-address and --port, and no --server-only")
-    if min(args.n_iter, args.n_buffers) < 1 or args.n_warmup_iter < 0 or args.timeout <= 0:
-        raise weft.InvalidParamError("--n-iter, --n-buffers and --timeout are above 0, --n-warmup-iter is not below")
+    if min(args.n_iter, args.n_buffers) < 1 or args.n_warmup_iter < 0:
+        raise weft.InvalidParamError("--n-iter and --n-buffers are above 0, --n-warmup-iter is not below")
     if args.n_buffers > 1 and BACKENDS[args.backend][0] != "weft":
         raise weft.InvalidParamError(f"--n-buffers above 1 needs a backend of weft's, not {args.backend}")
     usable = os.sched_getaffinity(0)
