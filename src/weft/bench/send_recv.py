@@ -127,7 +127,7 @@ def _plan(args: argparse.Namespace) -> sides.Plan:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what was asked for and print the report; return 1 where weft said why not."""
+    """Run what was asked for and print the report; return 1 where weft said why not, 130 if it was interrupted."""
     for note in _notes(args):
         print(f"note: {note}", file=sys.stderr)
     try:
@@ -144,6 +144,9 @@ def run(args: argparse.Namespace) -> int:
     except (weft.Error, OSError) as error:
         print(f"weft bench send-recv: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("weft bench send-recv: interrupted", file=sys.stderr)
+        return 130
     _report(args, result)
     return 0
 
@@ -187,7 +190,9 @@ def _within(seconds: float) -> Iterator[None]:
 def _server(args: argparse.Namespace) -> Iterator[int]:
     """Start a server in a process of its own; yield its port, and end it."""
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, json.dumps(vars(args), default=str)], stdout=subprocess.PIPE
+        [sys.executable, "-c", CHILD, json.dumps(vars(args), default=str)],
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is this process's matter
     )
     assert process.stdout is not None
 
