@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -41,6 +42,7 @@ UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
 START_S = 60.0
 CHILD = "import sys; from weft.bench.send_recv import serve; serve(sys.argv[1])"
 _WIDTH, _KEY = 80, 26
+_PR_SET_PDEATHSIG = 1
 
 
 def parse_bytes(text: str) -> int:
@@ -220,6 +222,8 @@ def _server(args: argparse.Namespace) -> Iterator[int]:
 def serve(options: str) -> None:
     """Run the server that :func:`run` started, with its options as JSON."""
     args = argparse.Namespace(**json.loads(options))
+    # whatever ends the parent ends this; who finds it gone already has no one to tell the port, which is an error, too
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
         with _within(args.timeout):
             _serve(args)
