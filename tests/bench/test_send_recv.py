@@ -2,6 +2,7 @@
 """The round trip of ucx-py and UCXX: their options, their lines, every backend once, and what cannot be run."""
 
 import argparse
+import asyncio
 import importlib.util
 import json
 import socket
@@ -199,3 +200,17 @@ def test_a_client_without_an_answer_gives_up(capsys):
         port = str(listener.getsockname()[1])
         assert bench("--client-only", "-s", "127.0.0.1", "-p", port, "--timeout", "0.05") == 1
     assert "TimedOutError: send-recv: not done within 0.05 s" in capsys.readouterr().err
+
+
+def test_a_timeout_that_a_callback_of_the_loop_swallows_comes_again():
+    swallowed = []
+
+    async def wait():
+        loop, enough = asyncio.get_running_loop(), threading.Event()
+        loop.set_exception_handler(lambda _, context: swallowed.append(context["exception"]))
+        loop.call_soon(enough.wait, 60)
+        await asyncio.wait_for(loop.create_future(), 90)
+
+    with pytest.raises(weft.TimedOutError, match="not done within"), send_recv._within(0.05):
+        asyncio.run(wait())
+    assert {type(error) for error in swallowed} == {weft.TimedOutError}

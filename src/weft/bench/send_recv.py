@@ -180,11 +180,12 @@ def _within(seconds: float) -> Iterator[None]:
         raise weft.TimedOutError(f"send-recv: not done within {seconds:g} s; --timeout allows for more")
 
     before = signal.signal(signal.SIGALRM, over)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    # and once a second from then on: a callback of asyncio's loop swallows what is raised in it
+    left = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.setitimer(signal.ITIMER_REAL, *left)
         signal.signal(signal.SIGALRM, before)
 
 
