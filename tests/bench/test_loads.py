@@ -137,7 +137,16 @@ def test_missing_packages_of_gpus_are_named(capsys):
     if importlib.util.find_spec("cudf"):
         pytest.skip("cudf is here")
     assert loads.run(parse("merge", "--type", "gpu")) == 1
-    assert capsys.readouterr().err.startswith("weft bench merge: cudf, dask_cudf not installed")
+    said = "weft bench merge: cudf, dask_cudf not installed: pip install cudf-cu12 dask-cudf-cu12 (with CUDA 12)\n"
+    assert capsys.readouterr().err == said
+
+
+def test_missing_packages_are_named_with_what_brings_them(monkeypatch):
+    monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ClusterError, match=r'pandas, .* not installed: pip install "weft\[demo\]"$'):
+        rounds.refuse(())
+    with pytest.raises(ClusterError, match=r'cupy not installed: pip install "weft\[demo\]" cupy-cuda12x \(with'):
+        rounds.refuse(("cupy",))
 
 
 @pytest.mark.parametrize(

@@ -62,3 +62,9 @@ def test_names_are_those_that_are_allowed():
 def test_number_above_zero(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a number above 0"):
         options.positive(float, text)
+
+
+def test_a_time_that_timers_take():
+    assert options.timeout("0.5") == 0.5
+    with pytest.raises(argparse.ArgumentTypeError, match="'1e300' is above 100000000, three years"):
+        options.timeout("1e300")

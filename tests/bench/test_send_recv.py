@@ -2,12 +2,14 @@
 """The round trip of ucx-py and UCXX: their options, their lines, every backend once, and what cannot be run."""
 
 import argparse
+import asyncio
 import importlib.util
 import json
 import socket
 import subprocess
 import sys
 import threading
+import tracemalloc
 
 import pytest
 
@@ -41,6 +43,19 @@ def test_size(text, nbytes):
 def test_size_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
         send_recv.parse_bytes(text)
+
+
+def test_a_message_is_made_in_the_memory_that_it_takes():
+    nbytes = 64 << 20
+    tracemalloc.start()
+    try:
+        made = send_recv_sides.objects("numpy", nbytes, 0).filled()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert made.nbytes == nbytes
+    assert made[:257].tolist() == [*range(256), 0]
+    assert most < 2 * nbytes
 
 
 @pytest.mark.parametrize(
@@ -145,6 +160,22 @@ def test_refused(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--timeout=nan", "--timeout=inf", "--timeout=0", "--timeout=1e300", "--timeout=x"])
+def test_a_timeout_that_no_clock_can_wait_for_is_refused(option, capsys):
+    with pytest.raises(SystemExit) as refused:
+        parsed(option)
+    assert refused.value.code == 2
+    assert f"argument --timeout: {option[10:]!r} is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["99999", "65536", "-5", "0", "x"])
+def test_what_is_no_port_is_refused(port, capsys):
+    with pytest.raises(SystemExit) as refused:
+        parsed("--client-only", "-s", "127.0.0.1", f"--port={port}")
+    assert refused.value.code == 2
+    assert f"argument -p/--port: {port!r} is no port between 1 and 65535" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["cupy", "rmm", "torch"])
 def test_gpu_objects_without_a_gpu_are_a_named_error(kind, capsys):
     if importlib.util.find_spec("torch" if kind == "torch" else "cupy"):
@@ -169,3 +200,17 @@ def test_a_client_without_an_answer_gives_up(capsys):
         port = str(listener.getsockname()[1])
         assert bench("--client-only", "-s", "127.0.0.1", "-p", port, "--timeout", "0.05") == 1
     assert "TimedOutError: send-recv: not done within 0.05 s" in capsys.readouterr().err
+
+
+def test_a_timeout_that_a_callback_of_the_loop_swallows_comes_again():
+    swallowed = []
+
+    async def wait():
+        loop, enough = asyncio.get_running_loop(), threading.Event()
+        loop.set_exception_handler(lambda _, context: swallowed.append(context["exception"]))
+        loop.call_soon(enough.wait, 60)
+        await asyncio.wait_for(loop.create_future(), 90)
+
+    with pytest.raises(weft.TimedOutError, match="not done within"), send_recv._within(0.05):
+        asyncio.run(wait())
+    assert {type(error) for error in swallowed} == {weft.TimedOutError}

@@ -149,6 +149,8 @@ def test_when_the_time_is_up_the_rest_is_left_out(tmp_path, capsys):
         (["--plot", "/nonexistent/folder/sweep.png"], "is not a folder"),
         (["--plot", "sweep.txt"], "sweep.txt is none of .png, .svg, .pdf"),
         (["--sizes", "1000000GiB"], "too large"),
+        (["--sizes", "1", "--tls", "lent"], "nothing to measure: none of lent has these"),
+        (["--measures", "bibandwidth", "--tls", "self"], "nothing to measure: none of self has these"),
     ],
 )
 def test_refused_before_anything_starts(arguments, message, capsys):

@@ -88,6 +88,7 @@ def test_the_page_shows_what_is_printed(capsys, monkeypatch):
         (["slurm", "--", "\udcff"], "deploy slurm: an option is not UTF-8"),
         (["ssh", "--hosts", "a"], "give the scheduler's host, then at least one for workers"),
         (["ssh", "--hosts", "a,b c"], "--hosts 'b c': not a host"),
+        (["ssh", "--hosts", "a,b", "--protocol", "tcp,ucx", "--port", "65534"], "of 2 schedulers would have 65536"),
         (AZURE, "give --ssh-from ADDRESS, or --subnet ID"),
     ],
 )
@@ -107,6 +108,7 @@ def test_errors_are_one_line(arguments, why, capsys):
         ["slurm", "--protocol", "ucx,ucx"],
         ["slurm", "--protocol", "../x"],
         ["ssh"],
+        ["ssh", "--hosts", "a,b", "--port", "99999"],
         ["azure"],
         [*AZURE, "--drivers", "x"],
     ],

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
+import itertools
+
 import pytest
 from tests.machines import hosts
 
+import weft
 from weft.doctor import checks_process
 from weft.doctor.finding import Level
 
@@ -39,6 +42,49 @@ def test_ptrace_matters_to_who_asks_for_cma(machine, tls, scope, level):
 def test_open_files(machine, limit, level, remedy):
     found = checks_process.open_files(machine(files={"proc/self/limits": hosts.limits(files=limit)}))
     assert (found.level, found.remedy[: len(remedy)]) == (level, remedy)
+
+
+HOLDING = """
+import asyncio, os, weft
+
+async def hold(peer):
+    print(len(os.listdir("/proc/self/fd")), flush=True)
+    await peer.recv()
+
+async def main():
+    async with weft.listen("127.0.0.1:0", hold) as listener:
+        print(listener.address, flush=True)
+        await asyncio.get_running_loop().create_future()
+
+asyncio.run(main())
+"""
+CALLING = """
+import sys, weft
+
+peer = weft.connect(sys.argv[1], timeout=100).open()
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_descriptors_of_a_peer_are_those_that_one_takes(spawn, fds):
+    peers, counts = [], []
+    for holder in [spawn(HOLDING) for _ in range(3)]:
+        peers.append(weft.connect(holder.line(), timeout=100).open())
+        counts.append(fds())
+    assert [after - before for before, after in itertools.pairwise(counts)] == [checks_process._DESCRIPTORS] * 2
+    for peer in peers:
+        peer.close()
+
+
+@pytest.mark.slow
+def test_descriptors_of_a_peer_that_called_are_as_many(spawn):
+    holder, counts = spawn(HOLDING), []
+    address = holder.line()
+    for _ in range(3):
+        spawn(CALLING, address)
+        counts.append(int(holder.line()))
+    assert [after - before for before, after in itertools.pairwise(counts)] == [checks_process._DESCRIPTORS] * 2
 
 
 @pytest.mark.parametrize(("synchronised", "level"), [(True, Level.OK), (False, Level.NOTE), (None, Level.NOTE)])

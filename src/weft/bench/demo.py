@@ -18,7 +18,7 @@ from rich.console import Console
 
 from weft.bench import printed, report, rounds
 from weft.bench.clusters import Place
-from weft.bench.options import positive, protocols, some_of
+from weft.bench.options import positive, protocols, some_of, timeout
 
 if TYPE_CHECKING:
     from weft.bench.workloads import Workload
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=functools.partial(positive, float),
+        type=timeout,
         default=120.0,
         metavar="S",
         help="seconds for any one step (default: 120)",

@@ -22,7 +22,7 @@ from rich.console import Console
 from weft import lab
 from weft.bench import hosts, plot, printed, report, rounds
 from weft.bench.clusters import WORKERS, ClusterError, Place
-from weft.bench.options import parse_size, positive, protocols, size_text, sizes
+from weft.bench.options import parse_size, positive, protocols, size_text, sizes, timeout
 
 if TYPE_CHECKING:
     from weft.bench.workloads import Workload
@@ -205,7 +205,7 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
     )
     add(
         "--timeout",
-        type=functools.partial(positive, float),
+        type=timeout,
         default=600.0,
         metavar="S",
         help="seconds for any one step (default: 600)",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the benchmarks' command lines have in common: sizes, choices, positive numbers."""
+"""What the benchmarks' command lines have in common: sizes, choices, positive numbers, times."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TypeVar
 
 UNITS = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+#: Timers take no number above some bound, each another.
+LONGEST_S = 1e8
 
 Number = TypeVar("Number", int, float)
 
@@ -74,3 +76,10 @@ def positive(kind: Callable[[str], Number], text: str) -> Number:
         if 0 < (value := kind(text)) < float("inf"):
             return value
     raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+
+
+def timeout(text: str) -> float:
+    """Read a time in seconds that a timer of the system can wait for."""
+    if (value := positive(float, text)) > LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is above {LONGEST_S:.0f}, three years")
+    return value

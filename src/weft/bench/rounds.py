@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from weft.bench.workloads import Workload
 
 
-INSTALL = 'pip install "weft[demo]"'
+#: What brings the packages that a GPU's work takes; ``weft[demo]`` brings all others.
+WHEELS = {"cupy": "cupy-cuda12x", "cudf": "cudf-cu12", "dask_cudf": "dask-cudf-cu12"}
 
 
 class Schedule(NamedTuple):
@@ -168,7 +169,9 @@ def refuse(packages: Iterable[str], *paths: Path | None) -> None:
     needed = ["numpy", "pandas", "pyarrow", "dask", "distributed", *packages]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        raise ClusterError(f"{', '.join(missing)} not installed: {INSTALL}")
+        wheels = dict.fromkeys(WHEELS.get(name, '"weft[demo]"') for name in missing)
+        cuda = " (with CUDA 12)" if WHEELS.keys() & missing else ""
+        raise ClusterError(f"{', '.join(missing)} not installed: pip install {' '.join(wheels)}{cuda}")
     for path in filter(None, paths):
         if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
             raise ClusterError(f"cannot write {path}")

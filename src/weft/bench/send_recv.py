@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -24,7 +25,9 @@ from typing import Any
 
 import weft
 from weft.bench import send_recv_sides as sides
+from weft.bench.options import timeout
 from weft.bench.report import format_nbytes
+from weft.topo.command import port
 
 #: By the names that ucx-py and UCXX have for theirs: what carries the messages, and whether it awaits.
 BACKENDS = {
@@ -39,6 +42,7 @@ UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
 START_S = 60.0
 CHILD = "import sys; from weft.bench.send_recv import serve; serve(sys.argv[1])"
 _WIDTH, _KEY = 80, 26
+_PR_SET_PDEATHSIG = 1
 
 
 def parse_bytes(text: str) -> int:
@@ -64,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-d", "--server-dev", type=int, default=0, metavar="N", help="the server's GPU (%(default)s)")
     add("-e", "--client-dev", type=int, default=0, metavar="N", help="the client's GPU (%(default)s)")
     add("-s", "--server-address", metavar="IP", help="(127.0.0.1; every address with --server-only)")
-    add("-p", "--port", type=int, help="of the server (any that is free)")
+    add("-p", "--port", type=port, metavar="N", help="of the server (any that is free)")
     add("--server-only", action="store_true", help="run the server, for a client elsewhere")
     add("--client-only", action="store_true", help="run the client; needs --server-address and --port")
     add("--enable-am", action="store_true", help="active messages in place of tagged ones")
@@ -72,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-l", "--backend", choices=tuple(BACKENDS), default="weft-async", help=backends, metavar="NAME")
     add("--rndv-thresh", metavar="BYTES", help="UCX_RNDV_THRESH, for this run")
     add("--no-detailed-report", action="store_true", help="leave out the single round trips")
-    add("--timeout", type=float, default=300.0, metavar="S", help="give up after so long (%(default)s)")
+    add("--timeout", type=timeout, default=300.0, metavar="S", help="give up after so long (%(default)s)")
     for name, options in _WITHOUT_MEANING.items():
         add(*name.split(), dest=name.split()[-1].strip("-").replace("-", "_"), help=argparse.SUPPRESS, **options)
 
@@ -125,7 +129,7 @@ def _plan(args: argparse.Namespace) -> sides.Plan:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what was asked for and print the report; return 1 where weft said why not."""
+    """Run what was asked for and print the report; return 1 where weft said why not, 130 if it was interrupted."""
     for note in _notes(args):
         print(f"note: {note}", file=sys.stderr)
     try:
@@ -142,6 +146,9 @@ def run(args: argparse.Namespace) -> int:
     except (weft.Error, OSError) as error:
         print(f"weft bench send-recv: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("weft bench send-recv: interrupted", file=sys.stderr)
+        return 130
     _report(args, result)
     return 0
 
@@ -150,8 +157,8 @@ def _refuse(args: argparse.Namespace) -> None:
     """Settle the address; raise for what cannot be run."""
     if args.client_only and (args.server_only or not (args.server_address and args.port)):
         raise weft.InvalidParamError("--client-only needs --server-address and --port, and no --server-only")
-    if min(args.n_iter, args.n_buffers) < 1 or args.n_warmup_iter < 0 or args.timeout <= 0:
-        raise weft.InvalidParamError("--n-iter, --n-buffers and --timeout are above 0, --n-warmup-iter is not below")
+    if min(args.n_iter, args.n_buffers) < 1 or args.n_warmup_iter < 0:
+        raise weft.InvalidParamError("--n-iter and --n-buffers are above 0, --n-warmup-iter is not below")
     if args.n_buffers > 1 and BACKENDS[args.backend][0] != "weft":
         raise weft.InvalidParamError(f"--n-buffers above 1 needs a backend of weft's, not {args.backend}")
     usable = os.sched_getaffinity(0)
@@ -173,11 +180,12 @@ def _within(seconds: float) -> Iterator[None]:
         raise weft.TimedOutError(f"send-recv: not done within {seconds:g} s; --timeout allows for more")
 
     before = signal.signal(signal.SIGALRM, over)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    # and once a second from then on: a callback of asyncio's loop swallows what is raised in it
+    left = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.setitimer(signal.ITIMER_REAL, *left)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -185,7 +193,9 @@ def _within(seconds: float) -> Iterator[None]:
 def _server(args: argparse.Namespace) -> Iterator[int]:
     """Start a server in a process of its own; yield its port, and end it."""
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, json.dumps(vars(args), default=str)], stdout=subprocess.PIPE
+        [sys.executable, "-c", CHILD, json.dumps(vars(args), default=str)],
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is this process's matter
     )
     assert process.stdout is not None
 
@@ -213,6 +223,8 @@ def _server(args: argparse.Namespace) -> Iterator[int]:
 def serve(options: str) -> None:
     """Run the server that :func:`run` started, with its options as JSON."""
     args = argparse.Namespace(**json.loads(options))
+    # whatever ends the parent ends this; who finds it gone already has no one to tell the port, which is an error, too
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
         with _within(args.timeout):
             _serve(args)

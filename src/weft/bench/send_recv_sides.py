@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 #: Of the active messages.
 AM_ID = 1
 KINDS = ("numpy", "cupy", "rmm", "torch")
+_GONE = "send-recv: the other side went away"
 Steps = Generator["Request", Any, list[float]]
 
 
@@ -65,7 +69,9 @@ def objects(kind: str, nbytes: int, device: int) -> Objects:
         if kind == "numpy":
             import numpy as np
 
-            return Objects(lambda: np.arange(nbytes).astype("u1"), lambda: np.zeros(nbytes, dtype="u1"), host=True)
+            # not np.arange(nbytes), whose integers take eight times as much
+            each = np.arange(256, dtype="u1")
+            return Objects(lambda: np.resize(each, nbytes), lambda: np.zeros(nbytes, dtype="u1"), host=True)
         if kind == "torch":
             import torch
 
@@ -112,6 +118,15 @@ def _controlled(sock: socket.socket, plan: Plan) -> Iterator[Any]:
         yield control
 
 
+def _gone(sock: socket.socket) -> bool:
+    try:
+        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
 def over_weft(
     sock: socket.socket,
     plan: Plan,
@@ -127,7 +142,9 @@ def over_weft(
 
         def swap(text: str) -> str:
             control.write(f"{text}\n".encode())
-            return str(control.readline().decode().strip())
+            if heard := control.readline():
+                return str(heard.decode().strip())
+            raise weft.PeerLostError(_GONE)
 
         runner = stack.enter_context(asyncio.Runner()) if waits else None
         endpoint, worker = stack.enter_context(joined(swap, settings))
@@ -137,29 +154,68 @@ def over_weft(
             swap("ready")
         move = _Mover(endpoint, worker, plan, make, reuse=reuse)
         steps = move.client() if client else move.server()
-        seconds = runner.run(_awaited(steps)) if runner else _blocked(steps)
+        seconds = runner.run(_awaited(steps, sock)) if runner else _blocked(steps, sock)
         lanes = endpoint.transports
         # what this side sent last must be at the other before either closes
         swap("done")
     return Result(seconds, lanes)
 
 
-def _blocked(steps: Steps) -> list[float]:
+# Both wait for UCX alone, which tells nothing of a peer whose memory is shared and who is gone. The socket tells it,
+# and what is timed stays as it is: blocking, by a signal; awaiting, by the loop, whose callbacks swallow what a signal
+# raises.
+
+
+def _blocked(steps: Steps, sock: socket.socket) -> list[float]:
     value: Any = None
+    with _signalled(sock):
+        try:
+            while True:
+                value = steps.send(value).wait()
+        except StopIteration as end:
+            return list(end.value)
+
+
+@contextlib.contextmanager
+def _signalled(sock: socket.socket) -> Iterator[None]:
+    def look(*_: object) -> None:
+        if _gone(sock):
+            raise weft.PeerLostError(_GONE)
+
+    flags = fcntl.fcntl(sock, fcntl.F_GETFL)
+    before = signal.signal(signal.SIGIO, look)
+    fcntl.fcntl(sock, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(sock, fcntl.F_SETFL, flags | os.O_ASYNC)
     try:
-        while True:
-            value = steps.send(value).wait()
-    except StopIteration as end:
-        return list(end.value)
+        look()  # it may have gone before
+        yield
+    finally:
+        fcntl.fcntl(sock, fcntl.F_SETFL, flags)
+        signal.signal(signal.SIGIO, before)
 
 
-async def _awaited(steps: Steps) -> list[float]:
-    value: Any = None
+async def _awaited(steps: Steps, sock: socket.socket) -> list[float]:
+    loop, task, gone, value = asyncio.get_running_loop(), asyncio.current_task(), False, None
+
+    def look() -> None:
+        nonlocal gone
+        loop.remove_reader(sock)  # what it says last may lie there
+        if gone := _gone(sock):
+            assert task is not None
+            task.cancel()
+
+    loop.add_reader(sock, look)
     try:
         while True:
             value = await steps.send(value)
     except StopIteration as end:
         return list(end.value)
+    except asyncio.CancelledError:
+        if gone:
+            raise weft.PeerLostError(_GONE) from None
+        raise
+    finally:
+        loop.remove_reader(sock)
 
 
 class _Mover:
@@ -225,7 +281,7 @@ def over_socket(sock: socket.socket, plan: Plan, make: Objects, *, client: bool,
             while left and (got := sock.recv_into(left)):
                 left = left[got:]
             if left:
-                raise weft.PeerLostError("send-recv: the other side closed the socket")
+                raise weft.PeerLostError(_GONE)
             if not client:
                 sock.sendall(into)
             seconds.append(time.perf_counter() - start)
@@ -237,6 +293,15 @@ def over_streams(sock: socket.socket, plan: Plan, make: Objects, *, client: bool
 
     async def run() -> list[float]:
         reader, writer = await asyncio.open_connection(sock=sock, limit=2**20)
+        try:
+            seconds = await trips(reader, writer)
+            writer.close()
+            await writer.wait_closed()
+        finally:
+            writer.transport.abort()
+        return seconds
+
+    async def trips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> list[float]:
         out, seconds = memoryview(make.filled()), []
         for _ in range(plan.iterations):
             start = time.perf_counter()
@@ -248,11 +313,12 @@ def over_streams(sock: socket.socket, plan: Plan, make: Objects, *, client: bool
                 writer.write(came)
                 await writer.drain()
             seconds.append(time.perf_counter() - start)
-        writer.close()
-        await writer.wait_closed()
         return seconds
 
     with _controlled(sock, plan):
         # the transport takes a descriptor of its own and closes it
         sock = sock.dup()
-    return Result(asyncio.run(run()), ["tcp"])
+    try:
+        return Result(asyncio.run(run()), ["tcp"])
+    except asyncio.IncompleteReadError as error:
+        raise weft.PeerLostError(_GONE) from error

@@ -78,16 +78,18 @@ class Sweep:
         The command line's.
     cores : sequence of int
         To pin a pair to; empty for one core only.
+
+    Attributes
+    ----------
     apart : sequence of sequence of str
         What runs a command on the one host and on the other; nothing for this machine.
     """
 
-    def __init__(
-        self, args: argparse.Namespace, cores: Sequence[int], apart: Sequence[Sequence[str]] = ((), ())
-    ) -> None:
+    apart: Sequence[Sequence[str]] = ((), ())
+
+    def __init__(self, args: argparse.Namespace, cores: Sequence[int]) -> None:
         self.args = args
         self.cores = cores
-        self.apart = apart
         self.taken: dict[Cell, list[Taken]] = {}
         self.missing: dict[Line, str] = {}
         self.left_out = 0
@@ -95,12 +97,18 @@ class Sweep:
         # the message rate comes from the same windows as the bandwidth
         self.measures = [m for m in MEASURES if m in args.measures or (m == "bandwidth" and "rate" in args.measures)]
 
+    def cells(self, line: Line) -> list[Cell]:
+        """List what a line has of all that was asked for."""
+        return [
+            Cell(line, measure, size)
+            for size in self.args.sizes
+            for measure in self.measures
+            if has(line, measure, size)
+        ]
+
     def measure(self, line: Line, say: Callable[[str], None]) -> None:
         """Measure one round of a line: every size of every measure."""
-        args, nbytes = self.args, max(self.args.sizes)
-        cells = [
-            Cell(line, measure, size) for size in args.sizes for measure in self.measures if has(line, measure, size)
-        ]
+        args, nbytes, cells = self.args, max(self.args.sizes), self.cells(line)
         if line in self.missing or not cells:
             return
         if time.monotonic() > self.deadline:
@@ -229,13 +237,15 @@ def run(args: argparse.Namespace) -> int:
     try:
         refuse(args)
         names = args.tls.split(",") if args.tls else [*transports.found(ucx_library()), "all", *LENT]
+        if args.lab:
+            names = [name for name in names if name not in NEAR]
+        sweep, lines = Sweep(args, cores), lines_of(names, args.wait, args.memory)
+        if not any(map(sweep.cells, lines)):
+            raise PairError(f"nothing to measure: none of {', '.join(names)} has these --sizes and --measures")
         with contextlib.ExitStack() as stack:
             if args.lab:
-                names, apart = [name for name in names if name not in NEAR], _lab(args, stack)
-                sweep = Sweep(args, cores, apart)
-            else:
-                sweep = Sweep(args, cores)
-            _measure(sweep, lines_of(names, args.wait, args.memory), notes)
+                sweep.apart = _lab(args, stack)
+            _measure(sweep, lines, notes)
     except (PairError, Error) as error:
         notes.print(f"weft bench sweep: {error}", markup=False, highlight=False)
         return 1

@@ -11,7 +11,7 @@ import sys
 from weft.deploy import azure, slurm, ssh
 from weft.deploy.cluster import PLACEHOLDER, Cluster
 from weft.errors import InvalidParamError
-from weft.topo.command import count
+from weft.topo.command import count, port
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +80,7 @@ def _slurm(args: argparse.Namespace) -> str:
 def _add_ssh(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", required=True, metavar="A,B,C", help="the scheduler's host, then those of workers")
     parser.add_argument("--address", metavar="NAME", help="the first host's, for the others (default: as in --hosts)")
-    parser.add_argument("--port", type=count, default=8786, metavar="N", help="of the scheduler (default: 8786)")
+    parser.add_argument("--port", type=port, default=8786, metavar="N", help="of the scheduler (default: 8786)")
     parser.add_argument(
         "--ssh", action="append", default=[], metavar="WORD", help="of ssh's options: --ssh=-p --ssh=2222"
     )

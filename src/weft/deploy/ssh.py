@@ -56,8 +56,11 @@ class Layout:
                 raise InvalidParamError(f"--hosts {host!r}: not a host; write NAME or USER@NAME")
 
     def schedulers(self, protocols: tuple[str, ...]) -> list[str]:
-        """Return the address of the scheduler of each of `protocols`."""
+        """Return the address of the scheduler of each of `protocols`; raise if there is no port for one."""
         name = self.address or self.hosts[0].rpartition("@")[2]
+        last = self.port + 2 * (len(protocols) - 1)
+        if last > 65535:
+            raise InvalidParamError(f"--port {self.port}: the last of {len(protocols)} schedulers would have {last}")
         host = f"[{name}]" if ":" in name else name
         # a port further is where a scheduler's dashboard is, 8787
         return [f"{protocol}://{host}:{self.port + 2 * i}" for i, protocol in enumerate(protocols)]

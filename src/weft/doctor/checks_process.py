@@ -8,8 +8,8 @@ import re
 from weft.doctor.finding import Finding, note, ok, warning
 from weft.doctor.machine import CAP_SYS_PTRACE, FIRST_NAMESPACES, Machine
 
-#: A link between two processes of one host takes six; across a network it takes fewer.
-_DESCRIPTORS = 6
+#: A link between two processes of one host takes seven; across a network it takes fewer.
+_DESCRIPTORS = 7
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
 
 

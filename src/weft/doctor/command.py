@@ -12,13 +12,14 @@ from rich.console import Console
 
 from weft.doctor import checks, draw, here, pair
 from weft.doctor.finding import Finding, exit_code
+from weft.topo.command import port
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft doctor`` to `parser`."""
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the evidence of what is ok too")
-    parser.add_argument("--port", type=_port, metavar="N", help="look whether others can reach this port too")
+    parser.add_argument("--port", type=port, metavar="N", help="look whether others can reach this port too")
     between = parser.add_argument_group("the path between two machines").add_mutually_exclusive_group()
     between.add_argument("--pair", metavar="HOST[:PORT]", help="try each transport to the doctor that listens there")
     between.add_argument(
@@ -55,9 +56,3 @@ def _show(findings: Mapping[str, Finding], args: argparse.Namespace) -> int:
     else:
         print("\n".join(draw.lines(findings, verbose=args.verbose)))
     return code
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
-        raise argparse.ArgumentTypeError(f"{text!r} is no port between 1 and 65535")
-    return int(text)

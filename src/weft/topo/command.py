@@ -115,3 +115,10 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
     return int(text)
+
+
+def port(text: str) -> int:
+    """Read a port, for argparse."""
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port between 1 and 65535")
+    return int(text)
