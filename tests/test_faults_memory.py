@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Memory, shared memory and descriptors that run out: a named error, and everything works again with room."""
+"""Memory and descriptors that run out: a named error, and everything works again with room."""
 
 import asyncio
 import contextlib
@@ -11,112 +11,6 @@ import pytest
 import weft
 
 HANG_S = 20
-
-SMALL_SHM = """
-import ctypes, os, subprocess, sys, threading
-libc = ctypes.CDLL(None, use_errno=True)
-CLONE_NEWNS = 0x20000
-if libc.unshare(CLONE_NEWNS) != 0:
-    print("skip: no mount namespace: " + os.strerror(ctypes.get_errno()), flush=True)
-    sys.exit()
-subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", "/dev/shm"], check=True)
-def fill():
-    with open("/dev/shm/fill", "wb", 0) as f:
-        try:
-            while True:
-                f.write(bytes(1 << 20))
-        except OSError:
-            pass
-"""
-
-FULL_SHM = (
-    SMALL_SHM
-    + """
-import weft
-context = weft.Context({"TLS": "posix,self"})
-fill()
-try:
-    weft.Worker(context)
-except weft.NoMemoryError as e:
-    print(e, flush=True)
-with weft.listen("127.0.0.1:0") as listener:
-    def client():
-        try:
-            weft.connect(listener.address, timeout=20).open()
-        except weft.Error as e:
-            print(type(e).__name__, e, flush=True)
-    thread = threading.Thread(target=client)
-    thread.start()
-    try:
-        listener.accept(0.5)
-    except weft.TimedOutError:
-        pass
-    thread.join()
-    os.unlink("/dev/shm/fill")
-    thread = threading.Thread(target=client)
-    thread.start()
-    listener.accept(100).abort()
-    thread.join()
-    print("works again", flush=True)
-"""
-)
-
-
-def test_full_shm_is_a_named_error(spawn):
-    """In a mount namespace of the child's own, with a small /dev/shm."""
-    child = spawn(FULL_SHM)
-    line = child.line()
-    if line.startswith("skip"):
-        pytest.skip(line)
-    assert line.startswith("Worker: /dev/shm has ")
-    assert "remount" in line
-    line = child.line()
-    assert "/dev/shm has " in line
-    assert child.line() == "works again"
-    assert child.wait(HANG_S) == 0
-
-
-FULL_LATER = (
-    SMALL_SHM
-    + '''
-ECHO = """
-import sys, weft
-with weft.connect(sys.argv[1]) as peer:
-    try:
-        while True:
-            peer.send(peer.recv().wait(60)).wait(60)
-    except weft.PeerLostError:
-        pass
-"""
-import weft
-with weft.listen("127.0.0.1:0") as listener:
-    other = subprocess.Popen([sys.executable, "-c", ECHO, listener.address])
-    with listener.accept(100) as peer:
-        fill()
-        print(*peer.transports, os.statvfs("/dev/shm").f_bavail, flush=True)
-        for nbytes, count in ((8, 1), (1024, 5000), (100_000, 200), (1 << 20, 50), (64 << 20, 3)):
-            data = os.urandom(nbytes)
-            received = [peer.recv() for _ in range(count)]
-            sent = [peer.send(data) for _ in range(count)]
-            assert all(request.wait(60) is None for request in sent)
-            assert all(request.wait(60) == data for request in received)
-            print(nbytes, flush=True)
-    other.wait(60)
-'''
-)
-
-
-def test_connections_outlast_a_full_shm(spawn):
-    """UCX takes what it needs there when it connects."""
-    child = spawn(FULL_LATER)
-    line = child.line()
-    if line.startswith("skip"):
-        pytest.skip(line)
-    assert line == "posix/memory 0"
-    assert [child.line() for _ in range(5)] == ["8", "1024", "100000", "1048576", "67108864"]
-    assert child.wait(HANG_S) == 0
-
 
 READER = """
 import resource, sys, weft

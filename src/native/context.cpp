@@ -44,8 +44,9 @@ uint64_t feature_bits(nb::handle names) {
 
 }  // namespace
 
-// UCX 1.22 takes heap memory when /dev/shm is full and then crashes on it (uct_mm_iface_recv_desc_init), so a
-// worker's 5 MiB are looked for beforehand.
+// With less free than POSIX_SHM_MIN_SIZE (UCX's 16 MiB; weft sets 5) UCX 1.22 takes a queue's buffers from the heap
+// and dereferences a null handle (uct_mm_iface_recv_desc_init). A worker takes 4.13 MiB, and others may be making
+// theirs: three with weft's setting, none with UCX's.
 void check_shm(const char *op, uint64_t needed) {
     struct statvfs shm;
     if (statvfs("/dev/shm", &shm) != 0) return;

@@ -29,7 +29,7 @@ struct Context {
 };
 
 /// Raise NoMemoryError unless /dev/shm has room for `needed` bytes; unsaid, for a worker.
-void check_shm(const char *op, uint64_t needed = 8 << 20);
+void check_shm(const char *op, uint64_t needed = 20 << 20);
 /// Raise NoMemoryError unless a worker can have its descriptors.
 void check_descriptors(const char *op);
 void define_context(nb::module_ &m);

@@ -16,9 +16,12 @@ from weft import _load, _native
 #: name MM: UCX 1.16 does not take POSIX_ERROR_HANDLING from ucp_config_modify);
 #: weft watches a socket for the death that posix sees late. sysv cannot tell a dead peer and cma, when its
 #: peer is killed in mid-receive, aborts the survivor: both stay out. With peer-error handling tcp copies what it sends
-#: into segments, which by default are small (8 KiB): 1 MiB then takes 1.2 ms, with these 0.3.
+#: into segments, which by default are small (8 KiB): 1 MiB then takes 1.2 ms, with these 0.3. With less free in
+#: /dev/shm than POSIX_SHM_MIN_SIZE UCX takes heap memory for its buffers and crashes on it; they are 4.1 MiB each time,
+#: and UCX's 16 MiB is asked for anew whenever a queue grows (1.16 does not take it; weft asks for 20 at the start).
 DEFAULTS: dict[str, str] = {
     "MM_ERROR_HANDLING": "y",
+    "POSIX_SHM_MIN_SIZE": "5m",
     "TLS": "^sysv,cma",
     "TCP_TX_SEG_SIZE": "256k",
     "TCP_RX_SEG_SIZE": "256k",
@@ -77,6 +80,7 @@ def defaults(tls: str, devices: str) -> dict[str, str]:
     Not those of transports that are left out: up to 1.20.0 UCX warns of settings that nothing has taken.
     """
     left_out = [] if _uses_shm(tls) or _allows(tls, {"sysv"}) else ["MM_"]
+    left_out += [] if _uses_shm(tls) else ["POSIX_"]
     # An RDMA device is named with its port, as mlx5_0:1, and tcp has none of those.
     ethernet = devices.startswith("^") or not all(":" in device for device in devices.split(","))
     left_out += [] if ethernet and _allows(tls, {"tcp", "all"}) else ["TCP_"]

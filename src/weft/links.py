@@ -309,7 +309,8 @@ def _hint(same_host: bool) -> str:
     if not same_host:
         return ""
     shm = os.statvfs("/dev/shm")  # noqa: S108
-    return f" (shared memory: /dev/shm has {shm.f_bavail * shm.f_frsize >> 10} KiB free, a link needs about 5 MiB)"
+    free = shm.f_bavail * shm.f_frsize >> 10
+    return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes 4232 where 20480 are free)"
 
 
 def _context(key: tuple[tuple[str, str], ...]) -> Context:

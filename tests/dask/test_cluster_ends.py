@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import dask
 import numpy as np
@@ -45,6 +47,36 @@ def test_a_restart_goes_on() -> None:
         after = client.gather([client.submit(os.getpid, workers=w, pure=False) for w in workers_of(client)])
         assert len(set(after)) == 2
         assert before not in after
+
+
+def out_of_descriptors_until_a_connect_fails() -> None:
+    """Leave this worker no descriptor, as a task does that opens many, until it could not connect."""
+    from weft.dask import comm
+
+    limits, once = resource.getrlimit(resource.RLIMIT_NOFILE), comm.connect
+    lowest = os.dup(0)
+    os.close(lowest)
+
+    async def connect_once(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await once(*args, **kwargs)
+        except BaseException:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            comm.connect = once
+            raise
+
+    comm.connect = connect_once  # type: ignore[assignment]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+
+
+@pytest.mark.slow
+def test_a_worker_out_of_descriptors_for_a_while_gets_its_data() -> None:
+    with local_cluster() as cluster, Client(cluster) as client:
+        here, there = workers_of(client)
+        made = client.submit(np.ones, 100_000, workers=here)
+        wait(made, timeout=TIMEOUT_S)
+        client.run(out_of_descriptors_until_a_connect_fails, workers=[there])
+        assert client.submit(np.sum, made, workers=there).result(timeout=TIMEOUT_S) == 100_000
 
 
 def hold(array: np.ndarray, name: str) -> float:

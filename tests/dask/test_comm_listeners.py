@@ -306,6 +306,37 @@ async def test_connect_is_retried_until_somebody_listens(monkeypatch: pytest.Mon
         await comm.close()
 
 
+@pytest.mark.parametrize("error", [weft.NoMemoryError, weft.UnsupportedError, weft.Error])
+async def test_connect_is_retried_when_this_side_has_no_room(
+    monkeypatch: pytest.MonkeyPatch, error: type[weft.Error]
+) -> None:
+    """distributed retries what is an OSError; a task that waits for data hangs for ever after anything else."""
+    once = weft.dask.comm.connect
+    tried = []
+
+    async def connect_later(*args: Any, **kwargs: Any) -> weft.Peer:
+        tried.append(args)
+        if len(tried) == 1:
+            raise error("3 descriptors are left")
+        return await once(*args, **kwargs)
+
+    monkeypatch.setattr(weft.dask.comm, "connect", connect_later)
+    async with listen(LOOPBACK, lambda comm: comm.write("late")) as listener:
+        comm = await connect(listener.contact_address, timeout=60)
+        assert await comm.read() == "late"
+        await comm.close()
+    assert len(tried) == 2
+
+
+async def test_connect_with_an_argument_that_ucx_does_not_take_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*args: Any, **kwargs: Any) -> weft.Peer:
+        raise weft.InvalidParamError("no such setting")
+
+    monkeypatch.setattr(weft.dask.comm, "connect", refuse)
+    with pytest.raises(FatalCommClosedError, match="no such setting"):
+        await connect("ucx://127.0.0.1:9", timeout=60)
+
+
 async def test_a_cancelled_connect_leaves_nothing() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -104,6 +104,26 @@ def test_who_has_left_is_forgotten() -> None:
     assert cluster.traffic._means == {}
 
 
+def test_who_has_left_does_not_come_back_with_late_news() -> None:
+    cluster = Workers("left", "other", "late")
+    for name in ("left", "other", "late"):
+        cluster.heartbeat(name)
+    del cluster.workers["ucx://left"]
+    cluster.heartbeat("other")
+    cluster.heartbeat("late", seen=("left", 30.0, 3), left=100, other=200)
+    assert set(cluster.traffic._reports["ucx://late"]["peers"]) == {"process other"}
+    assert cluster.traffic._means == {}
+    assert cluster.bandwidth_workers == {}
+
+
+def test_news_of_a_worker_that_has_not_told_yet_is_kept() -> None:
+    cluster = Workers("a", "new")
+    cluster.heartbeat("a", new=100)
+    cluster.heartbeat("new")
+    cluster.heartbeat("a")  # nothing new
+    assert [(p.source, p.destination, p.nbytes) for p in cluster.traffic.pairs()] == [("a", "new", 100)]
+
+
 def test_a_worker_at_the_address_of_an_old_one_is_another() -> None:
     cluster = Workers("a", "b")
     cluster.heartbeat("b")

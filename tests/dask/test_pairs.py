@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from distributed.comm import CommClosedError
 from rich.console import Console
 
-from weft.dask.pairs import Pair, Transports, bandwidth_text, join, named
+from weft.dask.pairs import Pair, Transports, bandwidth_text, join, named, transports
 
 
 def row(
@@ -109,6 +112,42 @@ def test_a_notebook_shows_names_as_they_are() -> None:
     page = Transports(PAIRS)._repr_html_()
     assert "<td>&lt;b&gt;</td>" in page
     assert page.count("<tr>") == 3
+
+
+class Cluster:
+    """As much of a client as is asked, of a cluster whose workers answer so."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+
+    async def run(self, ask: object, *, on_error: str = "raise") -> dict[str, Any]:
+        errors = [answer for answer in self.answers.values() if isinstance(answer, Exception)]
+        if errors and on_error == "raise":
+            raise errors[0]
+        assert on_error in ("raise", "return")
+        return self.answers
+
+    async def run_on_scheduler(self, ask: object) -> dict[str, Any]:
+        return report("s", a=row(5)) | {"requests": {}}
+
+    def sync(self, ask: Callable[..., Any], *args: Any) -> Any:
+        return asyncio.run(ask(*args))
+
+
+def test_a_worker_that_has_just_died_is_counted() -> None:
+    died = CommClosedError("the peer's process has ended")
+    cluster = Cluster(a=report("a", b=row(100)) | {"name": "0"}, b=died)
+    table = transports(cluster)
+    assert ("0", 100) in {(pair.source, pair.nbytes) for pair in table.pairs}
+    assert "1 worker did not answer" in str(table)
+    assert "1 worker did not answer" in table._repr_html_()
+    assert "2 workers did not answer" in str(Transports(PAIRS, 2))
+    assert "did not answer" not in str(Transports(PAIRS))
+
+
+def test_what_fails_at_a_worker_is_raised() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no weft there"):
+        transports(Cluster(a=ModuleNotFoundError("no weft there")))
 
 
 @pytest.mark.parametrize(

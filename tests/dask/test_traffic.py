@@ -24,6 +24,7 @@ def records(monkeypatch: pytest.MonkeyPatch) -> dict[str, traffic.Record]:
     """The records, none of them there yet."""
     records: dict[str, traffic.Record] = {}
     monkeypatch.setattr(traffic, "records", records)
+    monkeypatch.setattr(traffic, "lanes", {})
     return records
 
 
@@ -166,6 +167,34 @@ def test_who_is_gone_is_added_up_before_there_are_too_many(
     assert records["stays"] is stays.record
     assert sum(r.sent_messages for r in records.values()) == 20
     assert sum(r.sent_nbytes for r in records.values()) == 100
+
+
+def test_counters_of_a_lane_never_go_down(monkeypatch: pytest.MonkeyPatch, records: dict[str, traffic.Record]) -> None:
+    """Prometheus takes a counter that goes down for one that began anew."""
+    prometheus = pytest.importorskip("weft.dask.prometheus")
+    monkeypatch.setattr(traffic, "MOST_RECORDS", 4)
+    before: dict[tuple[str, str], float] = {}
+    for i in range(40):
+        them = peer("comes back" if i % 10 == 0 else f"goes {i}")
+        them.transports = ["tcp/eth0"] if i % 3 else ["posix/memory", "tcp/eth0"]
+        account = traffic.Account(them, "ucx://them:2")
+        them.lent_nbytes = (2, 1)
+        account.sent([b"12345"], time.perf_counter())
+        account.received([b"123"])
+        del account
+        now = {
+            (sample.name, sample.labels["lane"]): sample.value
+            for family in prometheus.TrafficCollector().collect()
+            if family.type == "counter"
+            for sample in family.samples
+        }
+        assert all(now.get(series, 0) >= value for series, value in before.items())
+        assert all(lane for _, lane in now)
+        before = now
+    assert before["weft_sent_messages_total", "tcp/eth0"] == 26
+    assert before["weft_sent_messages_total", "posix/memory,tcp/eth0"] == 14
+    assert before["weft_sent_bytes_total", "lent"] == 80
+    assert len(records) <= 4
 
 
 def test_an_error_is_only_what_broke(records: dict[str, traffic.Record]) -> None:

@@ -9,7 +9,7 @@ THP = "sys/kernel/mm/transparent_hugepage"
 
 
 @pytest.mark.parametrize(
-    ("free", "level"), [(7 << 20, Level.ERROR), (64 << 20, Level.WARNING), (320 << 20, Level.OK), (32 << 30, Level.OK)]
+    ("free", "level"), [(19 << 20, Level.ERROR), (64 << 20, Level.WARNING), (545 << 20, Level.OK), (32 << 30, Level.OK)]
 )
 def test_room_in_dev_shm(machine, free, level):
     assert checks_memory.shared_memory(machine(shm_nbytes=(32 << 30, free))).level is level

@@ -171,7 +171,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(worker, endpoint):
 
 
 def test_config_says_what_differs_and_who_set_it(monkeypatch):
-    own = {"MM_ERROR_HANDLING": ("y", "weft"), "TCP_TX_SEG_SIZE": ("256k", "weft"), "TCP_RX_SEG_SIZE": ("256k", "weft")}
+    own = {name: (value, "weft") for name, value in config.DEFAULTS.items() if name != "TLS"}
     context = weft.Context()
     assert context.config == own | {"TLS": ("^sysv,cma", "weft")}
     context.close()
@@ -187,13 +187,13 @@ def test_config_says_what_differs_and_who_set_it(monkeypatch):
 @pytest.mark.parametrize(
     ("tls", "devices", "families"),
     [
-        ("posix,self", "all", {"MM"}),
+        ("posix,self", "all", {"MM", "POSIX"}),
         ("sysv,self", "all", {"MM"}),
         ("tcp,self", "eth0", {"TCP"}),
-        ("^tcp,sysv,cma,ib", "all", {"MM"}),
+        ("^tcp,sysv,cma,ib", "all", {"MM", "POSIX"}),
         ("^posix,sysv,cma", "eth0,mlx5_0:1", {"TCP"}),
         ("^posix,sysv,cma", "mlx5_0:1,mlx5_1:1", set()),
-        ("all", "^mlx5_0:1", {"MM", "TCP"}),
+        ("all", "^mlx5_0:1", {"MM", "POSIX", "TCP"}),
         ("rc", "all", set()),
     ],
 )

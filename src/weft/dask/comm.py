@@ -31,7 +31,16 @@ from weft.connect import connect
 from weft.dask import config, device, traffic
 from weft.dask.offload import read_offloads, write_offloads
 from weft.dask.pressure import live_within_limits, watch_by_the_same_count
-from weft.errors import ClosedError, EncryptionError, Error, PeerLostError, ProtocolError, TlsError
+from weft.errors import (
+    ClosedError,
+    EncryptionError,
+    Error,
+    InvalidParamError,
+    PeerLostError,
+    ProtocolError,
+    ThreadError,
+    TlsError,
+)
 from weft.listen import Listener
 from weft.payload import Payload
 from weft.peer import Peer
@@ -193,9 +202,13 @@ class UCXConnector(Connector):  # type: ignore[misc]
                 ssl=context,
                 payload=payload,
             )
-        except (ProtocolError, TlsError, EncryptionError) as e:  # the next attempt would fare no better
+        except (ProtocolError, TlsError, EncryptionError, InvalidParamError) as e:  # the next would fare no better
             _say_once(str(e))
             raise FatalCommClosedError(str(e)) from e
+        except (OSError, ThreadError):
+            raise
+        except Error as e:  # memory or descriptors, which may come back: after what is no OSError a task hangs for ever
+            raise CommClosedError(str(e)) from e
         return UCX(peer, local_addr=PREFIX + peer.local_address, peer_addr=PREFIX + address, deserialize=deserialize)
 
 

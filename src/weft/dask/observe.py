@@ -87,9 +87,15 @@ class SchedulerTraffic:
             known = self._reports[ws.address] = {"process": report["process"], "peers": {}}
         known["peers"].update(report["peers"])
         self._forget_who_left()
+        # A stranger may be a worker that has yet to tell; one that comes by another protocol never does.
+        if all(a in self._reports for a in self._scheduler.workers if a.startswith("ucx://")):
+            here = {report["process"] for report in self._reports.values()}
+            known["peers"] = {process: row for process, row in known["peers"].items() if process in here}
         scheduler, told = self._scheduler, ws.metrics["bandwidth"]
         share = 1 / len(scheduler.workers)
         for other, (total, count) in told["workers"].items():
+            if other not in scheduler.workers:  # it has left, and would be forgotten no more
+                continue
             pair = ws.address, other
             scheduler.bandwidth_workers[pair] = _weigh(self._means, pair, total, count, share)
         for kind, (total, count) in told["types"].items():

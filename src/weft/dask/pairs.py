@@ -142,10 +142,20 @@ def lent_text(pair: Pair) -> str:
 
 
 class Transports:
-    """A table of :class:`Pair`: print it, show it in a notebook, or take its `rows`."""
+    """A table of :class:`Pair`: print it, show it in a notebook, or take its `rows`.
 
-    def __init__(self, pairs: list[Pair]) -> None:
+    ``silent`` is the number of workers that did not answer: those that had just died, and were not yet missed.
+    """
+
+    def __init__(self, pairs: list[Pair], silent: int = 0) -> None:
         self.pairs = pairs
+        self.silent = silent
+
+    @property
+    def _caption(self) -> str:
+        if not self.silent:
+            return _CAPTION
+        return f"{_CAPTION}\n{self.silent} worker{'s' if self.silent > 1 else ''} did not answer"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -174,7 +184,7 @@ class Transports:
         from rich.table import Table
 
         more = len(self.pairs) - _MOST_SHOWN
-        caption = _CAPTION if more <= 0 else f"{_CAPTION}\n{more} more pairs are in .rows"
+        caption = self._caption if more <= 0 else f"{self._caption}\n{more} more pairs are in .rows"
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
         for i, column in enumerate(_COLUMNS):
             table.add_column(column, justify="left" if i < 3 else "right", overflow="fold", no_wrap=i > 2)
@@ -199,7 +209,7 @@ class Transports:
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in self._cells(pair)) + "</tr>"
             for pair in self.pairs
         )
-        return f"<table><caption>{_CAPTION}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<table><caption>{self._caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _report_of_worker(dask_worker: Any) -> dict[str, Any]:
@@ -220,14 +230,18 @@ def named(names: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 async def _collect(client: Any) -> Transports:
-    workers = list((await client.run(_report_of_worker)).values())
+    answers = (await client.run(_report_of_worker, on_error="return")).values()
+    workers = [answer for answer in answers if not isinstance(answer, Exception)]
+    for answer in answers:
+        if isinstance(answer, Exception) and not isinstance(answer, OSError):  # that is what a lost connection is
+            raise answer
     scheduler = await client.run_on_scheduler(_report_of_scheduler)
     here = traffic.report()
     names = named(
         [(r["process"], r["name"]) for r in workers]
         + [(scheduler["process"], "scheduler"), (here["process"], "client")]
     )
-    return Transports(join(names, [*workers, scheduler, here], scheduler["requests"]))
+    return Transports(join(names, [*workers, scheduler, here], scheduler["requests"]), len(answers) - len(workers))
 
 
 def transports(client: Any) -> Any:

@@ -7,7 +7,6 @@ By lane, not by peer: a series for each pair of 200 workers would be 40,000 of t
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
 from collections.abc import Iterator
 
 import prometheus_client
@@ -32,35 +31,33 @@ def register() -> None:
 
 
 class TrafficCollector:
-    """The counters of :mod:`weft.dask.traffic`, added up by lane at each scrape."""
+    """The counters of :mod:`weft.dask.traffic`, by lane."""
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yield one family for each counter."""
-        by_lane: defaultdict[str, list[traffic.Record]] = defaultdict(list)
-        for record in list(traffic.records.values()):
-            by_lane[",".join(record.lanes)].append(record)
-        yield _bytes("sent", by_lane, lent="lent_nbytes")
-        yield _bytes("received", by_lane, lent="borrowed_nbytes")
+        lanes = list(traffic.lanes.values())
+        yield _bytes("sent", lanes, lent="lent_nbytes")
+        yield _bytes("received", lanes, lent="borrowed_nbytes")
         for metric, (name, text) in _COUNTERS.items():
             family = CounterMetricFamily(metric, text, labels=_LANE)
-            for lane, records in by_lane.items():
-                family.add_metric([lane], sum(getattr(r, name) for r in records))
+            for lane in lanes:
+                family.add_metric([lane.process], getattr(lane, name))
             yield family
         comms = GaugeMetricFamily("weft_comms", "Comms over ucx:// that this process has", labels=_LANE)
-        for lane, records in by_lane.items():
-            comms.add_metric([lane], sum(r.comms for r in records))
+        for lane in lanes:
+            comms.add_metric([lane.process], lane.comms)
         yield comms
 
 
-def _bytes(way: str, by_lane: dict[str, list[traffic.Record]], *, lent: str) -> CounterMetricFamily:
+def _bytes(way: str, lanes: list[traffic.Record], *, lent: str) -> CounterMetricFamily:
     text = (
         f"Bytes {way} over ucx://; those that were lent by one process and mapped by the other have a lane of their own"
     )
     family = CounterMetricFamily(f"weft_{way}_bytes", text, labels=_LANE)
     total_lent = 0
-    for lane, records in by_lane.items():
-        lent_nbytes = sum(getattr(r, lent) for r in records)
-        family.add_metric([lane], sum(getattr(r, f"{way}_nbytes") for r in records) - lent_nbytes)
+    for lane in lanes:
+        lent_nbytes = getattr(lane, lent)
+        family.add_metric([lane.process], getattr(lane, f"{way}_nbytes") - lent_nbytes)
         total_lent += lent_nbytes
     family.add_metric(["lent"], total_lent)
     return family

@@ -107,6 +107,8 @@ class Record:
 
 
 records: dict[str, Record] = {}
+#: The same counts by lanes: sums that only grow, whoever goes, and whatever way a process is reached by next.
+lanes: dict[tuple[str, ...], Record] = {}
 
 
 def record_of(process: str, address: str) -> Record:
@@ -129,23 +131,27 @@ def _fold() -> None:
 
 
 class Account:
-    """One comm's part in the record of its peer's process."""
+    """One comm's part in the record of its peer's process, and in that of its lanes."""
 
-    __slots__ = ("_borrowed", "_label", "_lent", "_peer", "record")
+    __slots__ = ("_borrowed", "_label", "_lent", "_of_lanes", "_peer", "record")
 
     def __init__(self, peer: Peer, address: str) -> None:
         process = peer.remote.get("process")
         # From the peer: anything may stand there.
         known = isinstance(process, str) and 0 < len(process) <= 64
         self.record = record = record_of(str(process) if known else address, address)
-        record.comms += 1
         record.lanes = tuple(peer.transports)
+        name = ",".join(record.lanes)
+        self._of_lanes = lanes.setdefault(record.lanes, Record(name, name))
+        self._of_lanes.comms += 1
+        record.comms += 1
         self._peer = peer
-        self._label = "weft " + ",".join(record.lanes)
+        self._label = f"weft {name}"
         self._lent = self._borrowed = 0
 
     def __del__(self) -> None:
         self.record.comms -= 1
+        self._of_lanes.comms -= 1
 
     def sent(self, frames: Sequence[Any], began: float) -> int:
         """Count a message that is sent, begun at `began` by ``time.perf_counter``; return its bytes."""
@@ -153,14 +159,14 @@ class Account:
         total: int = sum(map(nbytes, frames))
         lent = self._peer.lent_nbytes[0]
         moved, self._lent = total - (lent - self._lent), lent
-        record = self.record
-        record.sent_messages += 1
-        record.sent_nbytes += total
-        record.lent_nbytes += total - moved
-        record.lent_messages += moved < total
-        record.sent_seconds += seconds
+        for record in (self.record, self._of_lanes):
+            record.sent_messages += 1
+            record.sent_nbytes += total
+            record.lent_nbytes += total - moved
+            record.lent_messages += moved < total
+            record.sent_seconds += seconds
         if moved >= TRANSFER_NBYTES and seconds > 0:
-            record._rates.append(moved / seconds)
+            self.record._rates.append(moved / seconds)
         # As distributed's own activities; what is not sent remains of its "network".
         context_meter.digest_metric(self._label, seconds, "seconds")
         self._digest(moved, total - moved, "weft lent")
@@ -171,11 +177,11 @@ class Account:
         total = sum(map(nbytes, frames))
         borrowed = self._peer.lent_nbytes[1]
         lent, self._borrowed = borrowed - self._borrowed, borrowed
-        record = self.record
-        record.received_messages += 1
-        record.received_nbytes += total
-        record.borrowed_nbytes += lent
-        record.borrowed_messages += lent > 0
+        for record in (self.record, self._of_lanes):
+            record.received_messages += 1
+            record.received_nbytes += total
+            record.borrowed_nbytes += lent
+            record.borrowed_messages += lent > 0
         self._digest(total - lent, lent, "weft borrowed")
 
     def _digest(self, moved: int, lent: int, lent_label: str) -> None:
@@ -188,6 +194,7 @@ class Account:
         """Count a comm that broke; a goodbye is no error."""
         if isinstance(error, PeerLostError) and not isinstance(error, PeerClosedError):
             self.record.errors += 1
+            self._of_lanes.errors += 1
 
 
 def report() -> dict[str, Any]:

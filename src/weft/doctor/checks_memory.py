@@ -10,10 +10,10 @@ from weft.doctor.machine import CAP_SYS_ADMIN, Machine, brief
 from weft.topo import cpulist
 
 _SHM = "/dev/shm"  # noqa: S108
-#: weft looks for so much before it makes a worker: UCX 1.22 crashes where it finds less.
-_LEAST_NBYTES = 8 << 20
-#: What the two sides of a link take there together.
-_LINK_NBYTES = 5 << 20
+#: weft looks for so much before it makes a worker: UCX 1.22 may crash where it finds less.
+_LEAST_NBYTES = 20 << 20
+#: What a worker takes there, measured: a queue of 36 KiB and 4196 KiB of buffers. A link is one at each side.
+_WORKER_NBYTES = 4232 << 10
 _THP = "sys/kernel/mm/transparent_hugepage"
 _THP_SOURCE = "Linux, Documentation/admin-guide/mm/transhuge.rst"
 
@@ -44,7 +44,7 @@ def shared_memory(machine: Machine) -> Finding:
         )
         what = f"{_mib(free)} free in {_SHM}: weft makes no worker below {_mib(_LEAST_NBYTES)}"
         return error(what, *evidence, remedy=clean, source="docs/design.md: full /dev/shm")
-    links = free // _LINK_NBYTES
+    links = (1 + (free - _LEAST_NBYTES) // _WORKER_NBYTES) // 2
     if links < 64:
         what = f"{_mib(free)} free in {_SHM}: room for {links} links between processes of this host"
         return warning(what, *evidence, remedy=grow, source="docs/design.md: shared memory")
