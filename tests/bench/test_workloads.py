@@ -62,7 +62,7 @@ def test_large_merges_are_told_by_the_rule_of_their_inputs(monkeypatch):
 
 
 def test_shuffle_notices_a_key_in_two_partitions():
-    work = tables.Shuffle(in_parts=2, partition_size=16 * 50)
+    work = tables.Shuffle(in_parts=2, partition_size=16 * 50, ignore_index=False)
     whole = pd.concat([tables.group_chunk(i, 50, 10) for i in range(2)])
     expected = work.reference()
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 
 from weft import lab
-from weft.bench import hosts, plot, printed, report, rounds
+from weft.bench import dask_cuda, hosts, plot, printed, report, rounds
 from weft.bench.clusters import WORKERS, ClusterError, Place
 from weft.bench.options import parse_size, positive, protocols, size_text, sizes, timeout
 
@@ -58,6 +58,12 @@ def _part(text: str) -> float:
     return part
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
 def _method(text: str) -> str:
     if text not in ("tasks", "p2p"):
         raise argparse.ArgumentTypeError(f"{text!r} is none of tasks, p2p")
@@ -73,6 +79,7 @@ def _task(text: str) -> str:
 _ROWS = Option("chunk-size", "1_000_000", "rows per chunk", short="-c")
 _PARTS = Option("in-parts", None, "chunks of the table")
 _SHUFFLE = Option("shuffle", "tasks", "Dask's method: tasks, or p2p, which no log of transfers shows", _method)
+_IGNORE_INDEX = Option("ignore-index", None, "the tables' index may get lost", bool)
 _SIZES = Option("sizes", "1KiB,100MiB", "of an array, with commas between them, measured one after the other", sizes)
 _COUNT = Option("count", "8", "arrays in each run")
 _TABLES = ("cudf", "dask_cudf")
@@ -106,7 +113,7 @@ LOADS = {
         "a table dealt out by a column's hash, as local_cudf_shuffle",
         "tables",
         "Shuffle",
-        (Option("partition-size", "50MiB", "bytes of each chunk", parse_size), _PARTS, _SHUFFLE),
+        (Option("partition-size", "50MiB", "bytes of each chunk", parse_size), _PARTS, _SHUFFLE, _IGNORE_INDEX),
         _TABLES,
     ),
     "groupby": Load(
@@ -117,7 +124,9 @@ LOADS = {
             _ROWS,
             _PARTS,
             Option("unique-ratio", "0.01", "keys for each row", _part),
-            Option("split-out", "1", "chunks of the result"),
+            Option("split-out", "1", "chunks of the result", short="--split_out"),
+            Option("split-every", "0", "chunks that one task puts together; 0: Dask's choice", _count, "--split_every"),
+            Option("sort", None, "sort the result by the keys", bool),
             _SHUFFLE,
         ),
         _TABLES,
@@ -178,12 +187,15 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
             *names,
             type=option.read,
             default=option.default,
+            # the one of dask-cuda's group-by has no value
+            nargs="?" if option is _SHUFFLE else None,
+            const="tasks" if option is _SHUFFLE else None,
             metavar="METHOD" if option.read is _method else "TASK" if option.read is _task else "N",
             help=f"{option.text} (default: {default})",
         )
     add = parser.add_argument
     if LOADS[load].gpu:
-        add("-t", "--type", choices=("cpu", "gpu"), default="cpu", help="where the data are (default: cpu)")
+        add("-t", "--type", choices=("cpu", "gpu"), help="where the data are (default: cpu; gpu with --devs)")
     add("-p", "--protocol", type=protocols, metavar="A,B", help="side by side, in turns (default: tcp,ucx)")
     add("-d", "--devs", metavar="GPUS", help="GPUs of this machine, one worker beside each (default: all)")
     add("--workers", type=whole, metavar="N", help=f"on this machine, or on each host (default: {WORKERS}, or 1)")
@@ -214,6 +226,7 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
     add("--markdown", action="store_true", help="print Markdown")
     add("--json", type=Path, metavar="FILE", help="write the record")
     plot.add_drawing_arguments(parser)
+    dask_cuda.add_arguments(parser, load)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -221,12 +234,6 @@ def _names(text: str) -> tuple[str, ...]:
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r}: an empty name")
     return names
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -240,7 +247,8 @@ def on_host() -> int:
 
 
 def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any] | int:
-    rounds.refuse(LOADS[args.load].gpu if getattr(args, "type", "cpu") == "gpu" else (), args.json)
+    dask_cuda.tell(args)
+    rounds.refuse(LOADS[args.load].gpu if _kind(args) == "gpu" else (), args.json)
     plot.refuse(args)
     where = places(args)
     build(args, args.workers or WORKERS)  # refuses sizes that do not go together before anything starts
@@ -252,7 +260,7 @@ def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any] | int:
 def _measured(args: argparse.Namespace, where: dict[str, Place], errors: Console) -> dict[str, Any]:
     schedule = rounds.Schedule(args.runs, args.warmup_runs, args.timeout, 1.0, args.ignore_size)
     measured = rounds.measure(functools.partial(build, args), where, schedule, errors)
-    record = {"command": f"weft bench {args.load}", "type": getattr(args, "type", "cpu"), **measured}
+    record = {"command": f"weft bench {args.load}", "type": _kind(args), **measured}
     if args.lab:
         record["lab"] = hosts.described(lab.read(args.lab))
     record["ratios"] = [c._asdict() for c in report.comparisons(record)]
@@ -273,7 +281,7 @@ def places(args: argparse.Namespace) -> dict[str, Place]:
     ClusterError
         Options that exclude each other, or a package or file that is missing.
     """
-    gpu = getattr(args, "type", "cpu") == "gpu"
+    gpu = _kind(args) == "gpu"
     if args.scheduler_address or args.scheduler_file:
         ours = [f"--{name.replace('_', '-')}" for name in _OURS if getattr(args, name) is not None]
         if ours:
@@ -286,7 +294,7 @@ def places(args: argparse.Namespace) -> dict[str, Place]:
             raise ClusterError(f"{', '.join(addresses)}: one scheduler for each protocol")
         return by_protocol
     if args.devs is not None and not gpu:
-        raise ClusterError("--devs are GPUs: add --type gpu, or give --workers")
+        raise ClusterError("--devs are GPUs, and this work is not on them: give --workers")
     if gpu and (args.workers or args.hosts):
         raise ClusterError("--type gpu puts one worker beside each of --devs; elsewhere, give --scheduler-address")
     if args.lab and (gpu or args.hosts or args.interface):
@@ -304,6 +312,12 @@ def places(args: argparse.Namespace) -> dict[str, Place]:
         hosts=args.hosts or (),
     )
     return dict.fromkeys(args.protocol or ["tcp", "ucx"], place)
+
+
+def _kind(args: argparse.Namespace) -> str:
+    if not LOADS[args.load].gpu:
+        return "cpu"
+    return args.type or ("cpu" if args.devs is None else "gpu")
 
 
 def _address(file: Path) -> str:
@@ -330,9 +344,12 @@ def build(args: argparse.Namespace, workers: int) -> list[Workload]:
         given[name] = workers if value is None else value
     common: dict[str, int | str] = {}
     if load.gpu:
-        given["kind"] = common["Type"] = args.type
+        given["kind"] = common["Type"] = _kind(args)
     if "shuffle" in given:
         common["Shuffle"] = given["shuffle"]
+    for name in ("ignore_index", "sort", "split_every"):
+        if given.get(name):
+            common[name.replace("_", "-").capitalize()] = given[name]
     if args.devs:
         common["Devices"] = args.devs
     try:

@@ -121,14 +121,19 @@ class Shuffle(Workload):
         Partitions.
     partition_size : int
         Bytes of each, at 16 a row.
+    ignore_index : bool
+        The index may get lost.
     shuffle, kind : str
         As for `Merge`.
     """
 
     name = "shuffle"
 
-    def __init__(self, *, in_parts: int, partition_size: int, shuffle: str = "tasks", kind: str = "cpu") -> None:
+    def __init__(
+        self, *, in_parts: int, partition_size: int, ignore_index: bool, shuffle: str = "tasks", kind: str = "cpu"
+    ) -> None:
         self.parts, self.rows, self.shuffle, self.kind = in_parts, max(1, partition_size // 16), shuffle, kind
+        self.ignore_index = ignore_index
         self.nbytes = self.parts * self.rows * 16
         self.parameters = {"Partitions": in_parts, "Rows per partition": self.rows}
 
@@ -141,7 +146,7 @@ class Shuffle(Workload):
         return max(1, self.parts * self.rows // 10)
 
     def compute(self, client: Client, inputs: Any, timeout: float) -> Any:
-        shuffled = client.persist(inputs.shuffle("key", shuffle_method=self.shuffle))
+        shuffled = client.persist(inputs.shuffle("key", shuffle_method=self.shuffle, ignore_index=self.ignore_index))
         wait(shuffled, timeout=timeout)
         return shuffled
 
@@ -176,6 +181,10 @@ class GroupBy(Workload):
         Keys for each row.
     split_out : int
         Partitions of the result.
+    split_every : int
+        Partitions that one task puts together; 0 is Dask's choice.
+    sort : bool
+        Sort the result by the keys.
     shuffle, kind : str
         As for `Merge`.
     """
@@ -189,10 +198,13 @@ class GroupBy(Workload):
         chunk_size: int,
         unique_ratio: float,
         split_out: int,
+        split_every: int = 0,
+        sort: bool = False,
         shuffle: str = "tasks",
         kind: str = "cpu",
     ) -> None:
         self.parts, self.rows, self.out, self.shuffle, self.kind = in_parts, chunk_size, split_out, shuffle, kind
+        self.every, self.sort = split_every or None, sort or None
         self.groups = max(1, int(in_parts * chunk_size * unique_ratio))
         self.nbytes = in_parts * chunk_size * 16
         self.parameters = {"Rows per chunk": chunk_size, "Chunks": in_parts, "Groups, at most": self.groups}
@@ -203,8 +215,9 @@ class GroupBy(Workload):
         return table
 
     def compute(self, client: Client, inputs: Any, timeout: float) -> Any:
-        grouped = inputs.groupby("key").agg(
-            {"payload": ["sum", "count", "max"]}, split_out=self.out, shuffle_method=self.shuffle
+        how = {"payload": ["sum", "count", "max"]}
+        grouped = inputs.groupby("key", sort=self.sort).agg(
+            how, split_out=self.out, split_every=self.every, shuffle_method=self.shuffle
         )
         grouped = client.persist(grouped)
         wait(grouped, timeout=timeout)
