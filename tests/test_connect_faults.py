@@ -17,6 +17,7 @@ import pytest
 import weft
 from weft import handshake
 
+HANG_S = 60
 LISTEN = sys.modules["weft.listen"]  # weft.listen is the function
 #: How a message of the handshake begins.
 WEFT = handshake.MAGIC + handshake.VERSION.to_bytes(2, "little")
@@ -376,3 +377,32 @@ def test_a_caller_that_says_no_more_is_turned_away_at_once(said, caplog):
                     await asyncio.sleep(0.005)
 
     asyncio.run(asyncio.wait_for(main(), 5))
+
+
+@pytest.mark.parametrize("claims", [True, False], ids=["host", "network"])
+def test_a_listener_that_is_closed_in_mid_handshake_says_so(claims, monkeypatch, caplog):
+    """The caller cannot show that it is on this host any more, which is not for want of a namespace or a user."""
+    prove = handshake._prove_same_host
+
+    async def main():
+        async with weft.listen("127.0.0.1:0", lambda peer: peer.close()) as listener:
+
+            def prove_too_late(hello, what):
+                if claims:
+                    unix = prove(hello, what)
+                    listener.stop()
+                    return unix
+                listener.stop()
+                return prove(hello, what)
+
+            monkeypatch.setattr(handshake, "_prove_same_host", prove_too_late)
+            # Whom the side door is closed to believes it is elsewhere, and finds no way before it hears more.
+            with pytest.raises(ConnectionError, match="the listener was closed" if claims else "shares this loopback"):
+                await weft.connect(listener.address, timeout=HANG_S)
+            while listener._tasks:
+                await asyncio.wait(listener._tasks, timeout=HANG_S)
+
+    with caplog.at_level("INFO", "weft"):
+        asyncio.run(main())
+    assert [record.levelname for record in caplog.records if "the listener was closed" in record.message] == ["INFO"]
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple, cast
 
 from weft import _native, spaces
 from weft.errors import (
+    ClosedError,
     EncryptionError,
     Error,
     HandshakeError,
@@ -266,10 +267,13 @@ def server(
     door = {"unix": side.name, "nonce": nonce.hex(), "spaces": spaces.own()}
     yield _say(info=info, **door, payload=payload, memory_only=lan.memory_only)
     route = _field((yield from _hear(what)), "route", str, what)
-    unix = side.take(nonce) if route == "host" else None
+    closed = side.closed  # then a caller of this host could not show that it is one
+    unix = side.take(nonce) if route == "host" and not closed else None
     same_host = unix is not None
     link: Link | None = None
     try:
+        if closed:
+            raise ClosedError(f"{what}: the listener was closed")
         if route == "host" and not same_host:
             raise HandshakeError(f"{what}: it claims to be on this host, but did not show up at the unix socket")
         if over_tls(payload, hello, same_host and lan.memory_only, what):
@@ -345,6 +349,10 @@ class SideDoor:
         self._socket.listen(1024)
         close_in_child(self._socket)
         self._callers: dict[socket.socket, bytes] = {}  # and what each has shown so far, oldest first
+
+    @property
+    def closed(self) -> bool:
+        return self._socket.fileno() < 0
 
     def take(self, nonce: bytes) -> socket.socket | None:
         """Return the caller that showed this nonce. Others may still be about to show theirs."""

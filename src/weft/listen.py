@@ -286,7 +286,8 @@ class Listener:
                     joined = await drive(self._steps(local, sock, caller), sock, f"accept from {caller}")
                 peer = peer_of(joined, sock)
             except (Error, OSError) as e:
-                log.warning(
+                log.log(
+                    logging.INFO if isinstance(e, ClosedError) else logging.WARNING,  # that of stop() is as was asked
                     "a caller was turned away: %s",
                     str(e) or f"no handshake from {caller} within {HANDSHAKE_TIMEOUT_S} s",
                 )

@@ -77,6 +77,37 @@ def test_settings_by_variables() -> None:
     assert done.stdout.strip() == "{'NET_DEVICES': 'eth0', 'TLS': 'tcp,self'} False"
 
 
+@pytest.mark.parametrize("key", ["lend", "arrays_in_pool", "device", "rmm"])
+def test_words_for_yes_and_no(key: str) -> None:
+    for yes in (True, 1, "yes", "On", "y", "true"):
+        with dask.config.set({f"weft.{key}": yes}):
+            assert getattr(config, key)() is True
+    for no in (False, 0, "no", "Off", "n", "False", "", None):
+        with dask.config.set({f"weft.{key}": no}):
+            assert getattr(config, key)() is False
+    name = key.replace("_", "-")
+    with (
+        dask.config.set({f"weft.{key}": "maybe"}),
+        pytest.raises(InvalidParamError, match=f"weft.{name}: 'maybe' is neither"),
+    ):
+        getattr(config, key)()
+
+
+def test_settings_without_a_name_are_refused() -> None:
+    """Dask itself would put the default in place of it, without a word."""
+    code = "from weft.dask import config; config.ucx()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"DASK_WEFT__UCX": "tcp"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "InvalidParamError: weft.ucx: 'tcp' is no mapping" in done.stderr
+    assert "DASK_WEFT__UCX__TLS" in done.stderr
+
+
 async def test_settings_reach_both_sides_of_a_connection(loop_factory: LoopFactory) -> None:
     with dask.config.set({"weft.ucx": {"tls": "tcp,self"}}):
         async with pair_across(loop_factory) as (a, b):

@@ -148,6 +148,45 @@ async def test_scaling_takes_the_places_that_are_free():
     await cluster.close()
 
 
+@pytest.mark.parametrize(
+    ("asked", "workers", "told"),
+    [
+        ({"n": 1}, 1, []),
+        ({"cores": 2}, 1, []),
+        ({"cores": 3}, 2, []),
+        ({"memory": "1.5 GiB"}, 2, []),
+        ({"n": 3}, 2, ["scale: 2 places for workers, and 3 are asked for"]),
+        ({"cores": 9}, 2, ["scale: 2 places for workers, and 5 are asked for"]),
+    ],
+)
+async def test_scaling_ends_where_the_places_do(asked, workers, told, monkeypatch, caplog):
+    cluster = TopologyCluster(asynchronous=True, topology=CPU_MACHINE, dashboard_address=None, silence_logs=False)
+    monkeypatch.setattr(cluster, "_correct_state", lambda: None)  # nobody is started
+    cluster.worker_spec.clear()
+    cluster.scale(**asked)
+    assert len(cluster.worker_spec) == workers
+    assert caplog.messages == told
+    cluster.worker_spec.clear()
+    await cluster.close()
+
+
+async def test_adapting_ends_where_the_places_do():
+    cluster = TopologyCluster(asynchronous=True, topology=CPU_MACHINE, **QUIET)
+    adaptive = cluster.adapt(minimum=1, maximum=8, interval="1h")
+    assert (adaptive.minimum, adaptive.maximum) == (1, 2)
+    adaptive = cluster.adapt(minimum=8, interval="1h")
+    assert (adaptive.minimum, adaptive.maximum) == (2, 2)
+    adaptive = cluster.adapt(maximum_cores=2, interval="1h")
+    assert (adaptive.minimum, adaptive.maximum) == (0, 1)
+    await cluster.close()
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_worker_at_all_is_refused(count):
+    with pytest.raises(weft.InvalidParamError, match=f"{count} workers"):
+        TopologyCluster("numa", n_workers=count, topology=CPU_MACHINE, **QUIET)
+
+
 def test_more_workers_than_places_are_refused():
     with pytest.raises(weft.InvalidParamError, match="99 workers"):
         TopologyCluster("numa", n_workers=99, **QUIET)

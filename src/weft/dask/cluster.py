@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distributed import Nanny, Scheduler, SpecCluster
+from dask.utils import parse_bytes
+from distributed import Adaptive, Nanny, Scheduler, SpecCluster
 
 from weft.errors import InvalidParamError
 from weft.topo import cpulist, machine, nvml
 from weft.topo.model import Topology
 from weft.topo.plan import Plan, WorkerPlan, plan
 from weft.topo.request import DASK_CUDA, of
+
+logger = logging.getLogger("weft")
 
 # not imported: importing the preload is what binds a process
 _PRELOAD = "weft.dask.place"
@@ -129,6 +133,7 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         dashboard = {"dashboard": dashboard_address is not None, "dashboard_address": dashboard_address or ":0"}
         super().__init__(
             workers=dict(enumerate(self._places)),
+            worker=self._places[0],  # how many cores and how much memory one has, for scale and adapt
             scheduler={"cls": Scheduler, "options": {**address, **dashboard, "port": scheduler_port}},
             asynchronous=asynchronous,
             silence_logs=silence_logs,
@@ -148,6 +153,29 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
                 self._place_of[name] = place
                 return {name: spec}
         raise InvalidParamError(f"scale: the plan has {len(self._places)} places for workers, and all are taken")
+
+    def scale(self, n: int = 0, memory: int | str | None = None, cores: int | None = None) -> Any:
+        """Have so many workers, or as many as have so much memory or so many cores: at most one in each place."""
+        if memory is not None:
+            n = max(n, math.ceil(parse_bytes(memory) / self._memory_per_worker()))
+        if cores is not None:
+            n = max(n, math.ceil(cores / self._threads_per_worker()))
+        if n > len(self._places):
+            logger.warning("scale: %s places for workers, and %s are asked for", len(self._places), n)
+        return super().scale(min(n, len(self._places)))
+
+    scale_up = scale
+
+    def adapt(
+        self,
+        Adaptive: type[Adaptive] = Adaptive,  # noqa: N803 - as in SpecCluster
+        minimum: float = 0,
+        maximum: float = math.inf,
+        **kwargs: Any,
+    ) -> Any:
+        """Adapt to the load, as ``SpecCluster.adapt`` does, with at most one worker in each place."""
+        places = len(self._places)
+        return super().adapt(Adaptive, min(minimum, places), min(maximum, places), **kwargs)
 
 
 def _refuse(given: Mapping[str, object]) -> None:

@@ -7,17 +7,26 @@ runs before these defaults are loaded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import dask.config
 import yaml
 
+from weft.errors import InvalidParamError
 from weft.payload import Payload
 
 DEFAULTS = yaml.safe_load(Path(__file__).with_name("weft.yaml").read_text())
 
+# Dask puts the default, a mapping, in place of what is none, as DASK_WEFT__UCX=tcp, without a word: `ucx` tells.
+_given = dask.config.get("weft.ucx", None)
 dask.config.update_defaults(DEFAULTS)
+if _given is not None and not isinstance(_given, Mapping):
+    dask.config.set({"weft.ucx": _given})
+
+#: Dask makes values of variables Python's, so that ``false`` is False; of these words it makes strings.
+_WORDS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false", ""), False)}
 
 
 def _get(key: str) -> Any:
@@ -25,24 +34,33 @@ def _get(key: str) -> Any:
     return dask.config.get(f"weft.{key}", DEFAULTS["weft"][key])
 
 
+def _flag(key: str) -> bool:
+    value = _get(key)
+    if not isinstance(value, str):
+        return bool(value)
+    if value.lower() not in _WORDS:
+        raise InvalidParamError(f"weft.{key}: {value!r} is neither true nor false")
+    return _WORDS[value.lower()]
+
+
 def lend() -> bool:
     """Whether results may be lent to workers of this host rather than copied."""
-    return bool(_get("lend"))
+    return _flag("lend")
 
 
 def arrays_in_pool() -> bool:
     """Whether NumPy arrays that tasks make are born where other workers can read them."""
-    return bool(_get("arrays-in-pool"))
+    return _flag("arrays-in-pool")
 
 
 def device() -> bool:
     """Whether this process takes device memory as such."""
-    return bool(_get("device"))
+    return _flag("device")
 
 
 def rmm() -> bool:
     """Whether RMM allocates what device memory is received into."""
-    return bool(_get("rmm"))
+    return _flag("rmm")
 
 
 def ucx() -> dict[str, str]:
@@ -50,7 +68,11 @@ def ucx() -> dict[str, str]:
 
     Dask writes ``DASK_WEFT__UCX__NET_DEVICES`` as ``net-devices`` or ``net_devices``, and turns values into Python's.
     """
-    settings: dict[str, Any] = _get("ucx") or {}
+    settings = _get("ucx") or {}
+    if not isinstance(settings, Mapping):
+        raise InvalidParamError(
+            f"weft.ucx: {settings!r} is no mapping of UCX's settings; name one, as in DASK_WEFT__UCX__TLS={settings}"
+        )
     return {name.upper().replace("-", "_"): _text(value) for name, value in settings.items()}
 
 

@@ -90,6 +90,8 @@ def plan(topology: Topology, request: Request) -> Plan:
         fed = max(1, int(quota))
         notes.append(f"{len(places) - fed} of {len(places)} places are left free: the quota feeds no more; --workers")
         places = places[:fed]
+    elif request.workers is not None and request.workers < 1:
+        raise InvalidParamError(f"plan: {request.workers} workers were asked for: at least one")
     elif request.workers is not None and request.workers < len(places):
         notes.append(
             f"{len(places) - request.workers} of {len(places)} places are left free: so many workers were asked for"
