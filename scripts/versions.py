@@ -71,7 +71,7 @@ def on_python(version: str, only: Sequence[str], folder: Path) -> dict[str, Any]
 def on_ucx(version: str, only: Sequence[str], folder: Path) -> dict[str, Any]:
     """Run the core's tests on another release of UCX."""
     record, wheel = folder / f"{version}.xml", folder / version
-    got = subprocess.run(["uv", "pip", "install", "--no-deps", "--target", str(wheel), f"libucx-cu12=={version}"])
+    got = subprocess.run(["uv", "pip", "install", "--no-deps", "--target", str(wheel), f"libucx-cu12=={version}.*"])
     if got.returncode:
         return {"tests": "core", "missing": "no such wheel", "environment": None}
     variables = {"WEFT_LIBUCX": str(wheel / "libucx/lib")}
