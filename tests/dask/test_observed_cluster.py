@@ -128,7 +128,7 @@ def test_prometheus_scrapes_workers_and_scheduler(cluster: LocalCluster, client:
     assert a['weft_sent_bytes_total{lane="posix/memory"}'] > 4 * MIB
     assert b['weft_sent_bytes_total{lane="lent"}'] == a['weft_received_bytes_total{lane="lent"}'] == 32 * MIB
     scheduler = scrape(cluster.scheduler.http_server.port)
-    assert set(scheduler) == set(a)
+    assert set(a) <= set(scheduler)  # which is in this process, and other tests may have left other lanes
     assert scheduler['weft_errors_total{lane="posix/memory"}'] == 0
 
 
