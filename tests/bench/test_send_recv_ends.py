@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How ``weft bench send-recv`` ends before its time: Ctrl-C, a side that is killed, a parent that is."""
 
+import argparse
 import contextlib
 import json
 import os
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 import weft
+from weft.bench import send_recv
 from weft.bench import send_recv_sides as sides
 
 pytest.importorskip("numpy")
@@ -90,6 +92,18 @@ def test_ctrl_c_is_one_line(backend):
     assert (process.returncode, said) == (130, "weft bench send-recv: interrupted\n")
     assert len(children) == 1
     assert ended(children)
+
+
+def test_a_server_says_nothing_of_its_own_client_that_goes(capfd):
+    code = "import sys; from weft.bench import send_recv; send_recv.serve(sys.argv[1])"
+    parser = argparse.ArgumentParser()
+    send_recv.add_arguments(parser)
+    options = json.dumps(vars(parser.parse_args(["-l", "socket", "-s", "127.0.0.1"])))
+    with subprocess.Popen([sys.executable, "-c", code, options], stdout=subprocess.PIPE, text=True) as server:
+        port = until(server, "Server runs at 127.0.0.1:")
+        socket.create_connection(("127.0.0.1", int(port))).close()
+        assert server.wait(HANG_S) == 1
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -228,6 +228,8 @@ def serve(options: str) -> None:
     try:
         with _within(args.timeout):
             _serve(args)
+    except ConnectionError:
+        sys.exit(1)  # the client is the parent, and says why it went
     except (weft.Error, OSError) as error:
         sys.exit(f"server: {type(error).__name__}: {error}")
 
