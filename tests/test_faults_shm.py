@@ -115,23 +115,18 @@ ROOM = (
     SMALL_SHM
     + '''
 ONE = """
-import os, sys, threading, weft
-with weft.listen("127.0.0.1:0") as listener:
-    def client():
-        try:
-            with weft.connect(listener.address, timeout=60) as peer:
-                peer.send(bytes(100_000)).wait(60)
-            print("worked", flush=True)
-        except weft.Error as e:
-            print(type(e).__name__, e, flush=True)
-    thread = threading.Thread(target=client)
-    thread.start()
-    while thread.is_alive():
-        try:
-            with listener.accept(1) as peer:
-                peer.recv().wait(60)
-        except weft.Error:
-            pass
+import asyncio, weft
+def client(address):
+    try:
+        with weft.connect(address, timeout=60) as peer:
+            peer.send(bytes(100_000)).wait(60)
+        print("worked", flush=True)
+    except weft.Error as e:
+        print(type(e).__name__, e, flush=True)
+async def main():
+    async with weft.listen("127.0.0.1:0", lambda peer: peer.recv()) as listener:
+        await asyncio.to_thread(client, listener.address)
+asyncio.run(main())
 """
 for room in sys.argv[1:]:
     with open("/dev/shm/fill", "wb") as f:
@@ -182,7 +177,7 @@ def call():
     peer = None
     while peer is None and reader.is_alive():
         try:
-            peer = listener.accept(0.2)
+            peer = listener.accept(10)
         except weft.TimedOutError:
             pass
     if peer:

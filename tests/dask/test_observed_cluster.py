@@ -29,6 +29,7 @@ def cluster() -> Iterator[LocalCluster]:
     pytest.importorskip("bokeh")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(traffic, "records", {})  # other tests' peers are this process's, too
+        patch.setattr(traffic, "lanes", {})
         with local_cluster() as cluster:
             yield cluster
 
