@@ -95,13 +95,7 @@ class Joined:
     session: Any = None  # the TLS session that it was made over
 
     def __init__(
-        self,
-        local: Local,
-        link: Link | None,
-        channel: _native.Channel | None,
-        *,
-        same_host: bool,
-        remote: dict[str, Any],
+        self, local: Local, link: Link | None, channel: Any, *, same_host: bool, remote: dict[str, Any]
     ) -> None:
         self.local = local
         self.link = link
