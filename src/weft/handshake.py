@@ -83,6 +83,7 @@ class UpTo(NamedTuple):
 
 Step = bytes | int | UpTo | Wait
 Steps = Generator[Step, Any, "Joined"]
+_Message = dict[str, Any]
 
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # how an alert begins, and a TLS handshake
 #: RFC 8446, 6: an alert, fatal, protocol_version.
@@ -95,7 +96,7 @@ class Joined:
     session: Any = None  # the TLS session that it was made over
 
     def __init__(
-        self, local: Local, link: Link | None, channel: Any, *, same_host: bool, remote: dict[str, Any]
+        self, local: Local, link: Link | None, channel: _native.Channel | None, *, same_host: bool, remote: _Message
     ) -> None:
         self.local = local
         self.link = link
