@@ -21,10 +21,13 @@ SETTINGS = {"TLS": Setting("^ib", "the environment")}
 def connected():
     """A peer whose other end, in another thread, sends back what comes."""
 
+    over = threading.Event()
+
     def echo():
         with listener.accept(10) as other, contextlib.suppress(weft.PeerClosedError):
             while True:
                 other.send(other.recv().wait(10)).wait(10)
+        over.wait(100)  # its worker goes with the thread, and with it the link
 
     with weft.listen("127.0.0.1:0") as listener:
         thread = threading.Thread(target=echo)
@@ -33,6 +36,7 @@ def connected():
             with weft.connect(listener.address) as peer:
                 yield peer
         finally:
+            over.set()
             thread.join(10)
 
 
