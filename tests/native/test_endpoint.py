@@ -144,7 +144,9 @@ def test_an_immediate_send_allocates_no_blocks(worker, endpoint):
         return sys.getallocatedblocks() - before
 
     many(1000)
-    assert many(10_000) == many(1000)  # what the measurement itself holds, and nothing for each send
+    # What the measurement itself holds, and nothing for each send. The count is the process's: what other tests have
+    # left running in it may allocate meanwhile.
+    assert any(many(10_000) == many(1000) for _ in range(50))
 
 
 def test_a_thousand_requests_leave_no_reference(worker, endpoint):
