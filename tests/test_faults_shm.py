@@ -3,7 +3,15 @@
 
 import pytest
 
+import weft
+
 HANG_S = 100
+
+
+def wants_16_mib():
+    """UCX 1.16 does not take weft's word on what must be free."""
+    return weft.ucx_library().version < (1, 17)
+
 
 SMALL_SHM = """
 import ctypes, os, subprocess, sys, threading
@@ -140,8 +148,8 @@ for room in sys.argv[1:]:
 
 
 def test_a_link_works_or_is_refused_whatever_the_room(spawn):
-    """UCX ends the process where its own threshold, 16 MiB, is passed between a queue and its buffers."""
-    rooms = ("7", "9", "12", "15.5", "16", "16.05", "17", "20", "20.1", "22", "24.3", "28")
+    """UCX ends the process where its threshold, 1 MiB here and else 16, is passed between a queue and its buffers."""
+    rooms = ("0.1", "0.6", "0.7", "1", "1.05", "1.7", "2.4", "3.1", "3.2", "3.5", "4", "7", "15.5", "16.05", "17")
     child = spawn(ROOM, *rooms)
     for room in rooms:
         line = child.line()
@@ -150,7 +158,7 @@ def test_a_link_works_or_is_refused_whatever_the_room(spawn):
         said, code, outcome = line.split(maxsplit=2)
         assert (said, code) == (room, "0"), line
         assert outcome == "worked" or "/dev/shm has " in outcome, line
-        assert outcome == "worked" or float(room) < 28, line
+        assert outcome == "worked" or float(room) < (21 if wants_16_mib() else 4), line
     assert child.wait(HANG_S) == 0
 
 
@@ -193,9 +201,10 @@ with weft.listen("127.0.0.1:0") as listener:
         taken.append((caller, peer))
     print(len(taken), said, end="", flush=True)
     caller.communicate(timeout=60)
-    caller, peer = taken.pop()
-    peer.abort()
-    caller.communicate(timeout=60)
+    for _ in range(2):  # this side of a link goes when its worker next looks, which may be after the next call
+        caller, peer = taken.pop()
+        peer.abort()
+        caller.communicate(timeout=60)
     caller, peer, said = call()
     print(said, end="", flush=True)
     taken.append((caller, peer))
@@ -213,7 +222,7 @@ def test_a_listener_outlives_more_callers_than_shm_has_room_for(spawn):
     if line.startswith("skip"):
         pytest.skip(line)
     count, refusal = line.split(maxsplit=1)
-    assert int(count) == 5
+    assert int(count) == (34 if wants_16_mib() else 47)
     assert "/dev/shm" in refusal
     assert child.line() == "here"
     assert child.wait(HANG_S) == 0
@@ -248,6 +257,8 @@ os._exit(0)
 
 def test_a_queue_grows_where_there_is_room_for_it(spawn):
     """A worker that keeps unexpected messages takes more buffers: with 12 MiB free, UCX's own threshold ended it."""
+    if wants_16_mib():
+        pytest.skip("UCX 1.16 cannot be told to do with less than 16 MiB")
     child = spawn(GROWING)
     line = child.line()
     if line.startswith("skip"):

@@ -9,7 +9,7 @@ import pytest
 from scripts import fuzz_handshake as fuzz
 
 import weft
-from weft import links
+from weft import config, links
 
 HANG_S = 100
 
@@ -39,6 +39,62 @@ def test_lost_links_go_when_new_ones_come(worker, decides):
 def test_whether_new_endpoints_are_told_of(value, wanted, monkeypatch):
     monkeypatch.setenv("WEFT_EXPLAIN", value)
     assert links._told_of() is wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "queue", "left"),
+    [
+        ({}, {}, {"FIFO_SIZE": "64", "FIFO_ELEM_SIZE": "128", "SEG_SIZE": "8256"}, "MM_FIFO_SIZE"),
+        ({"POSIX_FIFO_SIZE": "32"}, {"UCX_POSIX_FIFO_SIZE": "16"}, {"FIFO_SIZE": "32"}, None),
+        ({"MM_FIFO_SIZE": "32"}, {"UCX_POSIX_FIFO_SIZE": "16"}, {"FIFO_SIZE": "32"}, None),
+        ({}, {"UCX_POSIX_FIFO_SIZE": "16", "UCX_MM_FIFO_SIZE": "8"}, {"FIFO_SIZE": "16"}, None),
+        ({}, {"UCX_MM_FIFO_SIZE": "8"}, {"FIFO_SIZE": "8"}, None),
+        ({}, {"UCX_POSIX_RX_BUFS_GROW": "512"}, {"FIFO_SIZE": "64"}, "MM_FIFO_SIZE"),
+    ],
+)
+def test_what_the_user_says_of_queues_goes_before_wefts_word(given, environment, queue, left, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    lan = links.Lan("127.0.0.1", config.named(given))
+    assert queue.items() <= lan.queue.items()
+    settings = lan.settings(same_host=True)
+    assert settings.items() >= given.items()
+    assert ("MM_FIFO_SIZE" in settings.keys() - given.keys()) is (left is not None)
+    assert ("MM_RX_BUFS_GROW" in settings) is ("UCX_POSIX_RX_BUFS_GROW" not in environment)
+    assert not links.Lan("127.0.0.1", (("TLS", "tcp,self"),)).settings(same_host=True).keys() - {"TLS"}
+
+
+OTHER_QUEUE = """
+import sys, weft
+try:
+    weft.connect(sys.argv[1]).open()
+except weft.Error as e:
+    print(type(e).__name__, e, flush=True)
+with weft.listen("127.0.0.1:0") as listener:
+    print(listener.address, flush=True)
+    try:
+        listener.accept(5)
+    except weft.TimedOutError:
+        print("nobody", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "ours"),
+    [("FIFO_SIZE", "256", "64"), ("FIFO_ELEM_SIZE", "256", "128"), ("SEG_SIZE", "4096", "8256")],
+)
+def test_processes_whose_queues_differ_are_told_so(spawn, caplog, name, value, ours):
+    """Each side writes to the other's by its own settings: it ended one of them with SIGSEGV, or both waited."""
+    with weft.listen("127.0.0.1:0") as listener:
+        child = spawn(OTHER_QUEUE, listener.address, env={f"UCX_POSIX_{name}": value})
+        with pytest.raises(weft.TimedOutError):
+            listener.accept(5)
+        assert f"UCX_POSIX_{name} is {ours} here and {value} there" in child.line()
+        assert f"UCX_POSIX_{name} is {ours} here and {value} there" in caplog.text
+        with pytest.raises(weft.UnreachableError, match=f"UCX_POSIX_{name} is {value} here and {ours} there"):
+            weft.connect(child.line()).open()
+    assert child.line() == "nobody"
+    assert child.wait(HANG_S) == 0
 
 
 def test_a_thread_that_ends_takes_its_workers_along():

@@ -45,8 +45,8 @@ uint64_t feature_bits(nb::handle names) {
 }  // namespace
 
 // With less free than POSIX_SHM_MIN_SIZE (UCX's 16 MiB; weft sets 5) UCX 1.22 takes a queue's buffers from the heap
-// and dereferences a null handle (uct_mm_iface_recv_desc_init). A worker takes 4.13 MiB, and others may be making
-// theirs: three with weft's setting, none with UCX's.
+// and dereferences a null handle (uct_mm_iface_recv_desc_init). So several times what a worker takes must be free,
+// since others may be making theirs.
 void check_shm(const char *op, uint64_t needed) {
     struct statvfs shm;
     if (statvfs("/dev/shm", &shm) != 0) return;
@@ -74,10 +74,10 @@ void check_descriptors(const char *op) {
               op);
 }
 
-Context::Context(nb::dict settings, nb::dict defaults, nb::handle names, bool uses_shm)
-    : features(feature_bits(names)), uses_shm(uses_shm) {
+Context::Context(nb::dict settings, nb::dict defaults, nb::handle names, uint64_t shm_nbytes)
+    : features(feature_bits(names)), shm_nbytes(shm_nbytes) {
     // A context that is made while /dev/shm is full goes without posix for good.
-    if (uses_shm) check_shm("Context");
+    check_shm("Context", shm_nbytes);
     ucp_config_t *ucp_config;
     check(ucp.config_read(nullptr, nullptr, &ucp_config), "Context", ": reading UCX_* from the environment");
     struct Release {
@@ -135,10 +135,10 @@ static void close_context(Context &c) {
 
 void define_context(nb::module_ &m) {
     nb::class_<Context>(m, "Context", "A UCP context: the transports and devices that its workers may use.")
-        .def(nb::init<nb::dict, nb::dict, nb::handle, bool>(), nb::arg("settings"), nb::arg("defaults"),
-             nb::arg("features"), nb::arg("uses_shm"),
+        .def(nb::init<nb::dict, nb::dict, nb::handle, uint64_t>(), nb::arg("settings"), nb::arg("defaults"),
+             nb::arg("features"), nb::arg("shm_nbytes"),
              nb::sig("def __init__(self, settings: dict[str, str], defaults: dict[str, str], features: "
-                     "collections.abc.Iterable[str], uses_shm: bool) -> None"))
+                     "collections.abc.Iterable[str], shm_nbytes: int) -> None"))
         .def(
             "__enter__", [](nb::handle self) { return nb::borrow(self); },
             nb::sig("def __enter__(self) -> typing_extensions.Self"))

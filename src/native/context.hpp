@@ -9,7 +9,7 @@ struct Context {
     ucp_context_h handle = nullptr;
     uint64_t features;          // ucp_feature bits
     uint64_t memory_types = 0;  // bit map of ucs_memory_type_t: what the transports in use can reach
-    bool uses_shm;              // posix is among the transports
+    uint64_t shm_nbytes;        // free in /dev/shm before a worker is made; 0 if posix is not among the transports
     size_t workers = 0;         // open ones: they must be closed first
     size_t memories = 0;
     size_t engines = 0;  // of open workers, and of closed ones whose data is still looked at
@@ -17,7 +17,7 @@ struct Context {
     nb::dict config;     // name -> (value, who set it): only what differs from UCX's own defaults
 
     /// `settings` are explicit; below them come the user's UCX_*, then `defaults`.
-    Context(nb::dict settings, nb::dict defaults, nb::handle features, bool uses_shm);
+    Context(nb::dict settings, nb::dict defaults, nb::handle features, uint64_t shm_nbytes);
     Context(const Context &) = delete;
     ~Context() { close(); }
     void close() noexcept;
@@ -28,8 +28,8 @@ struct Context {
     void check_feature(uint64_t bits, const char *name, const char *op) const;
 };
 
-/// Raise NoMemoryError unless /dev/shm has room for `needed` bytes; unsaid, for a worker.
-void check_shm(const char *op, uint64_t needed = 20 << 20);
+/// Raise NoMemoryError unless /dev/shm has room for `needed` bytes.
+void check_shm(const char *op, uint64_t needed);
 /// Raise NoMemoryError unless a worker can have its descriptors.
 void check_descriptors(const char *op);
 void define_context(nb::module_ &m);

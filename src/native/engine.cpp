@@ -31,7 +31,7 @@ void warn(const char *text) noexcept {
 }  // namespace
 
 Engine::Engine(Worker *w) : context(w->context), worker(w) {
-    if (nb::inst_ptr<Context>(w->context)->uses_shm) check_shm("Worker");
+    check_shm("Worker", nb::inst_ptr<Context>(w->context)->shm_nbytes);
     check_descriptors("Worker");
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;

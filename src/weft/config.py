@@ -18,7 +18,7 @@ from weft import _load, _native
 #: peer is killed in mid-receive, aborts the survivor: both stay out. With peer-error handling tcp copies what it sends
 #: into segments, which by default are small (8 KiB): 1 MiB then takes 1.2 ms, with these 0.3. With less free in
 #: /dev/shm than POSIX_SHM_MIN_SIZE UCX takes heap memory for its buffers and crashes on it; they are 4.1 MiB each time,
-#: and UCX's 16 MiB is asked for anew whenever a queue grows (1.16 does not take it; weft asks for 20 at the start).
+#: and UCX's 16 MiB is asked for anew whenever a queue grows (1.16 does not take it).
 DEFAULTS: dict[str, str] = {
     "MM_ERROR_HANDLING": "y",
     "POSIX_SHM_MIN_SIZE": "5m",
@@ -26,6 +26,13 @@ DEFAULTS: dict[str, str] = {
     "TCP_TX_SEG_SIZE": "256k",
     "TCP_RX_SEG_SIZE": "256k",
 }
+
+#: The queue of a link, which has one sender: 64 elements do what UCX's 256 do, with a buffer for each and a few more
+#: that are being read. 0.65 MiB in place of 4.13. Both sides must have the same queue: each goes by its own settings
+#: where it writes to the other's.
+_LINK_QUEUE = {"MM_FIFO_SIZE": "64", "MM_FIFO_ELEM_SIZE": "128", "MM_SEG_SIZE": "8256"}
+_LINK_BUFFERS = {"MM_RX_BUFS_GROW": "80", "POSIX_SHM_MIN_SIZE": "1m"}
+_BUFFERS = 512  # of any other worker: UCX's RX_BUFS_GROW
 
 
 def ucx_library() -> _load.Library:
@@ -71,7 +78,36 @@ class Context(_native.Context):
         explicit = dict(named(settings or {}))
         tls = explicit.get("TLS") or os.environ.get("UCX_TLS") or DEFAULTS["TLS"]
         devices = explicit.get("NET_DEVICES") or os.environ.get("UCX_NET_DEVICES") or "all"
-        super().__init__(explicit, defaults(tls, devices), features, _uses_shm(tls))
+        super().__init__(explicit, defaults(tls, devices), features, _room(explicit) if uses_shm(tls) else 0)
+
+
+def _room(settings: Mapping[str, str]) -> int:
+    """Return what must be free in /dev/shm for a worker: 40 KiB for each buffer of 8, others may make theirs."""
+    told = settings.get("MM_RX_BUFS_GROW", "")
+    return (int(told) if told.isdecimal() and _asks_for_less() else _BUFFERS) * (40 << 10)
+
+
+def _asks_for_less() -> bool:
+    """Tell whether UCX takes POSIX_SHM_MIN_SIZE: before 1.17 it wants its 16 MiB free in any case."""
+    return ucx_library().version >= (1, 17)
+
+
+def link_queue(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what a link's queue looks like by the settings `given`, the user's ``UCX_*``, and weft's."""
+    return {name.removeprefix("MM_"): _told(name, given) or value for name, value in _LINK_QUEUE.items()}
+
+
+def link_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Return weft's settings for links, without those that are `given` or among the user's ``UCX_*``."""
+    left_out = () if _asks_for_less() else ("POSIX_",)
+    mine = (_LINK_QUEUE | _LINK_BUFFERS).items()
+    return {name: value for name, value in mine if not name.startswith(left_out) and not _told(name, given)}
+
+
+def _told(name: str, given: Mapping[str, str]) -> str | None:
+    own = "POSIX_" + name.partition("_")[2]  # wins over the name that posix and sysv share
+    told = [*map(given.get, (own, name)), *(os.environ.get(f"UCX_{each}") for each in (own, name))]
+    return next(filter(None, told), None)
 
 
 def defaults(tls: str, devices: str) -> dict[str, str]:
@@ -79,8 +115,8 @@ def defaults(tls: str, devices: str) -> dict[str, str]:
 
     Not those of transports that are left out: up to 1.20.0 UCX warns of settings that nothing has taken.
     """
-    left_out = [] if _uses_shm(tls) or _allows(tls, {"sysv"}) else ["MM_"]
-    left_out += [] if _uses_shm(tls) else ["POSIX_"]
+    left_out = [] if uses_shm(tls) or _allows(tls, {"sysv"}) else ["MM_"]
+    left_out += [] if uses_shm(tls) and _asks_for_less() else ["POSIX_"]
     # An RDMA device is named with its port, as mlx5_0:1, and tcp has none of those.
     ethernet = devices.startswith("^") or not all(":" in device for device in devices.split(","))
     left_out += [] if ethernet and _allows(tls, {"tcp", "all"}) else ["TCP_"]
@@ -92,7 +128,7 @@ def named(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name.removeprefix("UCX_"), value) for name, value in settings.items()))
 
 
-def _uses_shm(tls: str) -> bool:
+def uses_shm(tls: str) -> bool:
     """Tell whether a value of ``UCX_TLS`` lets posix in."""
     return _allows(tls, {"posix", "mm", "shm", "sm", "all"})
 

@@ -6,7 +6,7 @@ something in this process. ``connect`` drives it, blocking or in a loop, so the 
 TLS around it.
 
 Client                                     Server
-magic, version, hello {payload}        ->
+magic, version, hello {payload, queue} ->
                                        <-  magic, version, hello {unix socket, nonce, payload}
 (connects to the unix socket, writes the nonce: same host, same user)
 route {same host or network}           ->
@@ -51,7 +51,7 @@ from weft.links import Lan, Link, Local, LocalWorker, Wait
 from weft.payload import Payload, over_tls
 
 MAGIC = b"WEFT"
-VERSION = 3
+VERSION = 4
 _HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
 _MAX_NBYTES = 1 << 16
 NONCE_NBYTES = 16
@@ -205,7 +205,7 @@ def client(
     `payload` is None without TLS.
     """
     what = f"connect to {name}"
-    yield _say(info=info, payload=payload, memory_only=lan.memory_only)
+    yield _say(info=info, payload=payload, memory_only=lan.memory_only, queue=lan.queue)
     hello = yield from _hear(what)
     remote = _field(hello, "info", dict, what)
     unix = _prove_same_host(hello, what)
@@ -274,6 +274,8 @@ def server(
         if over_tls(payload, hello, same_host and lan.memory_only, what):
             yield _say(ready=True)
             return Joined(local, None, None, same_host=same_host, remote=remote)
+        if same_host:
+            _compare_queues(lan.queue, hello, what)
         worker = local.worker(lan, same_host=same_host)
         yield _say(worker=worker.id)
         message = yield from _hear(what)
@@ -301,6 +303,17 @@ def server(
         if unix is not None:
             unix.close()
     return Joined(local, link, channel, same_host=same_host, remote=remote)
+
+
+def _compare_queues(mine: dict[str, str], hello: dict[str, Any], what: str) -> None:
+    """Refuse who would write past the end of this side's queue, or believe it longer than it is."""
+    theirs = _field(hello, "queue", dict, what)
+    for name, value in mine.items():
+        if theirs.get(name) != value:
+            raise InvalidParamError(
+                f"{what}: UCX_POSIX_{name} is {value} here and {str(theirs.get(name))[:20]} there; processes of one"
+                " host need the same, since each writes to the other's memory"
+            )
 
 
 def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:

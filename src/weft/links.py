@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from weft import _native
 from weft.address import device_of, infiniband_ports, is_loopback
-from weft.config import Context
+from weft.config import Context, link_queue, link_settings, uses_shm
 from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
 from weft.payload import memory_only
 
@@ -63,6 +63,11 @@ class Lan(NamedTuple):
         """Links to processes on this host have no network transport; only the user can give them one."""
         return memory_only(dict(self.ucx).get("TLS") or os.environ.get("UCX_TLS"))
 
+    @property
+    def queue(self) -> dict[str, str]:
+        """What the queues of links on this host look like; both sides must have them alike."""
+        return link_queue(dict(self.ucx))
+
     def settings(self, *, same_host: bool) -> dict[str, str]:
         """Return the UCX settings for a peer on this host, or across the network.
 
@@ -72,10 +77,11 @@ class Lan(NamedTuple):
             Only the loopback leads there, and UCX's unauthenticated tcp is not opened on it unasked.
         """
         given = dict(self.ucx)
-        asked = "TLS" in given or "UCX_TLS" in os.environ
-        if same_host and not asked:
-            return {"TLS": "^tcp,sysv,cma,ib"} | given
-        if not same_host and not asked and is_loopback(self.host):
+        asked = given.get("TLS") or os.environ.get("UCX_TLS")
+        if same_host:
+            queue = link_settings(given) if uses_shm(asked or "all") else {}
+            return queue | ({} if asked else {"TLS": "^tcp,sysv,cma,ib"}) | given
+        if not asked and is_loopback(self.host):
             raise UnreachableError(
                 f"{self.host}: the peer shares this loopback, but not this user, its capabilities, or the IPC, PID or"
                 " user namespace, so there is no shared memory; set UCX_TLS=tcp,self,posix on both sides to let UCX"
@@ -310,7 +316,7 @@ def _hint(same_host: bool) -> str:
         return ""
     shm = os.statvfs("/dev/shm")  # noqa: S108
     free = shm.f_bavail * shm.f_frsize >> 10
-    return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes 4232 where 20480 are free)"
+    return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes 668 where 3200 are free)"
 
 
 def _context(key: tuple[tuple[str, str], ...]) -> Context:

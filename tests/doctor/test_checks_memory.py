@@ -9,14 +9,21 @@ THP = "sys/kernel/mm/transparent_hugepage"
 
 
 @pytest.mark.parametrize(
-    ("free", "level"), [(19 << 20, Level.ERROR), (64 << 20, Level.WARNING), (545 << 20, Level.OK), (32 << 30, Level.OK)]
+    ("free", "level"),
+    [
+        (3 << 20, Level.ERROR),
+        (20 << 20, Level.WARNING),
+        (64 << 20, Level.WARNING),
+        (545 << 20, Level.OK),
+        (32 << 30, Level.OK),
+    ],
 )
 def test_room_in_dev_shm(machine, free, level):
     assert checks_memory.shared_memory(machine(shm_nbytes=(32 << 30, free))).level is level
 
 
 def test_what_ucx_left_is_removed_before_more_is_asked_for(machine):
-    full = machine(files={"dev/shm/ucx_shm_posix_1a2b": ""}, shm_nbytes=(64 << 20, 4 << 20))
+    full = machine(files={"dev/shm/ucx_shm_posix_1a2b": ""}, shm_nbytes=(64 << 20, 3 << 20))
     found = checks_memory.shared_memory(full)
     assert found.remedy.startswith("python -c 'import weft.shm; weft.shm.remove_orphans()'")
     assert "/dev/shm: 1 files of UCX's, in use or left by processes that were killed" in found.evidence

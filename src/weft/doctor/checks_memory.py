@@ -10,10 +10,10 @@ from weft.doctor.machine import CAP_SYS_ADMIN, Machine, brief
 from weft.topo import cpulist
 
 _SHM = "/dev/shm"  # noqa: S108
-#: weft looks for so much before it makes a worker: UCX 1.22 may crash where it finds less.
-_LEAST_NBYTES = 20 << 20
-#: What a worker takes there, measured: a queue of 36 KiB and 4196 KiB of buffers. A link is one at each side.
-_WORKER_NBYTES = 4232 << 10
+#: weft looks for so much before it makes a side of a link: UCX 1.22 may crash where it finds less.
+_LEAST_NBYTES = 3200 << 10
+#: What a side of a link takes there, measured: a queue, and 80 buffers of 8 KiB.
+_SIDE_NBYTES = 668 << 10
 _THP = "sys/kernel/mm/transparent_hugepage"
 _THP_SOURCE = "Linux, Documentation/admin-guide/mm/transhuge.rst"
 
@@ -42,9 +42,9 @@ def shared_memory(machine: Machine) -> Finding:
         clean = (
             f"python -c 'import weft.shm; weft.shm.remove_orphans()' removes what nobody uses; {grow}" if left else grow
         )
-        what = f"{_mib(free)} free in {_SHM}: weft makes no worker below {_mib(_LEAST_NBYTES)}"
+        what = f"{_mib(free)} free in {_SHM}: weft makes no link below {_mib(_LEAST_NBYTES)}"
         return error(what, *evidence, remedy=clean, source="docs/design.md: full /dev/shm")
-    links = (1 + (free - _LEAST_NBYTES) // _WORKER_NBYTES) // 2
+    links = (1 + (free - _LEAST_NBYTES) // _SIDE_NBYTES) // 2
     if links < 64:
         what = f"{_mib(free)} free in {_SHM}: room for {links} links between processes of this host"
         return warning(what, *evidence, remedy=grow, source="docs/design.md: shared memory")
