@@ -39,7 +39,7 @@ def test_size(text, nbytes):
     assert send_recv.parse_bytes(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "0", "MB", "-1", "1XB", "1..2", "nan"])
+@pytest.mark.parametrize("text", ["", "0", "MB", "-1", "1XB", "1..2", "nan", "1e999"])
 def test_size_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
         send_recv.parse_bytes(text)

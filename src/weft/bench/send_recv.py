@@ -25,9 +25,8 @@ from typing import Any
 
 import weft
 from weft.bench import send_recv_sides as sides
-from weft.bench.options import timeout
 from weft.bench.report import format_nbytes
-from weft.topo.command import port
+from weft.topo.command import port, timeout
 
 #: By the names that ucx-py and UCXX have for theirs: what carries the messages, and whether it awaits.
 BACKENDS = {
@@ -48,7 +47,7 @@ _PR_SET_PDEATHSIG = 1
 def parse_bytes(text: str) -> int:
     """Read a size as Dask does: ``128MiB``, ``10 Mb``, ``1e6``; units in either case, a number alone is bytes."""
     match = re.fullmatch(r"([0-9_.]+(?:e[0-9]+)?) *([a-z]*)", text.strip().lower())
-    with contextlib.suppress(ValueError, KeyError):
+    with contextlib.suppress(ValueError, KeyError, OverflowError):
         if match and (nbytes := int(float(match[1]) * UNITS[match[2]])) > 0:
             return nbytes
     raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8, 10MB or 128MiB")
