@@ -12,8 +12,8 @@ ROOT = Path(weft.__file__).parent
 
 #: Imports go one way: a room may import from the rooms before it.
 FLOORS = [
-    {"errors", "typing", "_native", "_claim"},
-    {"_load", "address", "frames", "memory", "payload", "shm", "spaces", "tls_operation"},
+    {"errors", "typing", "_native"},
+    {"_claim", "_load", "address", "frames", "memory", "payload", "shm", "spaces", "tls_operation"},
     {"config", "tls_wire"},
     {"explain"},
     {"links", "peer"},

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What a worker keeps of its links, and how long a thread's workers stay."""
 
+import asyncio
 import gc
 import os
 import threading
@@ -139,3 +140,93 @@ def test_a_thread_that_ends_with_its_peer_open_aborts_it():
         with pytest.raises(weft.PeerLostError):
             peer.recv().wait(HANG_S)
     assert kept[0].closed
+
+
+class Elsewhere:
+    """A second thread that runs at a given moment of the first one: until it is done, or waits for a lock."""
+
+    def __init__(self, monkeypatch, work):
+        self._work, self._thread, self._waits = work, None, threading.Event()
+        self._lock = threading.Lock()
+        self.failures = []
+        monkeypatch.setattr(links, "_locals_lock", self, raising=False)
+
+    def __enter__(self):
+        if not self._lock.acquire(blocking=False):
+            self._waits.set()
+            assert self._lock.acquire(timeout=HANG_S)
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+    def _run(self):
+        try:
+            self._work(self)
+        except BaseException as e:
+            self.failures.append(e)
+        finally:
+            self._waits.set()
+
+    def let_run(self):
+        """Once: later moments are none of its business."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run)
+            self._thread.start()
+            assert self._waits.wait(HANG_S)
+
+    def waits(self):
+        self._waits.set()
+
+    def end(self):
+        self._thread.join(HANG_S)
+        assert self.failures == []
+
+
+def test_two_threads_find_the_same_closed_loop(monkeypatch):
+    class Closed(asyncio.AbstractEventLoop):
+        def is_closed(self):
+            other.let_run()
+            return True
+
+    class Orphan:
+        closed = 0
+
+        def close(self):
+            self.closed += 1
+
+    orphan = Orphan()
+    monkeypatch.setattr(links, "_locals", [(Closed(), orphan)])
+    other = Elsewhere(monkeypatch, lambda _: asyncio.run(links.local_of_loop()))
+    asyncio.run(links.local_of_loop())
+    other.end()
+    assert orphan.closed == 1
+    assert links._locals == []
+
+
+def test_a_loop_that_ends_leaves_those_that_come_meanwhile(monkeypatch):
+    class Locals(list):
+        armed = False
+
+        def __iter__(self):
+            yield from list(super().__iter__())
+            if self.armed:
+                other.let_run()
+
+    over = threading.Event()
+
+    async def work(other):
+        mine = await links.local_of_loop()
+        other.waits()
+        assert over.wait(HANG_S)
+        assert await links.local_of_loop() is mine
+
+    async def main():
+        await links.local_of_loop()
+        links._locals.armed = True
+
+    monkeypatch.setattr(links, "_locals", Locals())
+    other = Elsewhere(monkeypatch, lambda other: asyncio.run(work(other)))
+    asyncio.run(main())
+    over.set()
+    other.end()
+    assert links._locals == []

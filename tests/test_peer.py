@@ -137,6 +137,27 @@ def test_objects_with_large_buffers():
     run(main())
 
 
+def test_objects_are_sent_pickled_alone():
+    """Their array is nothing but pointers."""
+    array = np.array([{"a": 1}, "b", None] * 10_000, dtype=object)
+
+    async def main():
+        async with pair() as (a, b):
+            for large in (array, array[:3], array.reshape(2, -1, order="F")):
+                for send in (
+                    lambda large=large: a.send(large),
+                    lambda large=large: a.lend(large),
+                    lambda large=large: a.send_frames([b"head", large]),
+                    lambda large=large: a.send_frames([large], lend=True, stage=True),
+                ):
+                    with pytest.raises(weft.InvalidParamError, match=r"Python objects.* pickle"):
+                        send()
+            await a.send_obj(array)
+            assert (await b.recv_obj() == array).all()
+
+    run(main())
+
+
 def test_frames_of_every_kind():
     async def main():
         async with pair() as (a, b):

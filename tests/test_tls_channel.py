@@ -150,6 +150,13 @@ def test_buffers_that_cannot_be_sent(ends):
     a, b = ends
     with pytest.raises(weft.NotContiguousError):
         a.send(np.arange(10)[::2])
+    for objects in (
+        np.zeros(4, "O"),
+        np.zeros((2, 2), "O", "F"),
+        memoryview(np.zeros(4, [("n", "i8"), ("what", "O")])),
+    ):
+        with pytest.raises(weft.InvalidParamError, match=r"Python objects.* pickle"):
+            a.send(objects)
     with pytest.raises(weft.UnsupportedError, match="SimpleNamespace has no buffer protocol"):
         a.send(SimpleNamespace())
     array = np.asfortranarray(np.arange(6.0).reshape(2, 3))

@@ -25,7 +25,11 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from typing import Any
 
+from weft.errors import InvalidParamError
+
 _REGISTRY = "distributed.comm.registry"
+#: Dask makes values of variables Python's, so that ``false`` is False; of these words it makes strings.
+_WORDS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false", ""), False)}
 
 log = logging.getLogger("weft")
 
@@ -40,7 +44,7 @@ def claim(_sizeof: object = None) -> None:
     if importlib.util.find_spec("distributed_ucxx") is None:
         sys.modules.setdefault("distributed.comm.ucx", types.ModuleType("distributed.comm.ucx"))
         return
-    backend = _Deferred(ours=bool(config.get("weft.claim-ucx", True)))
+    backend = _Deferred(config.get("weft.claim-ucx", True))
     registry = sys.modules.get(_REGISTRY)
     if registry is not None:
         registry.backends["ucx"] = backend
@@ -48,11 +52,23 @@ def claim(_sizeof: object = None) -> None:
         sys.meta_path.insert(0, _OnceRegistryIsLoaded(backend))
 
 
-class _Deferred:
-    """Stands for a backend until it is used: when the registry loads, no comm can be imported yet."""
+def flag(key: str, value: Any) -> bool:
+    """Read the `value` of ``weft.<key>`` as yes or no."""
+    if not isinstance(value, str):
+        return bool(value)
+    if value.lower() not in _WORDS:
+        raise InvalidParamError(f"weft.{key}: {value!r} is neither true nor false")
+    return _WORDS[value.lower()]
 
-    def __init__(self, *, ours: bool) -> None:
-        self._ours = ours
+
+class _Deferred:
+    """Stands for a backend until it is used: when the registry loads, no comm can be imported yet.
+
+    Then, too, a value that is neither yes nor no is an error: dask only logs what goes wrong in `claim`, and goes on.
+    """
+
+    def __init__(self, claimed: Any) -> None:
+        self._claimed = claimed
         self._backend: Any = None
 
     def __getattr__(self, name: str) -> Any:
@@ -61,10 +77,11 @@ class _Deferred:
         return getattr(self._backend, name)
 
     def _load(self) -> Any:
-        if self._ours:
+        ours = flag("claim-ucx", self._claimed)
+        if ours:
             log.info("ucx:// is weft's; distributed-ucxx is installed too and gets it with DASK_WEFT__CLAIM_UCX=false")
         for entry_point in entry_points(group="distributed.comm.backends", name="ucx"):
-            if entry_point.value.startswith("weft.") == self._ours:
+            if entry_point.value.startswith("weft.") == ours:
                 return entry_point.load()
         raise ValueError("distributed-ucxx is installed but registers no comm for ucx://")
 

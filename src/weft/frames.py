@@ -78,6 +78,7 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
         device = None if type(buffer) in HOST else device_of(buffer)
         if device is None:
             view = memoryview(buffer)
+            _refuse_objects(view)
             views.append(view if view.c_contiguous else in_memory_order(view))
             entries.append(views[-1].nbytes)
             continue
@@ -97,11 +98,22 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
     return Packed(b"".join(parts), large, placed)
 
 
+def _refuse_objects(view: memoryview) -> None:
+    # in a format, names of fields stand between colons
+    if "O" in view.format and any("O" in codes for codes in view.format.split(":")[::2]):
+        raise InvalidParamError(
+            f"send: the {type(view.obj).__name__} holds Python objects, which are pointers of this process alone; send "
+            "them pickled, as send_obj does",
+            op="send",
+        )
+
+
 def in_memory_order(buffer: Any) -> memoryview:
     """View the bytes of a contiguous buffer, in C or Fortran order, as they lie."""
     import pickle  # here, and not above: weft's import waits for it otherwise
 
     try:
+        _refuse_objects(memoryview(buffer))
         return pickle.PickleBuffer(buffer).raw()
     except BufferError as e:
         raise NotContiguousError(f"send: {e}", op="send") from None

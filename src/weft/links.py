@@ -27,6 +27,7 @@ from weft.payload import memory_only
 _contexts: dict[tuple[tuple[str, str], ...], Context] = {}
 _contexts_lock = threading.Lock()
 _locals: list[tuple[object, Local]] = []  # (event loop, its Local); few, and swept at each look
+_locals_lock = threading.Lock()
 _thread = threading.local()
 
 
@@ -301,7 +302,8 @@ async def _until_shutdown(local: Local) -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        _locals[:] = [entry for entry in _locals if entry[1] is not local]
+        with _locals_lock:
+            _locals[:] = [entry for entry in _locals if entry[1] is not local]
         local.close()
 
 
@@ -341,17 +343,21 @@ async def local_of_loop() -> Local:
     _refuse_fork()
     loop = asyncio.get_running_loop()
     found = None
-    for entry in list(_locals):
-        owner, local = entry
-        if owner is loop:
-            found = local
-        elif isinstance(owner, asyncio.AbstractEventLoop) and owner.is_closed():
-            _locals.remove(entry)
-            _close_orphan(local)
-    if found is None:
-        found = Local(loop)
-        _locals.append((loop, found))
-        await found.guard()
+    orphans: list[Local] = []
+    with _locals_lock:
+        for entry in list(_locals):
+            owner, local = entry
+            if owner is loop:
+                found = local
+            elif isinstance(owner, asyncio.AbstractEventLoop) and owner.is_closed():
+                _locals.remove(entry)
+                orphans.append(local)
+        if found is None:
+            found = Local(loop)
+            _locals.append((loop, found))
+    for orphan in orphans:
+        _close_orphan(orphan)
+    await found.guard()
     return found
 
 

@@ -77,6 +77,8 @@ class Peer:
         ------
         NotContiguousError
             Nothing was sent.
+        InvalidParamError
+            `buffer` holds Python objects: see :meth:`send_obj`. Nothing was sent.
         UnsupportedError
             `buffer` lies in device memory that UCX cannot reach here. Nothing was sent.
         ClosedError
@@ -109,7 +111,7 @@ class Peer:
 
         Raises
         ------
-        NotContiguousError, UnsupportedError, ClosedError, PeerLostError
+        NotContiguousError, InvalidParamError, UnsupportedError, ClosedError, PeerLostError
             As :meth:`send`.
         """
         return self._channel.lend(buffer)

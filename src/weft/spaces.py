@@ -10,6 +10,8 @@ Source: UCX, uct_posix_iface_is_reachable; ptrace(2), "Ptrace access mode checki
 from __future__ import annotations
 
 import os
+import socket
+import struct
 
 _CAP_SYS_PTRACE = 19
 
@@ -33,3 +35,10 @@ def shared(peers: object) -> bool:
 
 def _sees(one: int, other: int) -> bool:
     return bool(one >> _CAP_SYS_PTRACE & 1) or not other & ~one
+
+
+def same_user(unix: socket.socket) -> bool:
+    """Ask the kernel whether the process at the other end runs as this user."""
+    credentials = unix.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return bool(uid == os.geteuid())

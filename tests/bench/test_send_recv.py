@@ -5,6 +5,7 @@ import argparse
 import asyncio
 import importlib.util
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def test_size(text, nbytes):
     assert send_recv.parse_bytes(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "0", "MB", "-1", "1XB", "1..2", "nan"])
+@pytest.mark.parametrize("text", ["", "0", "MB", "-1", "1XB", "1..2", "nan", "1e999"])
 def test_size_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
         send_recv.parse_bytes(text)
@@ -158,6 +159,27 @@ def test_sides_that_do_not_agree(heard, error, message):
 def test_refused(arguments, message, capsys):
     assert bench(*arguments) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", [[], ["--client-only", "-s", "127.0.0.1", "-p", "1"], ["--server-only"]])
+@pytest.mark.parametrize("backend", ["weft-async", "asyncio", "socket"])
+def test_messages_beyond_the_memory_are_refused(backend, end, capsys):
+    assert bench("-n", "1e18", "-l", backend, *end) == 1
+    said = capsys.readouterr()
+    assert re.fullmatch(
+        r"weft bench send-recv: NoMemoryError: --n-bytes 1000000000000000000: .*, where this process may use \S+ GiB\n",
+        said.err,
+    )
+    assert said.out == ""
+
+
+def test_memory_that_runs_out_is_one_line(monkeypatch, capsys):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(send_recv_sides, "objects", lambda *_: send_recv_sides.Objects(full, full))
+    assert bench("-n", "8") == 1
+    assert "weft bench send-recv: NoMemoryError: --n-bytes 8: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--timeout=nan", "--timeout=inf", "--timeout=0", "--timeout=1e300", "--timeout=x"])

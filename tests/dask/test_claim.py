@@ -164,10 +164,23 @@ def test_the_client_is_ours(other: Path, place: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["first", "last"])
-def test_the_client_is_the_other_s_if_asked(other: Path, place: str) -> None:
-    used, _, ucxx = who(place, other, DASK_WEFT__CLAIM_UCX="false").split()
+@pytest.mark.parametrize(("place", "no"), [("first", "false"), ("last", "false"), ("first", "no"), ("last", "Off")])
+def test_the_client_is_the_other_s_if_asked(other: Path, place: str, no: str) -> None:
+    used, _, ucxx = who(place, other, DASK_WEFT__CLAIM_UCX=no).split()
     assert (used, ucxx) == ("other", "distributed_ucxx")
+
+
+@pytest.mark.slow
+def test_a_word_that_is_neither_yes_nor_no_is_an_error_of_whoever_uses_the_scheme(other: Path) -> None:
+    code = """
+        from distributed import Client
+        try:
+            Client("ucx://127.0.0.1:9", timeout=0.2)
+        except ValueError as error:
+            print(type(error).__name__, error)
+    """
+    said = python(code, PYTHONPATH=other, DASK_WEFT__CLAIM_UCX="maybe")
+    assert said == "InvalidParamError weft.claim-ucx: 'maybe' is neither true nor false"
 
 
 # ---- the command line ---------------------------------------------------------------------------------------

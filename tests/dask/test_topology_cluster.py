@@ -170,6 +170,20 @@ async def test_scaling_ends_where_the_places_do(asked, workers, told, monkeypatc
     await cluster.close()
 
 
+@pytest.mark.parametrize("limit", [0, None, "auto"])
+async def test_workers_without_a_limit_are_not_counted_by_memory(limit):
+    unknown = dataclasses.replace(CPU_MACHINE, memory_nbytes=None, nodes=())
+    cluster = TopologyCluster(asynchronous=True, topology=unknown, memory_limit=limit, **QUIET)
+    for how in (
+        lambda: cluster.scale(memory="1 GiB"),
+        lambda: cluster.adapt(minimum_memory="1 GiB"),
+        lambda: cluster.adapt(maximum_memory="1 GiB"),
+    ):
+        with pytest.raises(weft.InvalidParamError, match=r"no memory limit.* give a number of workers, or cores"):
+            how()
+    await cluster.close()
+
+
 async def test_adapting_ends_where_the_places_do():
     cluster = TopologyCluster(asynchronous=True, topology=CPU_MACHINE, **QUIET)
     adaptive = cluster.adapt(minimum=1, maximum=8, interval="1h")

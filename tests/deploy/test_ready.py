@@ -79,3 +79,12 @@ def test_what_is_no_plan(calls, tmp_path, text, capsys):
     assert ready.main(["--plans", str(tmp_path / "plan"), "--schedulers", "tcp://a:1"]) == 1
     assert "is not what weft worker --plan --json prints" in capsys.readouterr().err
     assert calls == []
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "0", "1e300", "soon"])
+def test_what_is_no_timeout(calls, plans, text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        ready.main([f"--timeout={text}", "--plans", *plans, "--schedulers", "tcp://a:1"])
+    assert ended.value.code == 2
+    assert f"argument --timeout: '{text}' is " in capsys.readouterr().err
+    assert calls == []

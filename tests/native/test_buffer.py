@@ -4,6 +4,8 @@
 import array
 import ctypes
 import mmap
+import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -79,6 +81,95 @@ def test_read_only_destination_is_refused_and_not_overwritten(worker, endpoint, 
     with pytest.raises(weft.ReadOnlyError, match=r"read-only"):
         worker.tag_recv(into, 1)
     assert bytes(into) == b"12345678"
+
+
+def of_objects(dtype, count=4):
+    return np.zeros(count, dtype)
+
+
+OBJECTS = {
+    "numpy": lambda: of_objects("O"),
+    "numpy F": lambda: of_objects("O").reshape(2, 2, order="F"),
+    "numpy field": lambda: of_objects([("count", "i4"), ("what", "O")]),
+    "numpy nested": lambda: of_objects([("outer", [("what", "O", (2,))])]),
+    "numpy subclass": lambda: of_objects("O").view(np.recarray),
+    "memoryview": lambda: memoryview(of_objects("O")),
+    "memoryview field": lambda: memoryview(of_objects([("what", "O")])),
+    "pickle": lambda: pickle.PickleBuffer(of_objects("O")),
+    "ctypes": lambda: (ctypes.py_object * 4)(),
+}
+if hasattr(np.dtypes, "StringDType"):
+    OBJECTS["numpy strings"] = lambda: np.array(["far longer than fits the array itself"], np.dtypes.StringDType())
+
+
+USES = {
+    "tag_send": lambda e, w, k, b: e.tag_send(b, 1),
+    "tag_send_sync": lambda e, w, k, b: e.tag_send_sync(b, 1),
+    "tag_send_many": lambda e, w, k, b: e.tag_send_many([b"12345678", b], 1),
+    "stream_send": lambda e, w, k, b: e.stream_send(b),
+    "am_send": lambda e, w, k, b: e.am_send(1, b"", b),
+    "am_send, as its header": lambda e, w, k, b: e.am_send(1, b),
+    "put": lambda e, w, k, b: e.put(b, k),
+    "tag_recv": lambda e, w, k, b: w.tag_recv(b, 1),
+    "tag_recv_many": lambda e, w, k, b: w.tag_recv_many([bytearray(8), b], 1),
+    "stream_recv": lambda e, w, k, b: e.stream_recv(b),
+    "get": lambda e, w, k, b: e.get(b, k),
+}
+
+
+@pytest.fixture(scope="module")
+def all_features():
+    """Endpoint, worker, and the key of 64 B."""
+    context = weft.Context({"TLS": "posix,self"}, features=["stream", "rma"])
+    worker = weft.Worker(context)
+    endpoint = worker.connect(worker.address)
+    memory = context.mem_map(bytearray(64))
+    yield endpoint, worker, endpoint.rkey_unpack(memory.rkey_pack())
+    worker.close()
+    memory.close()
+    context.close()
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_pointers_to_objects_are_neither_sent_nor_filled(all_features, kind, use):
+    with pytest.raises(weft.InvalidParamError, match=rf"^{use.partition(',')[0]}: .*Python objects.* pickle"):
+        USES[use](*all_features, OBJECTS[kind]())
+
+
+def test_pointers_to_objects_are_not_registered():
+    context = weft.Context({"TLS": "posix"}, features=["rma"])
+    with pytest.raises(weft.InvalidParamError, match="Python objects"):
+        context.mem_map(of_objects("O"))
+    context.close()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        np.zeros(4, [("O", "f8"), ("NO", "i4")]),
+        np.zeros(4, "M8[s]"),
+        np.zeros(4, "c16"),
+        np.zeros(4, "U9"),
+        memoryview(np.zeros(4, [("O", "f8"), ("NO", "i4")])),
+        array.array("d", [1, 2]),
+        (ctypes.c_double * 4)(),
+        np.float64(1),
+    ],
+)
+def test_wide_items_that_are_no_objects(worker, endpoint, source):
+    into = np.zeros(256, "u1")
+    received = worker.tag_recv(into, 1)
+    endpoint.tag_send(source, 1).wait(5)
+    assert received.wait(5) == (source.nbytes if isinstance(source, np.ndarray) else len(bytes(source)), 1)
+
+
+def test_a_refused_buffer_is_let_go(endpoint):
+    array = of_objects("O")
+    before = sys.getrefcount(array)
+    with pytest.raises(weft.InvalidParamError):
+        endpoint.tag_send(array, 1)
+    assert sys.getrefcount(array) == before
 
 
 def test_not_a_buffer_is_a_type_error(endpoint):

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
+import argparse
 import io
 import json
 
@@ -6,7 +7,7 @@ import pytest
 from tests.machines import matrices, trees
 
 from weft import cli
-from weft.topo import draw, machine
+from weft.topo import command, draw, machine
 from weft.topo.plan import Request, plan
 
 
@@ -134,3 +135,15 @@ def test_a_pipe_gets_whole_lines(tmp_path, monkeypatch, capsys):
     assert cli.main(["topo", "--plan"]) == 0
     said = capsys.readouterr().out
     assert "  nodes: the node of its CPUs; preferred, not bound: a full node costs speed, not the process\n" in said
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "x", ""])
+def test_number_above_zero(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a number above 0"):
+        command.positive(float, text)
+
+
+def test_a_time_that_timers_take():
+    assert command.timeout("0.5") == 0.5
+    with pytest.raises(argparse.ArgumentTypeError, match="'1e300' is above 100000000, three years"):
+        command.timeout("1e300")

@@ -153,6 +153,7 @@ def test_what_keeps_a_nanny_from_starting_is_said(options, why):
         nannies.run([{"scheduler_ip": "tcp://127.0.0.1:1", "scheduler_file": None, "death_timeout": "5"} | options])
 
 
-def test_a_death_timeout_that_is_none():
-    with pytest.raises(weft.InvalidParamError, match="--death-timeout 'soon'"):
-        nannies.run([{"scheduler_ip": "tcp://h:1", "scheduler_file": None, "death_timeout": "soon"}])
+@pytest.mark.parametrize("text", ["soon", "inf", "1e999"])
+def test_a_death_timeout_that_is_none(text):
+    with pytest.raises(weft.InvalidParamError, match=f"--death-timeout '{text}'"):
+        nannies.run([{"scheduler_ip": "tcp://h:1", "scheduler_file": None, "death_timeout": text}])

@@ -21,9 +21,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from weft.bench.options import positive, size_text
+from weft.bench.options import size_text
 from weft.bench.side import PairError
 from weft.bench.stats import Ratio, ratio_text
+from weft.topo.command import positive
 
 #: What two runs should share before their ratio means anything.
 SURROUNDINGS = ("cpu_model", "cores_usable", "cores_pinned", "kernel", "python", "weft", "ucx", "ucx_variables")

@@ -18,7 +18,8 @@ from rich.console import Console
 
 from weft.bench import printed, report, rounds
 from weft.bench.clusters import Place
-from weft.bench.options import positive, protocols, some_of, timeout
+from weft.bench.options import protocols, some_of
+from weft.topo.command import positive, timeout
 
 if TYPE_CHECKING:
     from weft.bench.workloads import Workload

@@ -22,7 +22,8 @@ from rich.console import Console
 from weft import lab
 from weft.bench import dask_cuda, hosts, plot, printed, report, rounds
 from weft.bench.clusters import WORKERS, ClusterError, Place
-from weft.bench.options import parse_size, positive, protocols, size_text, sizes, timeout
+from weft.bench.options import parse_size, protocols, size_text, sizes
+from weft.topo.command import positive, timeout
 
 if TYPE_CHECKING:
     from weft.bench.workloads import Workload

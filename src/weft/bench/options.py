@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the benchmarks' command lines have in common: sizes, choices, positive numbers, times."""
+"""What the benchmarks' command lines have in common: sizes, choices."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 UNITS = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-#: Timers take no number above some bound, each another.
-LONGEST_S = 1e8
-
-Number = TypeVar("Number", int, float)
 
 
 def size_text(nbytes: int) -> str:
@@ -68,18 +62,3 @@ def protocols(text: str) -> list[str]:
     if not all(names) or len(set(names)) != len(names):
         raise argparse.ArgumentTypeError(f"{text!r}: give protocols such as tcp,ucx, each once")
     return names
-
-
-def positive(kind: Callable[[str], Number], text: str) -> Number:
-    """Read a finite number above 0."""
-    with contextlib.suppress(ValueError):
-        if 0 < (value := kind(text)) < float("inf"):
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-
-
-def timeout(text: str) -> float:
-    """Read a time in seconds that a timer of the system can wait for."""
-    if (value := positive(float, text)) > LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is above {LONGEST_S:.0f}, three years")
-    return value

@@ -20,11 +20,12 @@ from rich.progress import Progress
 
 import weft
 from weft.bench import environment, peers_install, peers_tools, pingpong
-from weft.bench.options import positive, size_text, sizes, some_of
+from weft.bench.options import size_text, sizes, some_of
 from weft.bench.pair import two_cores
 from weft.bench.pingpong_loops import CELLS, Cell
 from weft.bench.pingpong_table import losses, table_of
 from weft.bench.side import PairError
+from weft.topo.command import positive, timeout
 
 #: What is installed for each library; nothing for those that are here anyway. The first names the version.
 PACKAGES: dict[str, tuple[str, ...]] = {
@@ -88,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--libraries", type=partial(some_of, names), default=",".join(names), help="(%(default)s)")
     add("--rounds", type=partial(positive, int), default=3, help="of every library, interleaved (%(default)s)")
     seconds = "for one size of one library in one round (%(default)s)"
-    add("--seconds-per-cell", type=partial(positive, float), default=0.5, help=seconds)
+    add("--seconds-per-cell", type=timeout, default=0.5, help=seconds)
     add("--iterations", type=partial(positive, int), default=100_000, help="at most, of the same (%(default)s)")
     add("--tls", default="posix,self", help="UCX transports, for C, weft and perftest (%(default)s)")
     kept = "where the environments are kept (%(default)s)"

@@ -30,11 +30,12 @@ from typing import Any
 
 from weft import _native
 from weft.bench import environment, stats
-from weft.bench.options import positive, size_text, sizes, some_of
+from weft.bench.options import size_text, sizes, some_of
 from weft.bench.pair import pair, sampled, two_cores
 from weft.bench.pingpong_loops import CELLS, Cell
 from weft.bench.pingpong_table import losses, table_of
 from weft.bench.side import LENT_LEAST_NBYTES, PairError, trips_of
+from weft.topo.command import positive, timeout
 
 LIMIT_S = 30.0
 BANDWIDTHS = {"median": "median", "q1": "q3", "q3": "q1"}
@@ -132,7 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--libraries", type=partial(some_of, LIBRARIES), default=",".join(LIBRARIES), help="(%(default)s)")
     add("--rounds", type=partial(positive, int), default=3, help="of every cell, interleaved (%(default)s)")
     seconds = "for one size of one library in one round (%(default)s)"
-    add("--seconds-per-cell", type=partial(positive, float), default=0.5, help=seconds)
+    add("--seconds-per-cell", type=timeout, default=0.5, help=seconds)
     add(
         "--iterations",
         type=partial(positive, int),

@@ -25,9 +25,9 @@ from typing import Any
 
 import weft
 from weft.bench import send_recv_sides as sides
-from weft.bench.options import timeout
 from weft.bench.report import format_nbytes
-from weft.topo.command import port
+from weft.topo import machine
+from weft.topo.command import port, timeout
 
 #: By the names that ucx-py and UCXX have for theirs: what carries the messages, and whether it awaits.
 BACKENDS = {
@@ -48,7 +48,7 @@ _PR_SET_PDEATHSIG = 1
 def parse_bytes(text: str) -> int:
     """Read a size as Dask does: ``128MiB``, ``10 Mb``, ``1e6``; units in either case, a number alone is bytes."""
     match = re.fullmatch(r"([0-9_.]+(?:e[0-9]+)?) *([a-z]*)", text.strip().lower())
-    with contextlib.suppress(ValueError, KeyError):
+    with contextlib.suppress(ValueError, KeyError, OverflowError):
         if match and (nbytes := int(float(match[1]) * UNITS[match[2]])) > 0:
             return nbytes
     raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8, 10MB or 128MiB")
@@ -146,6 +146,9 @@ def run(args: argparse.Namespace) -> int:
     except (weft.Error, OSError) as error:
         print(f"weft bench send-recv: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except MemoryError:
+        print(f"weft bench send-recv: NoMemoryError: {_memory(args)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("weft bench send-recv: interrupted", file=sys.stderr)
         return 130
@@ -161,6 +164,9 @@ def _refuse(args: argparse.Namespace) -> None:
         raise weft.InvalidParamError("--n-iter and --n-buffers are above 0, --n-warmup-iter is not below")
     if args.n_buffers > 1 and BACKENDS[args.backend][0] != "weft":
         raise weft.InvalidParamError(f"--n-buffers above 1 needs a backend of weft's, not {args.backend}")
+    have = machine.read(environ=os.environ).usable_nbytes
+    if args.object_type == "numpy" and have is not None and _least_nbytes(args) > have:
+        raise weft.NoMemoryError(_memory(args))
     usable = os.sched_getaffinity(0)
     for name, core in (("server", args.server_cpu_affinity), ("client", args.client_cpu_affinity)):
         if core >= 0 and core not in usable:
@@ -170,6 +176,17 @@ def _refuse(args: argparse.Namespace) -> None:
         args.server_address = "0.0.0.0" if args.server_only else "127.0.0.1"  # noqa: S104  on two hosts that is the point
     if not args.server_only:
         sides.objects(args.object_type, 1, args.client_dev)
+
+
+def _least_nbytes(args: argparse.Namespace) -> int:
+    """Return what the sides that run here take: what the client sends, and what each of them receives."""
+    return int(args.n_bytes) * int(args.n_buffers) * (1 if args.server_only else 2 if args.client_only else 3)
+
+
+def _memory(args: argparse.Namespace) -> str:
+    have = machine.read(environ=os.environ).usable_nbytes
+    here = "unknown" if have is None else format_nbytes(have)
+    return f"--n-bytes {args.n_bytes}: takes {format_nbytes(_least_nbytes(args))}, where this process may use {here}"
 
 
 @contextlib.contextmanager
@@ -232,6 +249,8 @@ def serve(options: str) -> None:
         sys.exit(1)  # the client is the parent, and says why it went
     except (weft.Error, OSError) as error:
         sys.exit(f"server: {type(error).__name__}: {error}")
+    except MemoryError:
+        sys.exit(f"server: NoMemoryError: {_memory(args)}")
 
 
 def _serve(args: argparse.Namespace) -> None:

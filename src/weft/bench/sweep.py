@@ -28,12 +28,13 @@ from rich.progress import Progress
 
 from weft import lab
 from weft.bench import environment, hosts, plot, self_loops, stats, sweep_table, transports
-from weft.bench.options import positive, size_text, sizes, some_of
+from weft.bench.options import size_text, sizes, some_of
 from weft.bench.pair import Pair, pair, sampled, two_cores
 from weft.bench.side import LENT_LEAST_NBYTES, PairError, trips_of
 from weft.bench.sweep_loops import LENT, MAPPED, MEASURES, MEMORIES
 from weft.errors import Error
 from weft.lab.command import ended_by_signals
+from weft.topo.command import positive, timeout
 
 LIMIT_S = 30.0
 #: A window shrinks for large messages, so that it holds no more than this (OSU's does not).
@@ -211,8 +212,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--window", type=partial(positive, int), default=64, help=window)
     add("--rounds", type=partial(positive, int), help=f"of every line, interleaved ({FULL['rounds']})")
     seconds = f"for one measure at one size in one round ({FULL['seconds_per_cell']})"
-    add("--seconds-per-cell", type=partial(positive, float), help=seconds)
-    add("--limit", type=partial(positive, float), metavar="S", help="seconds for all; the rest is left out (3600)")
+    add("--seconds-per-cell", type=timeout, help=seconds)
+    add("--limit", type=timeout, metavar="S", help="seconds for all; the rest is left out (3600)")
     add("--lab", type=Path, metavar="FILE", help="between the first two hosts of a lab (docs/lab.md)")
     add("--quick", action="store_true", help="few sizes, one round, less than a minute")
     form = parser.add_mutually_exclusive_group()

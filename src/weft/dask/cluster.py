@@ -166,6 +166,15 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
 
     scale_up = scale
 
+    def _memory_per_worker(self) -> int:
+        nbytes = self._places[0]["options"]["memory_limit"]
+        if not isinstance(nbytes, int) or nbytes == 0:
+            raise InvalidParamError(
+                "scale or adapt by memory: the workers have no memory limit that would tell how many; give a number of"
+                " workers, or cores"
+            )
+        return nbytes
+
     def adapt(
         self,
         Adaptive: type[Adaptive] = Adaptive,  # noqa: N803 - as in SpecCluster

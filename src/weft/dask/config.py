@@ -14,6 +14,7 @@ from typing import Any
 import dask.config
 import yaml
 
+from weft._claim import flag
 from weft.errors import InvalidParamError
 from weft.payload import Payload
 
@@ -25,9 +26,6 @@ dask.config.update_defaults(DEFAULTS)
 if _given is not None and not isinstance(_given, Mapping):
     dask.config.set({"weft.ucx": _given})
 
-#: Dask makes values of variables Python's, so that ``false`` is False; of these words it makes strings.
-_WORDS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false", ""), False)}
-
 
 def _get(key: str) -> Any:
     # a program may have cleared Dask's configuration, defaults and all
@@ -35,12 +33,7 @@ def _get(key: str) -> Any:
 
 
 def _flag(key: str) -> bool:
-    value = _get(key)
-    if not isinstance(value, str):
-        return bool(value)
-    if value.lower() not in _WORDS:
-        raise InvalidParamError(f"weft.{key}: {value!r} is neither true nor false")
-    return _WORDS[value.lower()]
+    return flag(key, _get(key))
 
 
 def lend() -> bool:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console, RenderableType
 
@@ -20,6 +22,10 @@ from weft.topo.plan import plan
 
 INTERFACE_HELP = "the network device of the workers' addresses, or how several begin: ib for the nearest of ib0, ib1"
 MEMORY_HELP = "of each worker: 4GiB, or 0.5 for half of the machine's; 0: none (default: its share)"
+#: Timers take no number above some bound, each another.
+LONGEST_S = 1e8
+
+Number = TypeVar("Number", int, float)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,3 +128,18 @@ def port(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
         raise argparse.ArgumentTypeError(f"{text!r} is no port between 1 and 65535")
     return int(text)
+
+
+def positive(kind: Callable[[str], Number], text: str) -> Number:
+    """Read a finite number above 0, for argparse."""
+    with contextlib.suppress(ValueError):
+        if 0 < (value := kind(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+
+
+def timeout(text: str) -> float:
+    """Read a time in seconds that a timer of the system can wait for, for argparse."""
+    if (value := positive(float, text)) > LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is above {LONGEST_S:.0f}, three years")
+    return value

@@ -48,7 +48,7 @@ def run(options: Sequence[dict[str, Any]]) -> int:
         raise InvalidParamError("start workers: no scheduler; weft worker ucx://HOST:8786, or --scheduler-file FILE")
     try:
         patience_s = parse_timedelta(options[0]["death_timeout"])
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, OverflowError) as error:
         raise InvalidParamError(
             f"--death-timeout {options[0]['death_timeout']!r}: {error}; 60, or such as 5m"
         ) from error
