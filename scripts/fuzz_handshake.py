@@ -31,7 +31,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import weft
-from weft import handshake, links
+from weft import handshake, links, side_door
 from weft.bench import environment
 from weft.payload import PAYLOADS, Payload
 
@@ -127,7 +127,7 @@ class Room:
 
     def __init__(self) -> None:
         self.sock, self._other = socket.socketpair()
-        self.door = handshake.SideDoor()
+        self.door = side_door.SideDoor()
 
     def steps(self, side: Side, local: PaperLocal, payload: Payload | None = None) -> handshake.Steps:
         lan = links.Lan("127.0.0.1")

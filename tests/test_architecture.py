@@ -13,8 +13,8 @@ ROOT = Path(weft.__file__).parent
 #: Imports go one way: a room may import from the rooms before it.
 FLOORS = [
     {"errors", "typing", "_native"},
-    {"_claim", "_load", "address", "frames", "memory", "payload", "shm", "spaces", "tls_operation"},
-    {"config", "tls_wire"},
+    {"_claim", "_load", "address", "forks", "frames", "memory", "payload", "shm", "spaces", "tls_operation"},
+    {"config", "side_door", "tls_wire"},
     {"explain"},
     {"links", "peer"},
     {"handshake"},

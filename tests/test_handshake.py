@@ -12,7 +12,7 @@ import pytest
 from scripts import fuzz_handshake as fuzz
 
 import weft
-from weft import drive, handshake, links, spaces
+from weft import drive, handshake, links, side_door, spaces
 
 FUZZ_CASES = int(os.environ.get("WEFT_TEST_FUZZ", "2000"))
 
@@ -31,7 +31,7 @@ def room(monkeypatch):
 
 @pytest.fixture
 def door():
-    door = handshake.SideDoor()
+    door = side_door.SideDoor()
     yield door
     door.close()
 

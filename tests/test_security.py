@@ -10,7 +10,7 @@ import pytest
 from tests.certificates import authority
 
 import weft
-from weft import handshake, links, spaces
+from weft import handshake, links, side_door, spaces
 
 NOBODY = 65534
 
@@ -37,7 +37,7 @@ async def echo(peer):
 
 
 def test_another_user_is_turned_away_at_the_side_door(as_nobody):
-    door = handshake.SideDoor()
+    door = side_door.SideDoor()
     code = """
 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
     caller.connect(chr(0) + sys.argv[1])
@@ -58,7 +58,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
 def test_another_users_listener_is_shown_no_nonce(as_nobody):
     code = f"""
 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
-    theirs.bind(chr(0) + "{handshake._SIDE_DOOR}" + sys.argv[1])
+    theirs.bind(chr(0) + "{side_door.PREFIX}" + sys.argv[1])
     theirs.listen()
     print("listens", flush=True)
     caller, _ = theirs.accept()
@@ -67,7 +67,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
     name = os.urandom(8).hex()
     stranger = as_nobody(code, name)
     assert stranger.line() == "listens"
-    hello = {"unix": handshake._SIDE_DOOR + name, "nonce": "00" * 16, "spaces": spaces.own()}
+    hello = {"unix": side_door.PREFIX + name, "nonce": "00" * 16, "spaces": spaces.own()}
     assert handshake._prove_same_host(hello, "connect") is None
     assert stranger.line() == "b''"
 

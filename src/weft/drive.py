@@ -11,6 +11,7 @@ from typing import Any, cast
 from weft import _native, handshake
 from weft.address import join
 from weft.errors import Error, HandshakeError, NoMemoryError, TimedOutError
+from weft.forks import close_in_child
 from weft.links import Wait
 from weft.peer import Peer
 from weft.tls_channel import TlsChannel
@@ -38,7 +39,7 @@ def peer_of(joined: handshake.Joined, sock: socket.socket) -> Peer:
 def _over_tls(joined: handshake.Joined, sock: socket.socket) -> _native.Channel:
     keep_alive(sock)
     own = sock.dup()  # the handshake's is closed by who opened it
-    handshake.close_in_child(own)
+    close_in_child(own)
     own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     channel = TlsChannel(joined.session, own, join(*sock.getpeername()[:2]))
     joined.local.adopt(channel)

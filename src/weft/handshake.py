@@ -31,11 +31,10 @@ import json
 import os
 import socket
 import struct
-import weakref
 from collections.abc import Generator
 from typing import Any, NamedTuple, cast
 
-from weft import _native, spaces
+from weft import _native, side_door, spaces
 from weft.errors import (
     ClosedError,
     EncryptionError,
@@ -54,25 +53,7 @@ MAGIC = b"WEFT"
 VERSION = 4
 _HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
 _MAX_NBYTES = 1 << 16
-NONCE_NBYTES = 16
 _ADDRESS_MIN_NBYTES = 8  # the worker's uuid, which every address begins with
-_SIDE_DOOR = "weft-"  # how the name of a listener's Unix socket begins
-
-# Python's own socket objects, so that the child's copies know that they are closed.
-_close_in_child: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-
-def close_in_child(sock: socket.socket) -> None:
-    """Have a forked child close its copy of `sock` at once: a child's copy keeps a port, or a peer's hope, alive."""
-    _close_in_child.add(sock)
-
-
-def _after_fork_in_child() -> None:
-    for sock in list(_close_in_child):
-        sock.close()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class UpTo(NamedTuple):
@@ -258,14 +239,14 @@ def server(
     name: str,
     sock: socket.socket,
     info: dict[str, Any],
-    side: SideDoor,
+    side: side_door.SideDoor,
     payload: Payload | None = None,
 ) -> Steps:
     """Accept. `side` is the listener's Unix socket; `payload` is None without TLS."""
     what = f"accept from {name}"
     hello = yield from _hear(what, _say(error="another version is spoken here"))  # its head tells which
     remote = _field(hello, "info", dict, what)
-    nonce = os.urandom(NONCE_NBYTES)
+    nonce = os.urandom(side_door.NONCE_NBYTES)
     door = {"unix": side.name, "nonce": nonce.hex(), "spaces": spaces.own()}
     yield _say(info=info, **door, payload=payload, memory_only=lan.memory_only)
     route = _field((yield from _hear(what)), "route", str, what)
@@ -329,7 +310,7 @@ def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
     if not isinstance(name, str) or not isinstance(nonce, str) or not spaces.shared(hello.get("spaces")):
         return None
     # Whoever listens at that address must not have this process say what it likes to any socket of this host.
-    if not name.startswith(_SIDE_DOOR) or len(nonce) != 2 * NONCE_NBYTES:
+    if not name.startswith(side_door.PREFIX) or len(nonce) != 2 * side_door.NONCE_NBYTES:
         return None
     unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unix.setblocking(False)
@@ -342,71 +323,3 @@ def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
         unix.close()
         return None
     return unix
-
-
-class SideDoor:
-    """The abstract Unix socket of a listener: who shows up there is on this host, and this user."""
-
-    _most = 256  # callers that have not been taken yet; before more of them, the oldest goes
-
-    def __init__(self) -> None:
-        self.name = _SIDE_DOOR + os.urandom(16).hex()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.setblocking(False)
-        self._socket.bind(b"\0" + self.name.encode())
-        self._socket.listen(1024)
-        close_in_child(self._socket)
-        self._callers: dict[socket.socket, bytes] = {}  # and what each has shown so far, oldest first
-
-    @property
-    def closed(self) -> bool:
-        return self._socket.fileno() < 0
-
-    def take(self, nonce: bytes) -> socket.socket | None:
-        """Return the caller that showed this nonce. Others may still be about to show theirs."""
-        self._admit()
-        for caller in list(self._callers):
-            if not self._hear(caller):
-                self._turn_away(caller)
-        for caller in list(self._callers)[: -self._most]:
-            self._turn_away(caller)
-        for caller, shown in self._callers.items():
-            if shown == nonce:
-                del self._callers[caller]
-                return caller
-        return None
-
-    def _admit(self) -> None:
-        while True:
-            try:
-                caller, _ = self._socket.accept()
-            except BlockingIOError:
-                return
-            caller.setblocking(False)
-            if spaces.same_user(caller):
-                self._callers[caller] = b""
-            else:
-                caller.close()
-
-    def _hear(self, caller: socket.socket) -> bool:
-        """Read what a caller shows; False if it shows too much, or has hung up: it died, or gave up its handshake."""
-        try:
-            while more := caller.recv(NONCE_NBYTES):
-                self._callers[caller] += more
-                if len(self._callers[caller]) > NONCE_NBYTES:
-                    return False
-            return False
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-
-    def _turn_away(self, caller: socket.socket) -> None:
-        del self._callers[caller]
-        caller.close()
-
-    def close(self) -> None:
-        """Close the socket and turn away who has not been taken."""
-        self._socket.close()
-        for caller in list(self._callers):
-            self._turn_away(caller)

@@ -19,9 +19,11 @@ from weft.address import is_wildcard, join, of_socket, outward, resolve, split
 from weft.config import named
 from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError
+from weft.forks import close_in_child
 from weft.links import Lan, local_of_loop, local_of_thread
 from weft.payload import Payload
 from weft.peer import Peer
+from weft.side_door import SideDoor
 from weft.tls import Session, payload_of
 
 log = logging.getLogger("weft")
@@ -99,7 +101,7 @@ class Listener:
         self._handler, self._on_peer, self._info = handler, on_peer, info or {}
         self._settings = named(settings or {})
         self._sockets: list[socket.socket] = []
-        self._side: handshake.SideDoor | None = None
+        self._side: SideDoor | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- sockets
@@ -149,9 +151,9 @@ class Listener:
             error = AddressError(f"listen on {name}: {e.strerror or e}{remedy}")
             error.errno = e.errno
             raise error from None
-        handshake.close_in_child(sock)
+        close_in_child(sock)
         self._sockets = [sock]
-        self._side = handshake.SideDoor()
+        self._side = SideDoor()
 
     def stop(self) -> None:
         """Stop listening. Connections that were made go on."""

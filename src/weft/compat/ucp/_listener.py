@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import weft
 from weft.compat.ucp import _handshake
 from weft.compat.ucp._endpoint import Endpoint
-from weft.handshake import close_in_child
+from weft.forks import close_in_child
 
 if TYPE_CHECKING:
     from weft.compat.ucp.core import ApplicationContext

@@ -27,7 +27,7 @@ from weakref import WeakSet, WeakValueDictionary
 import weft
 from weft.compat.ucp._address import UCXAddress, door_name
 from weft.drive import keep_alive
-from weft.handshake import close_in_child
+from weft.forks import close_in_child
 
 if TYPE_CHECKING:
     from weft.compat.ucp._connection import Connection
