@@ -89,9 +89,7 @@ def test_ctrl_c_is_one_line(backend):
         children = psutil.Process(process.pid).children()
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=HANG_S)
-    # UCX itself may have a word on a message that had come and was not asked for any more
-    lines = [line for line in said.splitlines() if not line.startswith("UCX WARN unexpected tag-receive descriptor")]
-    assert (process.returncode, lines) == (130, ["weft bench send-recv: interrupted"])
+    assert (process.returncode, said) == (130, "weft bench send-recv: interrupted\n")
     assert len(children) == 1
     assert ended(children)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 #: Of the active messages.
 AM_ID = 1
 KINDS = ("numpy", "cupy", "rmm", "torch")
+#: Seconds that the other side has to stop when this one ends before its time.
+STOP_S = 1.0
 _GONE = "send-recv: the other side went away"
 Steps = Generator["Request", Any, list[float]]
 
@@ -154,11 +156,27 @@ def over_weft(
             swap("ready")
         move = _Mover(endpoint, worker, plan, make, reuse=reuse)
         steps = move.client() if client else move.server()
-        seconds = runner.run(_awaited(steps, sock)) if runner else _blocked(steps, sock)
+        try:
+            seconds = runner.run(_awaited(steps, sock)) if runner else _blocked(steps, sock)
+        except BaseException:
+            _end(sock, worker)
+            raise
         lanes = endpoint.transports
         # what this side sent last must be at the other before either closes
         swap("done")
     return Result(seconds, lanes)
+
+
+def _end(sock: socket.socket, worker: Worker) -> None:
+    """Close before the time. UCX tells of each message that nobody took: have both sides stop, then take them."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+        sock.settimeout(STOP_S)
+        while sock.recv(4096):
+            pass
+    while worker.progress() or worker.tag_probe(TAG, remove=True):
+        pass
+    worker.close()
 
 
 # Both wait for UCX alone, which tells nothing of a peer whose memory is shared and who is gone. The socket tells it,
