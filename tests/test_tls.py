@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
@@ -265,6 +266,48 @@ def test_a_network_transport_asked_for_on_one_host_is_one():
     with pytest.raises(weft.EncryptionError):
         connected("refuse", "refuse", settings={"TLS": "tcp,posix,self"})
     assert connected("tls", "tls", settings={"TLS": "tcp,posix,self"}) == ["tls/lo"]
+
+
+async def echo(peer):
+    with contextlib.suppress(weft.PeerClosedError):
+        while True:
+            await peer.send_frames(await peer.recv_frames())
+
+
+def test_both_faces_over_tls(two_hosts, fds):
+    before = fds()
+
+    async def main():
+        options = {"ssl": authority().connector(), "payload": "tls"}
+        async with weft.listen("127.0.0.1:0", echo, ssl=authority().listener(), payload="clear") as listener:
+            address = listener.address
+            buffers = [os.urandom(1 << 20), b"small"]
+
+            def blocking():
+                with weft.connect(address, **options) as peer:
+                    peer.send_frames(buffers).wait(5)
+                    assert list(map(bytes, peer.recv_frames().wait(5))) == buffers
+                    return peer.transports
+
+            assert await asyncio.to_thread(blocking) == ["tls/lo"]
+            async with weft.connect(address, **options) as peer:
+                assert not peer.same_host
+                await asyncio.gather(*(peer.send_frames([b"%d" % i]) for i in range(100)))
+                assert [bytes((await peer.recv_frames())[0]) for _ in range(100)] == [b"%d" % i for i in range(100)]
+
+    asyncio.run(main())
+    assert fds() <= before + 5  # the workers of this thread, and its epoll
+
+
+def test_the_end_of_the_loop_ends_its_connections(two_hosts):
+    left = []
+
+    async def main():
+        async with weft.listen("127.0.0.1:0", echo, ssl=authority().listener(), payload="tls") as listener:
+            left.append(await weft.connect(listener.address, ssl=authority().connector(), payload="tls"))
+
+    asyncio.run(main())
+    assert left[0].closed
 
 
 @pytest.mark.parametrize(

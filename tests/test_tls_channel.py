@@ -17,7 +17,7 @@ import pytest
 from tests.certificates import authority
 
 import weft
-from weft import frames, handshake, tls_wire
+from weft import frames, tls_wire
 from weft.peer import Peer
 from weft.tls import Session
 from weft.tls_channel import TlsChannel
@@ -366,57 +366,6 @@ def test_a_dropped_end_is_an_end(ends, sockets):
         del dropped, one
         gc.collect()
         assert other.recv(1) == b""
-
-
-# ---- in loops -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def two_hosts(monkeypatch):
-    """Nobody proves to be on the other's host."""
-    monkeypatch.setattr(handshake, "_prove_same_host", lambda hello, what: None)
-
-
-async def echo(peer):
-    with contextlib.suppress(weft.PeerClosedError):
-        while True:
-            await peer.send_frames(await peer.recv_frames())
-
-
-def test_both_faces_over_tls(two_hosts, fds):
-    before = fds()
-
-    async def main():
-        options = {"ssl": authority().connector(), "payload": "tls"}
-        async with weft.listen("127.0.0.1:0", echo, ssl=authority().listener(), payload="clear") as listener:
-            address = listener.address
-            buffers = [os.urandom(1 << 20), b"small"]
-
-            def blocking():
-                with weft.connect(address, **options) as peer:
-                    peer.send_frames(buffers).wait(5)
-                    assert list(map(bytes, peer.recv_frames().wait(5))) == buffers
-                    return peer.transports
-
-            assert await asyncio.to_thread(blocking) == ["tls/lo"]
-            async with weft.connect(address, **options) as peer:
-                assert not peer.same_host
-                await asyncio.gather(*(peer.send_frames([b"%d" % i]) for i in range(100)))
-                assert [bytes((await peer.recv_frames())[0]) for _ in range(100)] == [b"%d" % i for i in range(100)]
-
-    asyncio.run(main())
-    assert fds() <= before + 5  # the workers of this thread, and its epoll
-
-
-def test_the_end_of_the_loop_ends_its_connections(two_hosts):
-    left = []
-
-    async def main():
-        async with weft.listen("127.0.0.1:0", echo, ssl=authority().listener(), payload="tls") as listener:
-            left.append(await weft.connect(listener.address, ssl=authority().connector(), payload="tls"))
-
-    asyncio.run(main())
-    assert left[0].closed
 
 
 def test_ucx_has_nothing_to_explain(ends):
