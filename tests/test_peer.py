@@ -35,7 +35,7 @@ async def pair(info=None):
             release.set()
 
 
-def run(coroutine, timeout=30):
+def run(coroutine, timeout=100):
     return asyncio.run(asyncio.wait_for(coroutine, timeout))
 
 

@@ -27,8 +27,8 @@ def test_both_faces_and_both_ways():
 
             def blocking():
                 with weft.connect(address, ssl=authority().connector()) as peer:
-                    peer.send(b"x" * 300_000).wait(20)
-                    return bytes(peer.recv().wait(20)), peer.remote, peer.transports
+                    peer.send(b"x" * 300_000).wait(100)
+                    return bytes(peer.recv().wait(100)), peer.remote, peer.transports
 
             assert await asyncio.to_thread(blocking) == (b"x" * 300_000, {"a": 1}, ["posix/memory"])
             async with weft.connect(address, ssl=authority().connector()) as peer:
@@ -44,15 +44,15 @@ def test_a_blocking_listener_turns_away_and_goes_on(caplog):
 
         def call():
             with pytest.raises(weft.TlsError, match="wants TLS"):
-                weft.connect(address, timeout=20).open()
+                weft.connect(address, timeout=100).open()
             with weft.connect(address, ssl=authority().connector()) as peer:
-                peer.send(b"x").wait(20)
+                peer.send(b"x").wait(100)
 
         with ThreadPoolExecutor(1) as pool:
             calling = pool.submit(call)
             with listener.accept(100) as peer:
-                assert peer.recv().wait(20) == b"x"
-            calling.result(20)
+                assert peer.recv().wait(100) == b"x"
+            calling.result(100)
     assert "does not speak TLS; it began with b'WEFT" in caplog.text
 
 
@@ -123,7 +123,7 @@ def test_both_sides_name_what_is_wrong(case, face, caplog):
 
     async def main():
         async with weft.listen(LOOPBACK, never, ssl=listens()) as listener:
-            connecting = weft.connect(listener.address, timeout=5, ssl=connects())
+            connecting = weft.connect(listener.address, timeout=100, ssl=connects())
             with pytest.raises(kind, match=told_connector) as caught:
                 await (connecting if face == "await" else asyncio.to_thread(connecting.open))
             assert caught.type is kind
@@ -134,7 +134,7 @@ def test_both_sides_name_what_is_wrong(case, face, caplog):
 
 async def logged(text, caplog):
     """Wait for what a listener logs in its own time."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(100):
         while text not in caplog.text:
             await asyncio.sleep(0.001)
 
@@ -285,8 +285,8 @@ def test_both_faces_over_tls(two_hosts, fds):
 
             def blocking():
                 with weft.connect(address, **options) as peer:
-                    peer.send_frames(buffers).wait(5)
-                    assert list(map(bytes, peer.recv_frames().wait(5))) == buffers
+                    peer.send_frames(buffers).wait(100)
+                    assert list(map(bytes, peer.recv_frames().wait(100))) == buffers
                     return peer.transports
 
             assert await asyncio.to_thread(blocking) == ["tls/lo"]
