@@ -12,7 +12,7 @@ nox.options.default_venv_backend = "uv"
 nox.options.sessions = ["lint", "tests-3.11", "types"]
 
 #: What the sanitizers run.
-NATIVE_TESTS = ["tests/native", "tests/test_peer.py"]
+NATIVE_TESTS = ["tests/native", "tests/test_peer.py", "tests/test_peer_ends.py"]
 SANITIZE = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g"
 
 

@@ -38,6 +38,8 @@ SIZES = (8, 300_000, 3 << 20)
 #: RSS may gain this much, in either process, from the first quarter to the end: heaps fragment.
 SLACK_KIB = 1024
 TIMEOUT_S = 30
+#: For the other side to have heard that a connection is over, on a busy machine.
+SETTLED_S = 5
 #: Of what is lent: the least that can be, one that ends within a page, one of many pages.
 LENT = (65_536, 100_001, 3 << 20, 70_000, 65_537)
 
@@ -54,6 +56,15 @@ def held(pid: int) -> Held:
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/statm") as statm:
         resident = int(statm.read().split()[1]) * resource.getpagesize() // 1024
         return Held(len(os.listdir(f"/proc/{pid}/fd")), sum(1 for _ in maps), resident)
+
+
+def opened(pid: int) -> dict[str, str]:
+    """Say what the process's descriptors are, by number."""
+    names = {}
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            names[number] = os.readlink(f"/proc/{pid}/fd/{number}")
+    return names
 
 
 def serve(to_parent: Connection) -> None:
@@ -105,10 +116,20 @@ async def hand_over(address: str, numbers: range) -> None:
                 kept.append(back)
 
 
-def settled(pid: int, descriptors: int) -> Held:
-    """Return what the process holds, once the last connection is gone there too, or after a second."""
-    until = time.monotonic() + 1
+async def call(address: str) -> None:
+    async with weft.connect(address):
+        pass
+
+
+def settled(address: str, pid: int, descriptors: int) -> Held:
+    """Return what the process holds, once the last connection is gone there too, or after a while.
+
+    A connection that lent something ends with the last loan: when that comes back later, the process's next operation
+    hears of it. So both processes are given one.
+    """
+    until = time.monotonic() + SETTLED_S
     while (now := held(pid)).descriptors > descriptors and time.monotonic() < until:
+        asyncio.run(asyncio.wait_for(call(address), TIMEOUT_S))
         time.sleep(0.01)
     return now
 
@@ -133,21 +154,29 @@ def soak(what: Callable[[str, range], None], count: int, marks: int = 20) -> lis
     child.start()
     there.close()
     seen: list[tuple[Held, Held]] = []
-    least = (2**31, 2**31)  # descriptors
     began = time.monotonic()
     try:
         address = here.recv()
         assert child.pid is not None
+        pids = {"connector": os.getpid(), "listener": child.pid}
+        least = dict.fromkeys(pids, 2**31)
+        before: dict[str, dict[str, str]] = {}
         for mark in range(marks):
             numbers = range(mark * count // marks, (mark + 1) * count // marks)
             what(address, numbers)
-            here_now, there_now = settled(os.getpid(), least[0]), settled(child.pid, least[1])
-            least = (min(least[0], here_now.descriptors), min(least[1], there_now.descriptors))
-            seen.append((here_now, there_now))
+            now = {name: settled(address, pid, least[name]) for name, pid in pids.items()}
+            least = {name: min(least[name], now[name].descriptors) for name in pids}
+            seen.append((now["connector"], now["listener"]))
             print(
                 f"{numbers.stop:>7} {what.__name__}, {(time.monotonic() - began) / numbers.stop * 1e3:.1f} ms each:",
                 *seen[-1],
             )
+            files = {name: opened(pid) for name, pid in pids.items()}
+            for name in before:
+                if len(files[name]) > len(before[name]):
+                    more = sorted(f"{number} {link}" for number, link in files[name].items() - before[name].items())
+                    print(f"        new in the {name}: {', '.join(more)}")
+            before = files
     finally:
         end(child)
         here.close()

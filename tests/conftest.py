@@ -81,7 +81,7 @@ class Child:
     def kill(self, *, reap: bool = True) -> None:
         self.process.kill()
         if reap:
-            self.process.wait(10)
+            self.process.wait(100)
 
     def wait(self, timeout: float = 30) -> int:
         return self.process.wait(timeout)
@@ -89,7 +89,7 @@ class Child:
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(100)
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()

@@ -47,17 +47,17 @@ def make(value, mib):
         held.append(np.full(int(mib) << 20, int(value), "u1"))
 
 def lend(name):
-    peers[name].lend(held[-1]).wait(20)
+    peers[name].lend(held[-1]).wait(100)
 
 def frames(name):
     half = len(held[-1]) // 2
-    peers[name].send_frames([held[-1][:half], held[-1][half:]], lend=True).wait(20)
+    peers[name].send_frames([held[-1][:half], held[-1][half:]], lend=True).wait(100)
 
 def recv(name):
-    held.append(np.frombuffer(peers[name].recv().wait(20), "u1"))
+    held.append(np.frombuffer(peers[name].recv().wait(100), "u1"))
 
 def recv_frames(name):
-    held.append(np.concatenate([np.frombuffer(f, "u1") for f in peers[name].recv_frames().wait(20) if len(f)]))
+    held.append(np.concatenate([np.frombuffer(f, "u1") for f in peers[name].recv_frames().wait(100) if len(f)]))
 
 def lent(name):
     return peers[name].lent_nbytes[0]
@@ -102,7 +102,7 @@ def wait():
         crank()
 
 def until_lost(name):
-    end = time.monotonic() + 30
+    end = time.monotonic() + 100
     while name in peers and time.monotonic() < end:
         crank()
     wait()
@@ -143,7 +143,7 @@ def files():
     return builtins_sum(name.startswith(("/#", "/memfd:weft")) for name in names)
 
 def until(what, wanted):
-    end = time.monotonic() + 30
+    end = time.monotonic() + 100
     while (seen := ask[what]()) != int(wanted) and time.monotonic() < end:
         crank()
     return seen

@@ -20,7 +20,7 @@ with weft.listen(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:0") as listene
     with listener.accept(100) as peer:
         try:
             while True:
-                peer.send(peer.recv().wait(30)).wait(30)
+                peer.send(peer.recv().wait(100)).wait(100)
         except weft.PeerClosedError:
             print("goodbye", flush=True)
 """
@@ -54,8 +54,8 @@ def test_blocking_in_two_processes(spawn):
         assert peer.transports == ["posix/memory"]
         for size in (0, 5, 10_000, 3 << 20):
             data = os.urandom(size)
-            peer.send(data).wait(10)
-            assert bytes(peer.recv().wait(10)) == data
+            peer.send(data).wait(100)
+            assert bytes(peer.recv().wait(100)) == data
     assert child.line() == "goodbye"
     assert child.wait() == 0
 
@@ -72,7 +72,7 @@ def test_asyncio_to_a_blocking_process(spawn, factory):
                 await sent
 
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(asyncio.wait_for(main(), 20))
+        runner.run(asyncio.wait_for(main(), 100))
     assert child.line() == "goodbye"
 
 
@@ -82,17 +82,17 @@ def test_blocking_in_two_threads():
 
         def client():
             with weft.connect(address) as peer:
-                peer.send(b"from a thread").wait(10)
-                assert peer.recv().wait(10).nbytes == 4 << 20
+                peer.send(b"from a thread").wait(100)
+                assert peer.recv().wait(100).nbytes == 4 << 20
 
         thread = threading.Thread(target=client)
         thread.start()
-        with listener.accept(10) as peer:
-            assert peer.recv().wait(10) == b"from a thread"
-            peer.send(bytes(4 << 20)).wait(10)
+        with listener.accept(100) as peer:
+            assert peer.recv().wait(100) == b"from a thread"
+            peer.send(bytes(4 << 20)).wait(100)
             with pytest.raises(weft.PeerClosedError):
-                peer.recv().wait(10)
-        thread.join(10)
+                peer.recv().wait(100)
+        thread.join(100)
 
 
 def test_ipv6(spawn):
@@ -100,8 +100,8 @@ def test_ipv6(spawn):
     address = child.line()
     assert address.startswith("[::1]:")
     with weft.connect(address) as peer:
-        peer.send(b"six").wait(10)
-        assert peer.recv().wait(10) == b"six"
+        peer.send(b"six").wait(100)
+        assert peer.recv().wait(100) == b"six"
         assert peer.remote_address == address
 
 
@@ -156,8 +156,8 @@ def test_200_sequential_connects_leave_no_descriptor(spawn, fds):
 
     def once():
         with weft.connect(address) as peer:
-            peer.send(b"x").wait(10)
-            assert peer.recv().wait(10) == b"x"
+            peer.send(b"x").wait(100)
+            assert peer.recv().wait(100) == b"x"
 
     for _ in range(3):
         once()

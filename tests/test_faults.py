@@ -125,7 +125,7 @@ def test_a_killed_connector_frees_the_listener(spawn, fds):
     code = """
         import sys, weft
         peer = weft.connect(sys.argv[1]).open()
-        peer.send(bytes(1000)).wait(10)
+        peer.send(bytes(1000)).wait(100)
         print("ready", flush=True)
         peer.send(bytes(100 << 20)).wait(60)
     """
@@ -249,7 +249,7 @@ def test_a_connection_to_a_new_process_on_the_old_port(spawn):
         with weft.listen(sys.argv[1]) as listener:
             print(listener.address, flush=True)
             with listener.accept(100) as peer:
-                peer.send(peer.recv().wait(30)).wait(30)
+                peer.send(peer.recv().wait(100)).wait(100)
                 input()
     """
     first = spawn(code, "127.0.0.1:0")
@@ -272,18 +272,18 @@ small, large = int(sys.argv[1]), int(sys.argv[2])
 with weft.listen("127.0.0.1:0") as listener:
     print(listener.address, flush=True)
     with listener.accept(100) as peer:
-        assert peer.recv().wait(30) == b"start"
+        assert peer.recv().wait(100) == b"start"
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         input()  # stops: others send meanwhile
         try:
-            peer.recv().wait(30)
+            peer.recv().wait(100)
         except Exception as e:
             raise SystemExit(repr(e))
         input()
         for i in range(small - 1):
-            assert peer.recv().wait(30).nbytes == 1024
+            assert peer.recv().wait(100).nbytes == 1024
         for i in range(large):
-            assert peer.recv().wait(30).nbytes == 8 << 20
+            assert peer.recv().wait(100).nbytes == 8 << 20
         print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, flush=True)
 """
 

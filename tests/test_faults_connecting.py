@@ -48,7 +48,7 @@ try:
         handshake.client = stopping(handshake.client)
         peer = weft.connect(role, timeout=30).open()
     with peer:
-        peer.send(peer.recv().wait(30)).wait(30)
+        peer.send(peer.recv().wait(100)).wait(100)
     print("done", flush=True)
 except weft.Error as e:
     print(type(e).__name__, flush=True)

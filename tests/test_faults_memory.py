@@ -17,17 +17,17 @@ import resource, sys, weft
 with weft.listen("127.0.0.1:0") as listener:
     print(listener.address, flush=True)
     peer = listener.accept(100)
-    assert peer.recv().wait(30) == b"start"
+    assert peer.recv().wait(100) == b"start"
     in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (in_use + (64 << 20), resource.RLIM_INFINITY))
     try:
-        peer.recv().wait(30)
+        peer.recv().wait(100)
     except MemoryError as e:
         print(type(e).__name__, e, flush=True)
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
     peer.abort()
     with listener.accept(100) as peer:
-        print(peer.recv().wait(30).nbytes, flush=True)
+        print(peer.recv().wait(100).nbytes, flush=True)
 """
 
 

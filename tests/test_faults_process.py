@@ -25,7 +25,7 @@ with weft.listen("127.0.0.1:0") as listener:
     peer = listener.accept(100)
     try:
         while True:
-            peer.send(peer.recv().wait(30)).wait(30)
+            peer.send(peer.recv().wait(100)).wait(100)
     except weft.PeerLostError as e:
         print(type(e).__name__, flush=True)
 """
@@ -168,7 +168,7 @@ def test_connections_of_a_loop_closed_outright_end_with_the_next_loop(spawn):
 PENDING = """
 import asyncio, sys, threading, weft
 def use(peer):
-    peer.send(b"ready").wait(10)
+    peer.send(b"ready").wait(100)
     return [peer, peer.recv(), peer.recv(), peer.send(bytes(64 << 20)), peer.send(bytes(64 << 20))]
 def blocking():
     global kept
@@ -196,7 +196,7 @@ def wait():
     ready.set()
     request.wait(60)
 threading.Thread(target=wait, daemon=True).start()
-ready.wait(10)
+ready.wait(100)
 """,
 }
 
@@ -213,7 +213,7 @@ def test_an_interpreter_that_exits_with_requests_pending(way):
             _, said = child.communicate(timeout=HANG_S)
         finally:
             child.kill()
-            child.wait(10)
+            child.wait(100)
     # UCX warns of requests that end with their worker; nothing of them outlives the process.
     noise = [line for line in said.splitlines() if not line.startswith("UCX WARN")]
     assert (child.returncode, noise) == (0, [])
@@ -306,13 +306,13 @@ READER = """
 import sys, weft
 peer = weft.connect(sys.argv[1]).open()
 try:
-    peer.recv().wait(30)
+    peer.recv().wait(100)
     if sys.argv[2] == "receiver":
         waiting = peer.recv()
         peer.abort()
-        waiting.wait(30)
+        waiting.wait(100)
     while True:
-        peer.recv().wait(30)
+        peer.recv().wait(100)
 except weft.Error as e:
     print(type(e).__name__, flush=True)
 """
@@ -353,8 +353,8 @@ def test_a_close_in_mid_transfer_waits_for_what_was_sent_before(spawn):
         import sys, weft
         peer = weft.connect(sys.argv[1]).open()
         sent = [peer.send(bytes(4 << 20)) for _ in range(4)]
-        got = [peer.recv().wait(30).nbytes for _ in range(4)]
-        peer.close().wait(30)
+        got = [peer.recv().wait(100).nbytes for _ in range(4)]
+        peer.close().wait(100)
         print(*got, flush=True)
     """
     with weft.listen("127.0.0.1:0") as listener:

@@ -231,7 +231,7 @@ def test_a_drip_does_not_outlast_the_deadline():
         with pytest.raises(weft.TimedOutError, match=r"no answer within 0\.02 s"):
             drive.drive_blocking(wants(), mine, time.monotonic() + 0.02, "accept", 0.02)
         stop.set()
-        thread.join(5)
+        thread.join(100)
 
 
 # ---- anything -------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ with meet("listen", sys.argv[1]) as peer:
     say(peer.same_host, *peer.transports)
     try:
         while True:
-            peer.send(peer.recv().wait(20)).wait(20)
+            peer.send(peer.recv().wait(100)).wait(100)
     except weft.PeerClosedError:
         say("goodbye")
 """
@@ -267,11 +267,11 @@ def test_a_host_that_came_back_without_its_processes_is_noticed(hosts):
 LENDER = """
 with meet(*sys.argv[1:]) as peer, weft.arrays_in_pool():
     lent = peer.lend(np.full(8 << 20, 3, "u1"))
-    received = peer.recv().wait(20)
+    received = peer.recv().wait(100)
     assert np.frombuffer(received, "u1").sum(dtype="u8") == 3 * (8 << 20)
-    lent.wait(20)
-    peer.lend(received).wait(20)
-    assert peer.recv().wait(20) == received
+    lent.wait(100)
+    peer.lend(received).wait(100)
+    assert peer.recv().wait(100) == received
     say(*peer.lent_nbytes)
 """
 

@@ -31,7 +31,7 @@ with meet_over_tls() as peer:
     say(peer.same_host, *peer.transports)
     try:
         while True:
-            peer.send(peer.recv().wait(20)).wait(20)
+            peer.send(peer.recv().wait(100)).wait(100)
     except weft.PeerLostError as e:
         say(type(e).__name__)
 """
@@ -45,8 +45,8 @@ with meet_over_tls() as peer:
     for nbytes in map(int, sys.argv[5:]):
         data = os.urandom(nbytes)
         sent = peer.send(data)
-        assert bytes(peer.recv().wait(20)) == data
-        sent.wait(20)
+        assert bytes(peer.recv().wait(100)) == data
+        sent.wait(100)
         say(nbytes)
     sys.stdin.readline()
 """
@@ -60,8 +60,8 @@ NOISY = CALLER.replace(
     (own,) = [c for c in psutil.Process().net_connections() if c.raddr and "%s:%d" % c.raddr == address]
     with socket.socket(fileno=os.dup(own.fd)) as sock:
         sock.sendall(b"garbage" * 1000)
-    peer.send(b"still here").wait(20)
-    say(bytes(peer.recv().wait(20)).decode())
+    peer.send(b"still here").wait(100)
+    say(bytes(peer.recv().wait(100)).decode())
     sys.stdin.readline()
 """,
 )

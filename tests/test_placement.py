@@ -182,8 +182,8 @@ def test_the_blocking_face_with_time_limits():
 
         def other():
             with weft.connect(listener.address) as peer:
-                peer.send_frames([b"a", on(1, NOISE)]).wait(20)
-                peer.recv().wait(20)
+                peer.send_frames([b"a", on(1, NOISE)]).wait(100)
+                peer.recv().wait(100)
 
         thread = threading.Thread(target=other)
         thread.start()
@@ -197,8 +197,8 @@ def test_the_blocking_face_with_time_limits():
                     continue
             assert got == [b"a", NOISE]
             assert pending.done()
-            peer.send(b"done").wait(20)
-        thread.join(20)
+            peer.send(b"done").wait(100)
+        thread.join(100)
 
 
 PEER = """
@@ -206,15 +206,15 @@ import sys, weft
 from tests.placed import NOISE, Allocator, on
 with weft.connect(sys.argv[1]) as peer:
     if sys.argv[2] == "echo":
-        got = peer.recv_frames(Allocator()).wait(30)
-        peer.send_frames(got).wait(30)
-        peer.recv().wait(30)
+        got = peer.recv_frames(Allocator()).wait(100)
+        peer.send_frames(got).wait(100)
+        peer.recv().wait(100)
     elif sys.argv[2] == "sends":
         sent = peer.send_frames([on(0, NOISE)])
         print("sent", flush=True)
-        sent.wait(30)
+        sent.wait(100)
     else:
-        peer.recv().wait(30)  # of a message with device memory, the table alone
+        peer.recv().wait(100)  # of a message with device memory, the table alone
         print("read", flush=True)
         sys.stdin.readline()
 """
@@ -230,10 +230,10 @@ def test_between_processes(spawn, tls, monkeypatch):
         child = spawn(PEER, listener.address, "echo")
         with listener.accept(100) as peer:
             sent = peer.send_frames(buffers)
-            sent.wait(30)
-            assert peer.recv_frames(Allocator()).wait(30) == buffers
+            sent.wait(100)
+            assert peer.recv_frames(Allocator()).wait(100) == buffers
             assert any(tls.partition(",")[0] in lane for lane in peer.transports)
-            peer.send(b"done").wait(30)
+            peer.send(b"done").wait(100)
         assert child.wait() == 0
 
 
@@ -256,5 +256,5 @@ def test_a_killed_peer_ends_both_halves(spawn, side):
             child.line()
         child.kill()
         with pytest.raises(weft.PeerLostError):
-            pending.wait(30)
+            pending.wait(100)
         peer.abort()

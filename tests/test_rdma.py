@@ -26,7 +26,7 @@ def program(monkeypatch):
 
 def test_it_says_what_is_missing_and_skips():
     command = [sys.executable, RDMA]
-    done = subprocess.run(command, env={"PATH": "/nowhere"}, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, env={"PATH": "/nowhere"}, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout[:15]) == (77, "rdma: skipped: ")
 
 
@@ -68,5 +68,5 @@ def test_each_boot_is_recorded_with_what_was_wrong(program, tmp_path, monkeypatc
 
 def test_the_environment_is_read_without_weft(program):
     script = f"import runpy; print(runpy.run_path({str(program._ENVIRONMENT)!r})['collect']()['weft'])"
-    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=100)
     assert done.stdout == "None\n", done.stderr

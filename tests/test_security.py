@@ -75,7 +75,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
 def test_another_user_on_this_host_gets_no_shared_memory(as_nobody):
     code = """
 try:
-    weft.connect(sys.argv[1], timeout=5).open()
+    weft.connect(sys.argv[1], timeout=100).open()
 except weft.UnreachableError as e:
     print(e, flush=True)
 """
@@ -135,7 +135,7 @@ def test_garbage_on_a_tls_port_ends_the_caller_only(garbage, caplog):
                 async with weft.connect(listener.address, ssl=authority().connector()) as peer:
                     await peer.send(b"x")
                     assert await peer.recv() == b"x"
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(100):
                 while "turned away" not in caplog.text:
                     await asyncio.sleep(0.001)
         assert "does not speak TLS" in caplog.text

@@ -1,25 +1,71 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The soak: that a few cycles run, and that its verdict sees growth. ``scripts/soak.py --count`` runs many."""
 
+import asyncio
+import contextlib
+import itertools
 import os
 
+import numpy as np
 import pytest
 from scripts import soak
+
+import weft
 
 CYCLES = int(os.environ.get("WEFT_TEST_SOAK", "16"))
 
 
 def test_cycles_leave_nothing(capsys):
     seen = soak.soak(soak.cycles, CYCLES, marks=4)
+    said = capsys.readouterr().out
     assert len(seen) == 4
-    assert soak.verdict(seen) == []
-    assert capsys.readouterr().out.count("cycles") == 4
+    assert soak.verdict(seen) == [], said
+    assert said.count("cycles") == 4
 
 
 def test_handovers_leave_nothing(capsys):
     seen = soak.soak(soak.handovers, 200, marks=4)
-    assert soak.verdict(seen) == []
-    assert capsys.readouterr().out.count("handovers") == 4
+    said = capsys.readouterr().out
+    assert soak.verdict(seen) == [], said
+    assert said.count("handovers") == 4
+
+
+def keep_the_last(to_parent):
+    """Serve as ``soak.serve``, but hold what the fourth connection lends until after its end."""
+    connections = itertools.count(1)
+
+    async def take(peer):
+        lent = []
+        with contextlib.suppress(weft.PeerClosedError):
+            lent.append(await peer.recv())
+            if next(connections) < 4:
+                lent.clear()
+            await peer.recv()
+        asyncio.get_running_loop().call_later(0.2, lent.clear)
+
+    async def main():
+        async with weft.listen("127.0.0.1:0", take) as listener:
+            to_parent.send(listener.address)
+            await asyncio.to_thread(to_parent.poll, None)
+
+    asyncio.run(main())
+
+
+def lend_one(address, numbers):
+    async def main():
+        async with weft.connect(address) as peer:
+            await peer.lend(array)
+
+    with weft.arrays_in_pool():
+        array = np.zeros(1 << 20, "u1")
+    asyncio.run(main())
+
+
+def test_what_comes_back_after_the_end_is_not_left(monkeypatch, capsys):
+    """The lender's socket of the connection stays until its next operation."""
+    monkeypatch.setattr(soak, "serve", keep_the_last)
+    seen = soak.soak(lend_one, 4, marks=4)
+    assert soak.verdict(seen) == [], capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ pytestmark = pytest.mark.skipif(not may_unshare(), reason="namespaces cannot be 
 CONNECT = """
 import sys, weft
 try:
-    with weft.connect(sys.argv[1], timeout=10) as peer:
-        peer.send(b"x" * 1_000_000).wait(10)
-        print(peer.same_host, *peer.transports, peer.recv().wait(10).nbytes)
+    with weft.connect(sys.argv[1], timeout=100) as peer:
+        peer.send(b"x" * 1_000_000).wait(100)
+        print(peer.same_host, *peer.transports, peer.recv().wait(100).nbytes)
 except weft.UnreachableError as e:
     print(e)
 """

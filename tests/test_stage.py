@@ -23,7 +23,7 @@ READER = """
         held = []
         for line in sys.stdin:
             if line == "recv\\n":
-                held.append([np.frombuffer(part, "u1") for part in peer.recv_frames().wait(20)])
+                held.append([np.frombuffer(part, "u1") for part in peer.recv_frames().wait(100)])
                 print(*[int(part.sum()) for part in held[-1]], peer.lent_nbytes[1], flush=True)
             elif line == "write\\n":
                 held[-1][0][:] = 9
@@ -44,7 +44,7 @@ def reader(spawn):
     child.kill()
     with contextlib.suppress(weft.Error):
         while True:
-            peer.recv().wait(20)
+            peer.recv().wait(100)
     peer.abort()
 
 
@@ -56,7 +56,7 @@ def asked(child, command):
 def sent(reader, *parts, **how):
     child, peer = reader
     child.say("recv")
-    peer.send_frames(parts, **how).wait(20)
+    peer.send_frames(parts, **how).wait(100)
     return child.line()
 
 
@@ -66,7 +66,7 @@ def pinned():
 
 
 def until(condition, peer):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < end
         with contextlib.suppress(weft.TimedOutError):
@@ -133,7 +133,7 @@ def test_a_reader_that_stops_bounds_what_is_staged(reader):
     assert not requests[-1].done()
     for i, request in enumerate(requests):
         reader[0].say("recv")
-        request.wait(20)
+        request.wait(100)
         assert reader[0].line() == f"{8 * MIB * i} 0"
 
 
@@ -151,5 +151,5 @@ def test_a_killed_reader_gives_everything_back(reader):
     assert sent((child, peer), np.full(4 * MIB, 2, "u1"), stage=True) == f"{8 * MIB} 0"
     child.kill()
     with pytest.raises(weft.PeerLostError):
-        peer.recv().wait(20)
+        peer.recv().wait(100)
     assert pinned() == before

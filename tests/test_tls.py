@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +27,8 @@ def test_both_faces_and_both_ways():
 
             def blocking():
                 with weft.connect(address, ssl=authority().connector()) as peer:
-                    peer.send(b"x" * 300_000).wait(20)
-                    return bytes(peer.recv().wait(20)), peer.remote, peer.transports
+                    peer.send(b"x" * 300_000).wait(100)
+                    return bytes(peer.recv().wait(100)), peer.remote, peer.transports
 
             assert await asyncio.to_thread(blocking) == (b"x" * 300_000, {"a": 1}, ["posix/memory"])
             async with weft.connect(address, ssl=authority().connector()) as peer:
@@ -43,15 +44,15 @@ def test_a_blocking_listener_turns_away_and_goes_on(caplog):
 
         def call():
             with pytest.raises(weft.TlsError, match="wants TLS"):
-                weft.connect(address, timeout=20).open()
+                weft.connect(address, timeout=100).open()
             with weft.connect(address, ssl=authority().connector()) as peer:
-                peer.send(b"x").wait(20)
+                peer.send(b"x").wait(100)
 
         with ThreadPoolExecutor(1) as pool:
             calling = pool.submit(call)
             with listener.accept(100) as peer:
-                assert peer.recv().wait(20) == b"x"
-            calling.result(20)
+                assert peer.recv().wait(100) == b"x"
+            calling.result(100)
     assert "does not speak TLS; it began with b'WEFT" in caplog.text
 
 
@@ -122,7 +123,7 @@ def test_both_sides_name_what_is_wrong(case, face, caplog):
 
     async def main():
         async with weft.listen(LOOPBACK, never, ssl=listens()) as listener:
-            connecting = weft.connect(listener.address, timeout=5, ssl=connects())
+            connecting = weft.connect(listener.address, timeout=100, ssl=connects())
             with pytest.raises(kind, match=told_connector) as caught:
                 await (connecting if face == "await" else asyncio.to_thread(connecting.open))
             assert caught.type is kind
@@ -133,7 +134,7 @@ def test_both_sides_name_what_is_wrong(case, face, caplog):
 
 async def logged(text, caplog):
     """Wait for what a listener logs in its own time."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(100):
         while text not in caplog.text:
             await asyncio.sleep(0.001)
 
@@ -265,6 +266,48 @@ def test_a_network_transport_asked_for_on_one_host_is_one():
     with pytest.raises(weft.EncryptionError):
         connected("refuse", "refuse", settings={"TLS": "tcp,posix,self"})
     assert connected("tls", "tls", settings={"TLS": "tcp,posix,self"}) == ["tls/lo"]
+
+
+async def echo(peer):
+    with contextlib.suppress(weft.PeerClosedError):
+        while True:
+            await peer.send_frames(await peer.recv_frames())
+
+
+def test_both_faces_over_tls(two_hosts, fds):
+    before = fds()
+
+    async def main():
+        options = {"ssl": authority().connector(), "payload": "tls"}
+        async with weft.listen("127.0.0.1:0", echo, ssl=authority().listener(), payload="clear") as listener:
+            address = listener.address
+            buffers = [os.urandom(1 << 20), b"small"]
+
+            def blocking():
+                with weft.connect(address, **options) as peer:
+                    peer.send_frames(buffers).wait(100)
+                    assert list(map(bytes, peer.recv_frames().wait(100))) == buffers
+                    return peer.transports
+
+            assert await asyncio.to_thread(blocking) == ["tls/lo"]
+            async with weft.connect(address, **options) as peer:
+                assert not peer.same_host
+                await asyncio.gather(*(peer.send_frames([b"%d" % i]) for i in range(100)))
+                assert [bytes((await peer.recv_frames())[0]) for _ in range(100)] == [b"%d" % i for i in range(100)]
+
+    asyncio.run(main())
+    assert fds() <= before + 5  # the workers of this thread, and its epoll
+
+
+def test_the_end_of_the_loop_ends_its_connections(two_hosts):
+    left = []
+
+    async def main():
+        async with weft.listen("127.0.0.1:0", echo, ssl=authority().listener(), payload="tls") as listener:
+            left.append(await weft.connect(listener.address, ssl=authority().connector(), payload="tls"))
+
+    asyncio.run(main())
+    assert left[0].closed
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 from tests.certificates import authority
 
 import weft
-from weft import frames, handshake, tls_wire
+from weft import frames, tls_wire
 from weft.peer import Peer
 from weft.tls import Session
 from weft.tls_channel import TlsChannel
@@ -118,7 +118,7 @@ def test_another_thread_may_not_use_it(ends):
     with ThreadPoolExecutor(1) as pool:
         for use in (a.recv, a.close, waiting.wait, lambda: a.send(b"x")):
             with pytest.raises(weft.ThreadError, match="belongs to another thread"):
-                pool.submit(use).result(5)
+                pool.submit(use).result(100)
 
 
 def test_both_ways_at_once(ends):
@@ -143,7 +143,7 @@ def test_frames(ends, sizes):
 def test_objects(ends):
     a, b = ends
     a.send_obj({"x": np.arange(5_000)})
-    assert (b.recv_obj().wait(5)["x"] == np.arange(5_000)).all()
+    assert (b.recv_obj().wait(100)["x"] == np.arange(5_000)).all()
 
 
 def test_buffers_that_cannot_be_sent(ends):
@@ -190,7 +190,7 @@ def test_a_send_that_has_not_begun_is_withdrawn(ends):
     assert second.cancel()
     assert not second.cancel()
     with pytest.raises(weft.CanceledError):
-        second.wait(1)
+        second.wait(100)
     assert [finish(b.recv(), a)[0] for _ in range(2)] == [0, 2]
     assert third.done()
 
@@ -229,7 +229,7 @@ def test_a_wait_that_is_over_leaves_the_operation_pending(ends):
     with pytest.raises(weft.TimedOutError, match="not done within"):
         operation.wait(0.001)
     a.send(b"x")
-    assert operation.wait(5) == b"x"
+    assert operation.wait(100) == b"x"
 
 
 # ---- ends -----------------------------------------------------------------------------------------------------
@@ -243,14 +243,14 @@ def test_close_waits_until_all_has_arrived(ends):
     assert not closing.done()
     assert finish(closing, b) is None
     assert b.ended
-    assert b.recv().wait(1).nbytes == 4 << 20
+    assert b.recv().wait(100).nbytes == 4 << 20
     for operation in (b.recv, lambda: b.send(b"x")):
         with pytest.raises(weft.PeerClosedError):
-            operation().wait(1)
+            operation().wait(100)
     for operation in (a.recv, lambda: a.send(b"x")):
         with pytest.raises(weft.ClosedError):
             operation()
-    assert b.close().wait(1) is None
+    assert b.close().wait(100) is None
 
 
 def test_close_waits_while_the_peer_leaves_too_much_unread(ends):
@@ -279,7 +279,7 @@ def test_close_ends_what_waits_here(ends):
     receive = a.recv()
     a.close()
     with pytest.raises(weft.ClosedError, match="closed by this side"):
-        receive.wait(1)
+        receive.wait(100)
 
 
 def test_a_goodbye_ends_the_sends_of_the_other_side(ends):
@@ -289,7 +289,7 @@ def test_a_goodbye_ends_the_sends_of_the_other_side(ends):
     finish(closing, b, turns=5000)
     assert begun.done()
     with pytest.raises(weft.PeerClosedError):
-        queued.wait(1)
+        queued.wait(100)
 
 
 @pytest.mark.parametrize("how", ["abort", "end of file", "close_notify", "garbage"])
@@ -310,17 +310,17 @@ def test_the_other_side_is_gone(ends, sockets, how):
         sockets[0].send(a._channel._outgoing.read())
     else:
         sockets[0].send(b"\x17\x03\x03\x00\x20" + bytes(32))
-    assert b.recv().wait(5) == b"arrived"
+    assert b.recv().wait(100) == b"arrived"
     lost = b.recv()
     with pytest.raises(weft.PeerLostError) as caught:
-        lost.wait(5)
+        lost.wait(100)
     assert type(caught.value) is weft.PeerLostError
     assert b.ended
     assert not b.closed
     with pytest.raises(weft.PeerLostError):
-        b.send(b"x").wait(1)
+        b.send(b"x").wait(100)
     with pytest.raises(weft.PeerLostError):
-        b.close().wait(1)
+        b.close().wait(100)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_head_that_is_none_ends_it(ends, head):
     a._channel._sends.append(message)
     a._channel.turn()
     with pytest.raises((weft.PeerLostError, weft.NoMemoryError)):
-        b.recv().wait(5)
+        b.recv().wait(100)
 
 
 def test_what_arrived_before_a_reset_is_received(ends, sockets):
@@ -350,8 +350,8 @@ def test_what_arrived_before_a_reset_is_received(ends, sockets):
     sockets[0].close()
     for _ in range(3):
         with contextlib.suppress(weft.PeerLostError):
-            b.send(b"into the void").wait(1)
-    assert b.recv().wait(1) == b"last words"
+            b.send(b"into the void").wait(100)
+    assert b.recv().wait(100) == b"last words"
 
 
 def test_abort_from_another_thread_ends_a_wait(ends):
@@ -360,8 +360,8 @@ def test_abort_from_another_thread_ends_a_wait(ends):
     thread = threading.Timer(0.02, a.abort)
     thread.start()
     with pytest.raises(weft.ClosedError):
-        receive.wait(5)
-    thread.join(5)
+        receive.wait(100)
+    thread.join(100)
     assert a.closed
 
 
@@ -373,57 +373,6 @@ def test_a_dropped_end_is_an_end(ends, sockets):
         del dropped, one
         gc.collect()
         assert other.recv(1) == b""
-
-
-# ---- in loops -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def two_hosts(monkeypatch):
-    """Nobody proves to be on the other's host."""
-    monkeypatch.setattr(handshake, "_prove_same_host", lambda hello, what: None)
-
-
-async def echo(peer):
-    with contextlib.suppress(weft.PeerClosedError):
-        while True:
-            await peer.send_frames(await peer.recv_frames())
-
-
-def test_both_faces_over_tls(two_hosts, fds):
-    before = fds()
-
-    async def main():
-        options = {"ssl": authority().connector(), "payload": "tls"}
-        async with weft.listen("127.0.0.1:0", echo, ssl=authority().listener(), payload="clear") as listener:
-            address = listener.address
-            buffers = [os.urandom(1 << 20), b"small"]
-
-            def blocking():
-                with weft.connect(address, **options) as peer:
-                    peer.send_frames(buffers).wait(5)
-                    assert list(map(bytes, peer.recv_frames().wait(5))) == buffers
-                    return peer.transports
-
-            assert await asyncio.to_thread(blocking) == ["tls/lo"]
-            async with weft.connect(address, **options) as peer:
-                assert not peer.same_host
-                await asyncio.gather(*(peer.send_frames([b"%d" % i]) for i in range(100)))
-                assert [bytes((await peer.recv_frames())[0]) for _ in range(100)] == [b"%d" % i for i in range(100)]
-
-    asyncio.run(main())
-    assert fds() <= before + 5  # the workers of this thread, and its epoll
-
-
-def test_the_end_of_the_loop_ends_its_connections(two_hosts):
-    left = []
-
-    async def main():
-        async with weft.listen("127.0.0.1:0", echo, ssl=authority().listener(), payload="tls") as listener:
-            left.append(await weft.connect(listener.address, ssl=authority().connector(), payload="tls"))
-
-    asyncio.run(main())
-    assert left[0].closed
 
 
 def test_ucx_has_nothing_to_explain(ends):

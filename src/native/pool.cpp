@@ -7,30 +7,15 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <mutex>
-#include <set>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "loan.hpp"
+#include "segments.hpp"
 #include "shared_file.hpp"
 
 namespace {
-
-// `warm` bytes of a free range have been touched and cost no page fault; they are taken to lie at its start.
-struct Range {
-    size_t nbytes, warm;
-};
-
-struct Used {
-    size_t nbytes;
-    unsigned pins;
-    bool freed;  // by its owner; it lives on while it is pinned, or marked by somebody who borrowed it of a borrower
-    bool lent;   // it ever was pinned
-    bool out;    // of this process's resident memory
-};
 
 size_t round_to_pages(size_t nbytes) noexcept {
     static const size_t page = size_t(sysconf(_SC_PAGESIZE));
@@ -42,51 +27,11 @@ size_t physical_memory() noexcept {
     return nbytes;
 }
 
-}  // namespace
-
-/// Owns one file of memory and its mapping.
-struct Segment {
-    uint64_t id;
-    int fd;
-    uint8_t *base;
-    size_t nbytes;
-    std::map<size_t, Range> free;  // by offset, neighbours always merged
-    std::map<size_t, Used> used;   // by offset
-    bool pinned_once = false;      // another process may hold its descriptor
-    int counting = -1;             // says to borrowers which pages this process counts
-};
-
-namespace {
-
-// Best fit, and of equal fits the warmest: a touched hole before the untouched end of a segment.
-struct Hole {
-    size_t nbytes, cold;
-    Segment *segment;
-    size_t offset;
-    bool operator<(const Hole &o) const noexcept {
-        return std::tie(nbytes, cold, segment, offset) < std::tie(o.nbytes, o.cold, o.segment, o.offset);
-    }
-};
-
 struct State {
     std::mutex mutex;
-    std::map<const uint8_t *, Segment> segments;  // by address
-    std::set<Hole> holes;                         // every free range of every segment
-    size_t live = 0, idle = 0, mapped = 0, pinned = 0, out = 0;
-    uint64_t dropped = 0;
+    Segments segments{std::min(physical_memory() / 64, size_t(1) << 30)};
+    size_t pinned = 0;
     std::vector<std::pair<Segment *, size_t>> marked;  // blocks that only their marks keep
-    size_t cap = std::min(physical_memory() / 64, size_t(1) << 30);
-
-    void add_hole(Segment *segment, size_t offset, Range range) {
-        segment->free[offset] = range;
-        holes.insert({range.nbytes, range.nbytes - range.warm, segment, offset});
-    }
-    Range remove_hole(Segment *segment, std::map<size_t, Range>::iterator it) {
-        Range range = it->second;
-        holes.erase({range.nbytes, range.nbytes - range.warm, segment, it->first});
-        segment->free.erase(it);
-        return range;
-    }
 };
 
 // Never destroyed: blocks may outlive static destructors.
@@ -95,81 +40,13 @@ State &state() noexcept {
     return *s;
 }
 
-Segment *add_segment(State &s, size_t nbytes) noexcept {
-    int fd = SharedFile::make(nbytes);
-    if (fd < 0) return nullptr;
-    void *base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (base == MAP_FAILED) {
-        close(fd);
-        return nullptr;
-    }
-    // Where the kernel gives this file huge pages on advice; elsewhere it does nothing.
-    madvise(base, nbytes, MADV_HUGEPAGE);
-    auto *address = static_cast<uint8_t *>(base);
-    Segment *segment = &s.segments.insert({address, {Pool::next_id++, fd, address, nbytes, {}, {}}}).first->second;
-    s.add_hole(segment, 0, {nbytes, 0});
-    s.mapped += nbytes;
-    return segment;
-}
-
-void drop_segment(State &s, Segment *segment) noexcept {
-    s.idle -= s.remove_hole(segment, segment->free.begin()).warm;
-    s.mapped -= segment->nbytes;
-    ++s.dropped;
-    // Another process's descriptor would keep the pages.
-    if (segment->pinned_once) madvise(segment->base, segment->nbytes, MADV_REMOVE);
-    munmap(segment->base, segment->nbytes);
-    close(segment->fd);
-    if (segment->counting >= 0) close(segment->counting);
-    s.segments.erase(segment->base);
-}
-
-void drop_idle(State &s, size_t most) noexcept {
-    for (auto it = s.segments.begin(); it != s.segments.end() && s.idle > most;) {
-        Segment &candidate = (it++)->second;
-        if (candidate.used.empty()) drop_segment(s, &candidate);
-    }
-}
-
-void give_back(State &s, Segment *segment, std::map<size_t, Used>::iterator used) noexcept {
-    auto [offset, length] = std::pair(used->first, used->second.nbytes);
-    if (used->second.out) {
-        s.out -= length;
-        SharedFile::count(segment->counting, offset, length, true);
-    }
-    segment->used.erase(used);
-    s.live -= length;
-    Range range{length, length};
-    // Beyond the cap the pages go back now; segments that are wholly free are dropped instead, below.
-    if (s.idle + length > s.cap && !segment->used.empty()) {
-        madvise(segment->base + offset, length, MADV_REMOVE);
-        range.warm = 0;
-    }
-    s.idle += range.warm;
-    auto next = segment->free.lower_bound(offset);
-    if (next != segment->free.begin()) {
-        auto previous = std::prev(next);
-        if (previous->first + previous->second.nbytes == offset) {
-            offset = previous->first;
-            Range before = s.remove_hole(segment, previous);
-            range = {range.nbytes + before.nbytes, range.warm + before.warm};
-        }
-    }
-    if (next != segment->free.end() && next->first == offset + range.nbytes) {
-        Range after = s.remove_hole(segment, next);
-        range = {range.nbytes + after.nbytes, range.warm + after.warm};
-    }
-    s.add_hole(segment, offset, range);
-    drop_idle(s, s.cap);
-}
-
-bool is_marked(Segment *segment, const std::pair<const size_t, Used> &used) noexcept {
+bool is_marked(Segment *segment, const std::pair<const size_t, Segment::Used> &used) noexcept {
     return used.second.lent && SharedFile::is_marked(segment->fd, used.first, used.second.nbytes);
 }
 
 // Neither its owner nor a pin keeps the block any more.
-void end(State &s, Segment *segment, std::map<size_t, Used>::iterator used) noexcept {
-    if (!is_marked(segment, *used)) return give_back(s, segment, used);
+void end(State &s, Segment *segment, Segments::Block used) noexcept {
+    if (!is_marked(segment, *used)) return s.segments.give_back(segment, used);
     used->second.freed = true;
     s.pinned += used->second.nbytes;
     s.marked.push_back({segment, used->first});
@@ -182,30 +59,15 @@ void end_unmarked(State &s) noexcept {
         auto used = segment->used.find(offset);
         if (is_marked(segment, *used)) return false;
         s.pinned -= used->second.nbytes;
-        give_back(s, segment, used);
+        s.segments.give_back(segment, used);
         return true;
     });
 }
 
-// Idle memory between blocks in use goes back too: such a segment cannot be dropped.
-void keep_idle(State &s, size_t most) noexcept {
-    end_unmarked(s);
-    drop_idle(s, most);
-    for (auto &[base, segment] : s.segments)
-        for (auto it = segment.free.begin(); it != segment.free.end() && s.idle > most;) {
-            auto [offset, range] = *it++;
-            if (range.warm == 0) continue;
-            madvise(segment.base + offset, range.nbytes, MADV_REMOVE);
-            s.remove_hole(&segment, segment.free.find(offset));
-            s.add_hole(&segment, offset, {range.nbytes, 0});
-            s.idle -= range.warm;
-        }
-}
-
 // What only others still read is resident for them. Its pages stay in the file.
-void let_go(State &s, Segment &segment, size_t offset, Used &used) noexcept {
+void let_go(State &s, Segment &segment, size_t offset, Segment::Used &used) noexcept {
     if (!used.freed || std::exchange(used.out, true)) return;
-    s.out += used.nbytes;
+    s.segments.out += used.nbytes;
     madvise(segment.base + offset, used.nbytes, MADV_DONTNEED);
     SharedFile::count(segment.counting, offset, used.nbytes, false);
 }
@@ -213,41 +75,14 @@ void let_go(State &s, Segment &segment, size_t offset, Used &used) noexcept {
 // The offset of a new block; `segment` is null when there is no memory.
 std::pair<Segment *, size_t> take(State &s, size_t nbytes, bool zeroed) noexcept {
     size_t length = round_to_pages(nbytes);
-    if (s.holes.lower_bound({length, 0, nullptr, 0}) == s.holes.end()) end_unmarked(s);
-    auto best = s.holes.lower_bound({length, 0, nullptr, 0});
-    Segment *segment;
-    size_t offset = 0;
-    if (best != s.holes.end()) {
-        segment = best->segment;
-        offset = best->offset;
-    } else {
-        segment = add_segment(s, length > Pool::segment_size ? length : Pool::segment_size);
-        if (!segment) return {};
-    }
-    Range range = s.remove_hole(segment, segment->free.find(offset));
-    size_t warm = range.warm < length ? range.warm : length;
-    if (range.nbytes > length) s.add_hole(segment, offset + length, {range.nbytes - length, range.warm - warm});
-    segment->used[offset] = {length, 0, false, false, false};
-    s.live += length;
-    s.idle -= warm;
-    // `warm` is an estimate of how much, not where: to be zero, the pages must be new. The kernel makes no hole in
-    // locked memory (mlockall).
+    if (!s.segments.has_hole(length)) end_unmarked(s);
+    auto [segment, offset] = s.segments.take(length);
+    if (!segment) return {};
+    // What is warm is an estimate of how much, not where: to be zero, the pages must be new. The kernel makes no hole
+    // in locked memory (mlockall).
     uint8_t *block = segment->base + offset;
     if (zeroed && madvise(block, length, MADV_REMOVE) != 0) std::memset(block, 0, length);
     return {segment, offset};
-}
-
-// The block that `data` lies in; the segment is null if it is none of the pool's.
-std::pair<Segment *, std::map<size_t, Used>::iterator> find(State &s, const void *data) noexcept {
-    auto *address = static_cast<const uint8_t *>(data);
-    auto at = s.segments.upper_bound(address);
-    if (at == s.segments.begin()) return {};
-    Segment &segment = std::prev(at)->second;
-    size_t offset = size_t(address - segment.base);
-    if (offset >= segment.nbytes) return {};
-    auto used = segment.used.upper_bound(offset);
-    if (used == segment.used.begin() || offset >= std::prev(used)->first + std::prev(used)->second.nbytes) return {};
-    return {&segment, std::prev(used)};
 }
 
 }  // namespace
@@ -310,7 +145,7 @@ void *Pool::acquire(size_t nbytes, bool zeroed) noexcept {
 bool Pool::release(void *data) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
-    auto [segment, used] = find(s, data);
+    auto [segment, used] = s.segments.find(data);
     if (!segment) return false;
     if (in_forked_child) return true;  // the parent's
     if (used->second.pins)
@@ -323,7 +158,7 @@ bool Pool::release(void *data) noexcept {
 size_t Pool::size_of(const void *data) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
-    auto [segment, used] = find(s, data);
+    auto [segment, used] = s.segments.find(data);
     return segment ? used->second.nbytes - (size_t(static_cast<const uint8_t *>(data) - segment->base) - used->first)
                    : 0;
 }
@@ -333,7 +168,7 @@ Pin Pool::pin(const void *data, size_t nbytes) noexcept {
     if (in_forked_child) return pin;
     State &s = state();
     std::lock_guard lock(s.mutex);
-    auto [segment, used] = find(s, data);
+    auto [segment, used] = s.segments.find(data);
     if (!segment) return pin;
     size_t offset = size_t(static_cast<const uint8_t *>(data) - segment->base);
     if (offset + nbytes > used->first + used->second.nbytes) return pin;
@@ -353,7 +188,7 @@ Pin Pool::copy(const void *data, size_t nbytes) noexcept {
     State &s = state();
     {
         std::lock_guard lock(s.mutex);
-        if (s.out + nbytes > s.cap) return Pin();
+        if (s.segments.out + nbytes > s.segments.cap) return Pin();
     }
     Block block = allocate(nbytes);
     if (!block.segment) return Pin();
@@ -368,13 +203,13 @@ Pin Pool::copy(const void *data, size_t nbytes) noexcept {
 uint64_t Pool::dropped() noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
-    return s.dropped;
+    return s.segments.dropped;
 }
 
 bool Pool::exists(uint64_t id) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
-    for (auto &[base, segment] : s.segments)
+    for (auto &[base, segment] : s.segments.by_address)
         if (segment.id == id) return true;
     return false;
 }
@@ -382,15 +217,17 @@ bool Pool::exists(uint64_t id) noexcept {
 void Pool::set_cap(size_t nbytes) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
-    s.cap = nbytes;
-    keep_idle(s, nbytes);
+    s.segments.cap = nbytes;
+    end_unmarked(s);
+    s.segments.keep_idle(nbytes);
 }
 
 void Pool::trim(size_t nbytes) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
-    keep_idle(s, nbytes);
-    for (auto &[base, segment] : s.segments)
+    end_unmarked(s);
+    s.segments.keep_idle(nbytes);
+    for (auto &[base, segment] : s.segments.by_address)
         for (auto &[offset, used] : segment.used) let_go(s, segment, offset, used);
 }
 
@@ -398,7 +235,8 @@ Pool::Statistics Pool::statistics() noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
     end_unmarked(s);
-    return {s.live, s.idle, s.mapped, s.segments.size(), s.pinned, s.cap};
+    const Segments &all = s.segments;
+    return {all.live, all.idle, all.mapped, all.by_address.size(), s.pinned, all.cap};
 }
 
 // A fork copies the mutex as it is: nobody may hold it then.
@@ -412,7 +250,7 @@ void Pool::after_fork_in_parent() noexcept {
 
 void Pool::after_fork_in_child(bool first) noexcept {
     if (first)
-        for (auto &[base, segment] : state().segments) {
+        for (auto &[base, segment] : state().segments.by_address) {
             mmap(segment.base, segment.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
                  segment.fd, 0);
             // It would count on when the parent has ended.

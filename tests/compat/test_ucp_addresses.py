@@ -72,7 +72,7 @@ def test_active_messages_that_came_before_the_endpoint(spawn):
         address = address_of(child)
         child.say(bytes(ucp.get_worker_address()).hex())
         worker = ucp.core._ctx.worker
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             while not worker.early:
                 await asyncio.sleep(0.001)
         ep = await ucp.create_endpoint_from_worker_address(address)

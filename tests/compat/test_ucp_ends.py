@@ -20,7 +20,7 @@ from weft.compat.ucp.exceptions import (
 
 
 async def until(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while not condition():
             await asyncio.sleep(0)
 

@@ -108,6 +108,6 @@ async def opened(url: str, profile: Path, *, width: int = 1280, height: int = 90
     finally:
         # asked to close, it ends its children too
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
+            process.wait(100)
         process.kill()
-        process.wait(10)
+        process.wait(100)

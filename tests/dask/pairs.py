@@ -48,7 +48,7 @@ class Elsewhere:
         async def there() -> Any:
             return question()
 
-        return asyncio.run_coroutine_threadsafe(there(), self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(there(), self.loop).result(100)
 
     async def read(self) -> Any:
         return await self.run(self.comm.read())
@@ -94,14 +94,14 @@ def second_loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[as
 
     thread = threading.Thread(target=target)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(100)
     assert loop is not None
     assert stop is not None
     try:
         yield loop
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(100)
         assert not thread.is_alive()
 
 
@@ -190,7 +190,7 @@ def start_listening(mode: str) -> tuple[str, subprocess.Popen[str]]:
     address = process.stdout.readline().strip()
     if not address.startswith("ucx://"):
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=100)
         pytest.fail(f"no listener: {address}")
     return address, process
 
@@ -200,7 +200,7 @@ def echo() -> Iterator[str]:
     """The address of a process that sends back what it gets."""
     address, process = start_listening("echo")
     yield address
-    process.communicate("", timeout=10)
+    process.communicate("", timeout=100)
     assert process.returncode == 0
 
 

@@ -242,10 +242,10 @@ class Commands:
         for process in reversed(self.running):
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(100)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(100)
 
 
 @pytest.fixture(params=["absent", "present"])

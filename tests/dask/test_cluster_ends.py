@@ -150,12 +150,12 @@ def test_a_killed_scheduler_ends_its_workers(tmp_path: Path) -> None:
         with Client(scheduler_file=str(file), timeout=TIMEOUT_S) as client:
             client.wait_for_workers(1, timeout=TIMEOUT_S)
             scheduler.kill()
-            worker.wait(20)
+            worker.wait(100)
     finally:
         for process in (scheduler, worker):
             if process is not None:
                 process.kill()
-                process.wait(10)
+                process.wait(100)
 
 
 # ---- quiet --------------------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ def test_a_client_in_another_process(client: Client) -> None:
 
         with Client(sys.argv[1]) as client:
             array = np.random.default_rng(6).random(1_000_000)
-            got = client.submit(np.negative, client.scatter(array)).result(timeout=30)
+            got = client.submit(np.negative, client.scatter(array)).result(timeout=100)
             assert (got == -array).all()
             print(type(client.scheduler_comm.comm).__module__)
     """

@@ -321,7 +321,7 @@ def child() -> Iterator[Any]:
     yield start
     for process in processes:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=100)
 
 
 def killed(process: Any, reaped: bool) -> None:
@@ -329,7 +329,7 @@ def killed(process: Any, reaped: bool) -> None:
     process.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     if reaped:
-        process.wait(10)
+        process.wait(100)
 
 
 @pytest.mark.slow

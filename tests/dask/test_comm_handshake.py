@@ -88,7 +88,7 @@ async def test_a_listener_stopped_under_a_connection_cuts_it(monkeypatch: pytest
         await on_peer(peer)
 
     monkeypatch.setattr(listener._listener, "_on_peer", stop_first)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(CommClosedError):
             await connect(listener.contact_address)
 
@@ -125,7 +125,7 @@ async def test_who_does_not_speak_dask_is_no_comm() -> None:
         await peer.recv_frames()
         await peer.send_frames([b"\xc1 is no msgpack"])
         try:
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(20):
                 with pytest.raises(weft.PeerLostError):
                     await peer.recv()
         finally:

@@ -282,7 +282,7 @@ async def test_connect_where_something_else_listens() -> None:
     async with server:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(FatalCommClosedError, match="does not speak weft; it began with b'SSH"):
-            await connect(f"ucx://{address}", timeout=5)
+            await connect(f"ucx://{address}", timeout=100)
 
 
 async def test_connect_is_retried_until_somebody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ async def test_connect_is_retried_until_somebody_listens(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(weft.dask.UCXConnector, "connect", connect_once)
     address = f"ucx://127.0.0.1:{free_port()}"
-    connecting = asyncio.create_task(connect(address, timeout=10))
+    connecting = asyncio.create_task(connect(address, timeout=100))
     await failed.wait()
     async with listen(address, lambda comm: comm.write("late")):
         comm = await connecting

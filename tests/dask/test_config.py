@@ -72,7 +72,7 @@ def test_settings_by_variables() -> None:
     code = "from weft.dask import config; print(config.ucx(), config.lend())"
     env = {"DASK_WEFT__UCX__NET_DEVICES": "eth0", "DASK_WEFT__UCX__TLS": "tcp,self", "DASK_WEFT__LEND": "false"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True, timeout=100, check=True
     )
     assert done.stdout.strip() == "{'NET_DEVICES': 'eth0', 'TLS': 'tcp,self'} False"
 

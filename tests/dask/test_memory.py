@@ -27,7 +27,7 @@ def client() -> Iterator[Client]:
         LocalCluster(n_workers=2, threads_per_worker=1, protocol="ucx", dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
-        client.wait_for_workers(2, timeout=30)
+        client.wait_for_workers(2, timeout=100)
         yield client
 
 
@@ -137,7 +137,7 @@ def test_what_was_fetched_outlives_its_worker() -> None:
         LocalCluster(n_workers=2, threads_per_worker=1, protocol="ucx", dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
-        client.wait_for_workers(2, timeout=30)
+        client.wait_for_workers(2, timeout=100)
         here, there = workers_of(client)
         made = client.submit(np.arange, N, workers=[here], pure=False)
         kept = client.submit(lambda x: x, made, workers=[there], pure=False)
@@ -154,7 +154,7 @@ def test_switched_off(option: str) -> None:
         LocalCluster(n_workers=2, threads_per_worker=1, protocol="ucx", dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
-        client.wait_for_workers(2, timeout=30)
+        client.wait_for_workers(2, timeout=100)
         lent, arrived = fetch(client, lambda: np.arange(N))
         assert lent == 0
         assert (arrived == np.arange(N)).all()

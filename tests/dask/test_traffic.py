@@ -82,7 +82,7 @@ async def test_a_comm_that_breaks_is_an_error_and_a_goodbye_is_none(records: dic
     comm = await connect(address, deserialize=False)
     (record,) = records.values()
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=100)
     with pytest.raises(CommClosedError):
         await comm.read()
     assert record.errors == 1

@@ -38,10 +38,10 @@ def test_on_one_host(spawn, capsys):
     assert found["tcp"]["what"].startswith("tcp/lo: ")
     # a stranger, and one that goes without a word, disturb nobody
     for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b'{"trial": "rm"}\n', b"[]\n", b""):
-        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=100) as sock:
             assert json.loads(sock.makefile("rb").readline())["weft"]
             sock.sendall(nonsense)
-    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=100) as sock:
         assert json.loads(sock.makefile("rb").readline())["weft"]
     assert listening.process.poll() is None
 
@@ -93,7 +93,7 @@ def test_something_else_listens(answer):
         thread = threading.Thread(target=serve)
         thread.start()
         found = pair.examine(f"127.0.0.1:{server.getsockname()[1]}")
-        thread.join(10)
+        thread.join(100)
     assert found["path"].level is Level.ERROR
     assert "is no doctor of weft's" in found["path"].what
 

@@ -24,9 +24,9 @@ def connected():
     over = threading.Event()
 
     def echo():
-        with listener.accept(10) as other, contextlib.suppress(weft.PeerClosedError):
+        with listener.accept(100) as other, contextlib.suppress(weft.PeerClosedError):
             while True:
-                other.send(other.recv().wait(10)).wait(10)
+                other.send(other.recv().wait(100)).wait(100)
         over.wait(100)  # its worker goes with the thread, and with it the link
 
     with weft.listen("127.0.0.1:0") as listener:
@@ -37,7 +37,7 @@ def connected():
                 yield peer
         finally:
             over.set()
-            thread.join(10)
+            thread.join(100)
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +50,8 @@ def limits(monkeypatch):
 def test_on_one_host():
     with connected() as peer:
         for nbytes in (8, 300_000):
-            peer.send(bytes(nbytes)).wait(10)
-            assert peer.recv().wait(10).nbytes == nbytes
+            peer.send(bytes(nbytes)).wait(100)
+            assert peer.recv().wait(100).nbytes == nbytes
         told = peer.explain()
         assert told.endpoint == hex(peer._channel.handle)
     assert [(lane.transport, lane.device) for lane in told.lanes] == [("posix", "memory")]
@@ -89,14 +89,14 @@ def test_a_worker_to_itself_lends_nothing():
                 await peer.recv()
 
     told = []
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 100))
     assert [each.scope for each in told] == ["self cfg#0"] * 2
     assert [len([size for size in each.sizes if size.operation == "lend"]) for each in told] == [1, 1]
 
 
 def test_a_connection_whose_worker_is_closed():
     with connected() as peer:
-        peer.close().wait(10)
+        peer.close().wait(100)
         assert peer.explain().lanes  # the link is there for the next connection
 
 
@@ -106,7 +106,7 @@ def test_a_peer_that_was_lost(spawn):
         peer = listener.accept(100)
     child.kill()
     with pytest.raises(weft.PeerLostError):
-        peer.recv().wait(10)
+        peer.recv().wait(100)
     with pytest.raises(weft.PeerLostError, match="its lanes with it"):
         peer.explain()
 

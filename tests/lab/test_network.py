@@ -34,7 +34,7 @@ def mine():
 
 
 def said(standing, host, *command):
-    return subprocess.run(standing.command(host, command), capture_output=True, text=True, timeout=20).stdout.split()
+    return subprocess.run(standing.command(host, command), capture_output=True, text=True, timeout=100).stdout.split()
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_two_hosts():
         with background.stdout:
             pid, name = background.stdout.readline().decode().split()
         assert name == "b"
-        assert background.wait(20) == 0
+        assert background.wait(100) == 0
         assert Path(f"/proc/{pid}").exists()
         with pytest.raises(weft.InvalidParamError, match="no host 'x'; there are a, b"):
             standing.command("x", ["true"])
@@ -146,10 +146,10 @@ def test_a_signal_takes_it_down(number, status, tmp_path):
     try:
         assert running.stdout.readline().endswith(" | up\n")
         running.send_signal(number)
-        assert running.wait(30) == status
+        assert running.wait(100) == status
     finally:
         running.terminate()  # it takes its lab down
         running.stdout.close()
-        running.wait(30)
+        running.wait(100)
     assert f"weft-{running.pid}-" not in network._run("ip", "netns", "list")
     assert not list(network._ETC.glob(f"weft-{running.pid}-*"))

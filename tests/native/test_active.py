@@ -38,7 +38,7 @@ def crank(worker, until):
 @pytest.mark.parametrize("nbytes", [0, 1, 100, 8000])
 def test_eager_data_is_lent(worker, endpoint, arrived, nbytes):
     data = bytes(i % 251 for i in range(nbytes))
-    endpoint.am_send(3, b"head", data).wait(5)
+    endpoint.am_send(3, b"head", data).wait(100)
     crank(worker, lambda: arrived)
     (message,) = arrived
     assert (message.header, message.nbytes, message.rendezvous, message.reply) == (b"head", nbytes, False, None)
@@ -69,9 +69,9 @@ def test_rendezvous_into_memory_that_the_handler_chooses(worker, endpoint, arriv
     with pytest.raises(weft.ReadOnlyError):
         message.recv(bytes(len(data)))
     chosen = bytearray(len(data) + 1)
-    assert message.recv(chosen).wait(5) == len(data)
+    assert message.recv(chosen).wait(100) == len(data)
     assert chosen[:-1] == data
-    sent.wait(5)
+    sent.wait(100)
     with pytest.raises(weft.InvalidParamError, match="received before"):
         message.recv(chosen)
 
@@ -82,10 +82,10 @@ def test_into_pooled_memory(worker, endpoint, arrived, nbytes):
     data = b"p" * nbytes
     sent = endpoint.am_send(3, b"", data)
     crank(worker, lambda: arrived)
-    view = arrived.pop().recv().wait(5)
+    view = arrived.pop().recv().wait(100)
     assert not view.readonly
     assert view == data
-    sent.wait(5)
+    sent.wait(100)
 
 
 @pytest.mark.parametrize("buffer", [None, bytearray(1 << 20)])
@@ -99,14 +99,14 @@ def test_eager_data_of_several_fragments(buffer):
     crank(worker, lambda: messages)
     message = messages.pop()
     assert not message.rendezvous
-    received = message.recv(buffer).wait(5)
+    received = message.recv(buffer).wait(100)
     assert data == (received if buffer is None else buffer)
-    sent.wait(5)
+    sent.wait(100)
     worker.close()
 
 
 def test_receiving_what_is_being_looked_at(worker, endpoint, arrived):
-    endpoint.am_send(3, b"", b"data").wait(5)
+    endpoint.am_send(3, b"", b"data").wait(100)
     crank(worker, lambda: arrived)
     message = arrived.pop()
     view = memoryview(message)
@@ -114,7 +114,7 @@ def test_receiving_what_is_being_looked_at(worker, endpoint, arrived):
         message.recv(bytearray(4))
     view.release()
     buffer = bytearray(4)
-    assert message.recv(buffer).wait(5) == 4
+    assert message.recv(buffer).wait(100) == 4
     assert buffer == b"data"
     with pytest.raises(BufferError):
         memoryview(message)
@@ -125,26 +125,26 @@ def test_a_dropped_rendezvous_is_refused(worker, endpoint, arrived):
     crank(worker, lambda: arrived)
     arrived.clear()
     gc.collect()
-    sent.wait(5)
+    sent.wait(100)
 
 
 def test_a_handler_answers(worker, endpoint):
     worker.set_am_recv_handler(3, lambda message: message.reply.am_send(4, message.header, bytes(message)))
     answer = worker.am_recv(4)
-    endpoint.am_send(3, b"echo", b"hello", reply=True).wait(5)
-    header, data = answer.wait(5)
+    endpoint.am_send(3, b"echo", b"hello", reply=True).wait(100)
+    header, data = answer.wait(100)
     assert (header, bytes(data)) == (b"echo", b"hello")
 
 
 def test_a_reply_endpoint_is_the_senders(worker, endpoint, arrived):
-    endpoint.am_send(3, b"", reply=True).wait(5)
+    endpoint.am_send(3, b"", reply=True).wait(100)
     crank(worker, lambda: arrived)
     reply = arrived.pop().reply
-    reply.close().wait(5)
+    reply.close().wait(100)
     assert reply.closed
     with pytest.raises(weft.ClosedError):
         reply.am_send(3, b"")
-    endpoint.am_send(3, b"again").wait(5)
+    endpoint.am_send(3, b"again").wait(100)
     crank(worker, lambda: arrived)
 
 
@@ -156,7 +156,7 @@ def test_what_a_handler_raises_is_reported(worker, endpoint, monkeypatch):
         raise ValueError("in the handler")
 
     worker.set_am_recv_handler(3, fails)
-    endpoint.am_send(3, b"").wait(5)
+    endpoint.am_send(3, b"").wait(100)
     crank(worker, lambda: reported)
     assert "in the handler" in str(reported[0].exc_value)
     assert reported[0].object is fails
@@ -167,7 +167,7 @@ def test_ctrl_c_in_a_handler_ends_the_wait(worker, endpoint):
         signal.raise_signal(signal.SIGINT)
 
     worker.set_am_recv_handler(3, interrupted)
-    endpoint.am_send(3, b"").wait(5)
+    endpoint.am_send(3, b"").wait(100)
     never = worker.tag_recv(bytearray(1), 1)
     with pytest.raises(KeyboardInterrupt):
         never.wait(HANG_S)
@@ -186,7 +186,7 @@ def test_a_handler_may_not_wait(worker, endpoint):
     worker.set_am_recv_handler(3, waits)
     received = worker.tag_recv(bytearray(1), 2)
     endpoint.am_send(3, b"")
-    received.wait(5)
+    received.wait(100)
     assert len(raised) == 1
 
 
@@ -212,8 +212,8 @@ def test_what_is_no_handler_leaves_no_trace(spawn):
         except TypeError:
             pass
         assert worker.am_recv(6).cancel()
-        worker.connect(worker.address).am_send(5, b"taken").wait(5)
-        assert worker.am_recv(5).wait(5)[0] == b"taken"
+        worker.connect(worker.address).am_send(5, b"taken").wait(100)
+        assert worker.am_recv(5).wait(100)[0] == b"taken"
         """)
     assert child.wait() == 0
 
@@ -221,21 +221,21 @@ def test_what_is_no_handler_leaves_no_trace(spawn):
 def test_another_handler_and_none(worker, endpoint, arrived):
     others = []
     worker.set_am_recv_handler(3, others.append)
-    endpoint.am_send(3, b"").wait(5)
+    endpoint.am_send(3, b"").wait(100)
     crank(worker, lambda: others)
     assert not arrived
     worker.set_am_recv_handler(3, None)
     worker.set_am_recv_handler(3, None)
     received = worker.am_recv(3)
-    endpoint.am_send(3, b"pulled").wait(5)
-    assert received.wait(5)[0] == b"pulled"
+    endpoint.am_send(3, b"pulled").wait(100)
+    assert received.wait(100)[0] == b"pulled"
 
 
 def test_lent_data_outlives_the_worker(context):
     worker = weft.Worker(context)
     arrived = []
     worker.set_am_recv_handler(3, arrived.append)
-    worker.connect(worker.address).am_send(3, b"", b"lent").wait(5)
+    worker.connect(worker.address).am_send(3, b"", b"lent").wait(100)
     crank(worker, lambda: arrived)
     view = memoryview(arrived.pop())
     worker.close()

@@ -39,8 +39,8 @@ def test_any_contiguous_source_arrives_as_it_lies(worker, endpoint, kind):
     expected = source.tobytes("A") if isinstance(source, np.ndarray) else bytes(memoryview(source).cast("B"))
     into = bytearray(len(DATA))
     received = worker.tag_recv(into, 1)
-    endpoint.tag_send(source, 1).wait(5)
-    assert received.wait(5) == (len(DATA), 1)
+    endpoint.tag_send(source, 1).wait(100)
+    assert received.wait(100) == (len(DATA), 1)
     assert bytes(into) == expected
 
 
@@ -48,8 +48,8 @@ def test_any_contiguous_source_arrives_as_it_lies(worker, endpoint, kind):
 def test_any_contiguous_destination_is_filled(worker, endpoint, kind):
     into = SOURCES[kind](bytes(len(DATA)))
     received = worker.tag_recv(into, 1)
-    endpoint.tag_send(DATA, 1).wait(5)
-    received.wait(5)
+    endpoint.tag_send(DATA, 1).wait(100)
+    received.wait(100)
     assert bytes(memoryview(into).cast("B")) == DATA
 
 
@@ -57,8 +57,8 @@ def test_any_contiguous_destination_is_filled(worker, endpoint, kind):
 def test_numpy_destination_in_either_order(worker, endpoint, order):
     into = np.zeros((6, 8), "i2", order)
     received = worker.tag_recv(into, 1)
-    endpoint.tag_send(DATA, 1).wait(5)
-    received.wait(5)
+    endpoint.tag_send(DATA, 1).wait(100)
+    received.wait(100)
     assert into.tobytes("A") == DATA
 
 
@@ -67,8 +67,8 @@ def test_strided_source_is_refused_and_nothing_is_sent(worker, endpoint):
         endpoint.tag_send(np.arange(8)[::2], 1)
     into = bytearray(32)
     received = worker.tag_recv(into, 1)
-    endpoint.tag_send(b"next", 1).wait(5)
-    assert received.wait(5) == (4, 1)
+    endpoint.tag_send(b"next", 1).wait(100)
+    assert received.wait(100) == (4, 1)
 
 
 def test_strided_destination_is_refused(worker):
@@ -185,9 +185,9 @@ def test_too_small_destination_is_truncation_and_stays_untouched(worker, endpoin
     received = worker.tag_recv(into, 1)
     sent = endpoint.tag_send(bytearray(b"x" * nbytes), 1)
     with pytest.raises(weft.TruncatedError, match="tag_recv of 16 B"):
-        received.wait(5)
+        received.wait(100)
     assert into == bytearray(16)
-    sent.wait(5)
+    sent.wait(100)
 
 
 def test_the_export_is_held_from_post_to_completion(worker, endpoint):
@@ -195,8 +195,8 @@ def test_the_export_is_held_from_post_to_completion(worker, endpoint):
     received = worker.tag_recv(into, 1)
     with pytest.raises(BufferError):
         into.extend(b"more")
-    endpoint.tag_send(b"12345678", 1).wait(5)
-    received.wait(5)
+    endpoint.tag_send(b"12345678", 1).wait(100)
+    received.wait(100)
     into.extend(b"more")
 
 
@@ -206,8 +206,8 @@ def test_a_large_source_is_held_until_its_transfer_ends(worker, endpoint):
     with pytest.raises(BufferError):
         source.append(0)
     received = worker.tag_recv(into, 1)
-    received.wait(5)
-    sent.wait(5)
+    received.wait(100)
+    sent.wait(100)
     source.append(0)
 
 
@@ -232,5 +232,5 @@ def test_the_export_is_released_when_the_worker_closes(context):
 
 def test_empty_messages(worker, endpoint):
     received = worker.tag_recv(bytearray(0), 7)
-    endpoint.tag_send(b"", 7).wait(5)
-    assert received.wait(5) == (0, 7)
+    endpoint.tag_send(b"", 7).wait(100)
+    assert received.wait(100) == (0, 7)

@@ -28,8 +28,8 @@ class OnlyDLPack:
 def arrive(worker, endpoint, source, nbytes):
     into = bytearray(nbytes)
     received = worker.tag_recv(into, 1)
-    endpoint.tag_send(source, 1).wait(5)
-    assert received.wait(5) == (nbytes, 1)
+    endpoint.tag_send(source, 1).wait(100)
+    assert received.wait(100) == (nbytes, 1)
     return bytes(into)
 
 
@@ -49,8 +49,8 @@ def test_a_destination_is_filled_and_held_until_then(worker, endpoint, versioned
     assert into.deleted == 0
     with pytest.raises(BufferError):
         into.memory.append(0)
-    endpoint.tag_send(b"12345678", 1).wait(5)
-    received.wait(5)
+    endpoint.tag_send(b"12345678", 1).wait(100)
+    received.wait(100)
     assert into.memory == b"12345678"
     assert into.deleted == 1
     into.memory.append(0)
@@ -60,8 +60,8 @@ def test_a_large_source_is_held_until_its_transfer_ends(worker, endpoint):
     source, into = DLPackArray(bytearray(4 << 20)), bytearray(4 << 20)
     sent = endpoint.tag_send(source, 1)
     assert source.deleted == 0
-    worker.tag_recv(into, 1).wait(5)
-    sent.wait(5)
+    worker.tag_recv(into, 1).wait(100)
+    sent.wait(100)
     assert source.deleted == 1
 
 
@@ -260,11 +260,11 @@ def test_what_an_export_closes_is_closed(worker, endpoint, what, op):
 def test_active_messages_take_one_tensor_or_a_list(worker, endpoint):
     one, two = DLPackArray(bytearray(b"abcd")), DLPackArray(bytearray(b"efgh"))
     received = worker.am_recv(3)
-    endpoint.am_send(3, b"h", one).wait(5)
-    assert bytes(received.wait(5)[1]) == b"abcd"
+    endpoint.am_send(3, b"h", one).wait(100)
+    assert bytes(received.wait(100)[1]) == b"abcd"
     received = worker.am_recv(3)
-    endpoint.am_send(3, b"h", [one, two]).wait(5)
-    assert bytes(received.wait(5)[1]) == b"abcdefgh"
+    endpoint.am_send(3, b"h", [one, two]).wait(100)
+    assert bytes(received.wait(100)[1]) == b"abcdefgh"
     assert (one.deleted, two.deleted) == (2, 1)
 
 
@@ -272,8 +272,8 @@ def test_pytorch_on_the_cpu(worker, endpoint):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     source, into = torch.arange(12.0).reshape(3, 4), torch.zeros(3, 4)
     received = worker.tag_recv(into, 1)
-    endpoint.tag_send(source, 1).wait(5)
-    assert received.wait(5) == (48, 1)
+    endpoint.tag_send(source, 1).wait(100)
+    assert received.wait(100) == (48, 1)
     assert torch.equal(source, into)
     with pytest.raises(weft.NotContiguousError):
         endpoint.tag_send(source[:, 1], 1)

@@ -92,16 +92,16 @@ def test_device_memory_is_sent(provider, worker, endpoint, items, into_host):
     into = np.zeros(items) if into_host else provider.array(np.zeros(items))
     received = worker.tag_recv(into if into_host else provider.given(into), 1)
     sent = endpoint.tag_send(provider.given(source), 1)
-    assert received.wait(10) == (8 * items, 1)
-    sent.wait(10)
+    assert received.wait(100) == (8 * items, 1)
+    sent.wait(100)
     np.testing.assert_array_equal(into if into_host else provider.host(into), data)
 
 
 def test_host_memory_is_received_on_the_device(provider, worker, endpoint):
     data, into = np.arange(1000.0), provider.array(np.zeros(1000))
     received = worker.tag_recv(provider.given(into), 1)
-    endpoint.tag_send(data, 1).wait(10)
-    received.wait(10)
+    endpoint.tag_send(data, 1).wait(100)
+    received.wait(100)
     np.testing.assert_array_equal(provider.host(into), data)
 
 
@@ -110,8 +110,8 @@ def test_an_active_message_lands_in_host_memory(provider, worker, endpoint):
     source = provider.array(data)
     received = worker.am_recv(3)
     sent = endpoint.am_send(3, b"", provider.given(source))
-    np.testing.assert_array_equal(np.frombuffer(received.wait(10)[1]), data)
-    sent.wait(10)
+    np.testing.assert_array_equal(np.frombuffer(received.wait(100)[1]), data)
+    sent.wait(100)
 
 
 def test_device_and_host_memory_in_one_list_are_refused(provider, worker, endpoint):
@@ -145,8 +145,8 @@ def test_work_that_is_still_queued_is_waited_for(name):
         for _ in range(50):
             heavy = heavy @ heavy * 1e-4
         source += 7
-        endpoint.tag_send(provider.given(source), 1).wait(10)
-    received.wait(10)
+        endpoint.tag_send(provider.given(source), 1).wait(100)
+    received.wait(100)
     worker.close()
     assert (into == 7).all()
 
@@ -165,8 +165,8 @@ def test_managed_memory():
         into = bytearray(source.nbytes)
         received = worker.tag_recv(into, 1)
         sent = endpoint.tag_send(CuPy(dlpack=dlpack).given(source), 1)
-        received.wait(10)
-        sent.wait(10)
+        received.wait(100)
+        sent.wait(100)
         assert bytes(into) == cp.asnumpy(source).tobytes()
     worker.close()
 
@@ -176,7 +176,7 @@ import weft
 with weft.listen("127.0.0.1:0") as listener:
     print(listener.address, flush=True)
     with listener.accept(100) as peer:
-        peer.send(peer.recv().wait(30)).wait(30)
+        peer.send(peer.recv().wait(100)).wait(100)
 """
 
 
@@ -185,6 +185,6 @@ def test_a_peer_receives_device_memory_in_host_memory(provider, spawn):
     child = spawn(ECHO)
     with weft.connect(child.line()) as peer:
         sent = peer.send(provider.given(provider.array(data)))
-        np.testing.assert_array_equal(np.frombuffer(peer.recv().wait(30)), data)
-        sent.wait(10)
+        np.testing.assert_array_equal(np.frombuffer(peer.recv().wait(100)), data)
+        sent.wait(100)
     assert child.wait() == 0

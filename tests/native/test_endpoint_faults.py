@@ -18,7 +18,7 @@ import sys, weft
 worker = weft.Worker(weft.Context({"TLS": "posix,self"}))
 print(worker.address.hex(), flush=True)
 first = bytearray(1)
-worker.tag_recv(first, 1).wait(30)
+worker.tag_recv(first, 1).wait(100)
 print("ready", flush=True)
 sys.stdin.readline()
 """

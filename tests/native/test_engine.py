@@ -57,7 +57,7 @@ print("closed")
 LENT = """
 itself, held = worker.connect(worker.address), []
 worker.set_am_recv_handler(1, lambda message: held.append(memoryview(message)))
-itself.am_send(1, b"", bytes(2000)).wait(10)
+itself.am_send(1, b"", bytes(2000)).wait(100)
 while not held:
     worker.progress()
 buffers = [bytearray(1 << 18) for _ in range(64)]

@@ -55,7 +55,7 @@ def never_handled_what_came():
     while not came:
         worker.progress()
     for _ in range(3):
-        endpoint.am_send(1, b"", bytes(2000)).wait(10)
+        endpoint.am_send(1, b"", bytes(2000)).wait(100)
     for _ in range(100):
         worker.arm()  # over tcp it looks for what came, and leaves it to the next turn
 
@@ -93,7 +93,7 @@ def in_another_thread(function):
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(20)
+    thread.join(100)
     assert not thread.is_alive()
     assert not errors
 
@@ -128,12 +128,12 @@ context = weft.Context({"TLS": "tcp"})
 worker, handled = weft.Worker(context), []
 endpoint = worker.connect(worker.address)
 worker.set_am_recv_handler(1, handled.append)
-endpoint.am_send(1, b"", bytes(2000)).wait(10)
+endpoint.am_send(1, b"", bytes(2000)).wait(100)
 while not handled:
     worker.progress()
 handled.clear()
 for _ in range(3):
-    endpoint.am_send(1, b"", bytes(2000)).wait(10)
+    endpoint.am_send(1, b"", bytes(2000)).wait(100)
 for _ in range(100):
     worker.arm()  # over tcp it looks for what came, and leaves it to the next turn
 del worker, endpoint

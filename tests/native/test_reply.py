@@ -30,8 +30,8 @@ import sys, weft
 worker = weft.Worker(weft.Context({"TLS": sys.argv[1]}))
 endpoint = worker.connect(bytes.fromhex(sys.argv[2]))
 answer = worker.am_recv(2)
-endpoint.am_send(1, b"", b"question", reply=True).wait(20)
-answer.wait(20)
+endpoint.am_send(1, b"", b"question", reply=True).wait(100)
+answer.wait(100)
 """
 
 REFUSED = """
@@ -44,13 +44,13 @@ for operation in (lambda: late.am_send(2, b"", b"late"), lambda: late.transports
         assert "the sender of the message has gone" in str(error), error
     else:
         raise AssertionError("it was not refused")
-late.close().wait(5)
+late.close().wait(100)
 worker.close()
 print("refused", flush=True)
 """
 
 
-@pytest.mark.parametrize("end", ["worker.close()", "endpoint.close().wait(20)", "endpoint.close(force=True)", "kill"])
+@pytest.mark.parametrize("end", ["worker.close()", "endpoint.close().wait(100)", "endpoint.close(force=True)", "kill"])
 @pytest.mark.parametrize("features", [(), ("amo", "rma")], ids=["plain", "amo"])
 def test_a_reply_to_who_has_gone_is_refused(spawn, end, features):
     server = spawn(SERVER + REFUSED, "tcp", *features)
@@ -65,7 +65,7 @@ def test_a_reply_to_who_has_gone_is_refused(spawn, end, features):
 def test_a_reply_may_be_late(spawn, tls):
     late = """
         sys.stdin.readline()
-        late.am_send(2, b"", b"second").wait(20)
+        late.am_send(2, b"", b"second").wait(100)
         crank(lambda: len(kept) == 2)
         assert not late.closed
         print("thanked", flush=True)
@@ -75,9 +75,9 @@ def test_a_reply_may_be_late(spawn, tls):
     server = spawn(SERVER + textwrap.dedent(late), tls)
     second = """
 print("answered", flush=True)
-assert bytes(worker.am_recv(2).wait(20)[1]) == b"second"
-endpoint.am_send(1, b"", b"thanks", reply=True).wait(20)
-worker.am_recv(2).wait(20)
+assert bytes(worker.am_recv(2).wait(100)[1]) == b"second"
+endpoint.am_send(1, b"", b"thanks", reply=True).wait(100)
+worker.am_recv(2).wait(100)
 sys.stdin.readline()
 """
     client = spawn(CLIENT + second, tls, server.line())
@@ -120,13 +120,13 @@ def test_a_reply_ends_with_an_endpoint_of_ones_own(spawn):
         kept = []
         worker.set_am_recv_handler(1, kept.append)
         endpoint = worker.connect(worker.address)
-        endpoint.am_send(1, b"", reply=True).wait(5)
-        deadline = time.monotonic() + 20
+        endpoint.am_send(1, b"", reply=True).wait(100)
+        deadline = time.monotonic() + 100
         while not kept and time.monotonic() < deadline:
             worker.progress()
         reply = kept[0].reply
-        reply.flush().wait(5)
-        endpoint.close().wait(5)
+        reply.flush().wait(100)
+        endpoint.close().wait(100)
         try:
             reply.am_send(2, b"")
         except weft.Error:

@@ -50,10 +50,10 @@ def test_put_and_get(context, worker, endpoint, make, nbytes):
     data = np.random.default_rng(nbytes).integers(0, 256, nbytes, "u1").tobytes()
     memory = make(context, nbytes + 3)
     rkey = endpoint.rkey_unpack(memory.rkey_pack())
-    endpoint.put(data, rkey, 3).wait(5)
-    endpoint.flush().wait(5)
+    endpoint.put(data, rkey, 3).wait(100)
+    endpoint.flush().wait(100)
     got = bytearray(nbytes)
-    endpoint.get(got, rkey, 3).wait(5)
+    endpoint.get(got, rkey, 3).wait(100)
     assert got == data
     if make is allocated:
         assert bytes(memoryview(memory)[3:]) == data
@@ -65,8 +65,8 @@ def test_mapped_memory_is_the_array_itself(context, worker, endpoint):
     with context.mem_map(array) as memory:
         assert memory.nbytes == array.nbytes
         assert memory.address == array.ctypes.data
-        endpoint.put(np.full(50, 2.5), endpoint.rkey_unpack(memory.rkey_pack()), 50 * 8).wait(5)
-        worker.flush().wait(5)
+        endpoint.put(np.full(50, 2.5), endpoint.rkey_unpack(memory.rkey_pack()), 50 * 8).wait(100)
+        worker.flush().wait(100)
         assert array.sum() == 125
         worker.close()
     assert memory.closed
@@ -144,7 +144,7 @@ def test_keys_and_memory_may_go_in_any_order(context, worker, endpoint):
     pending = endpoint.put(b"x", rkey)
     del rkey, memory
     gc.collect()
-    pending.wait(5)
+    pending.wait(100)
     memory = context.mem_alloc(10)
     late = endpoint.rkey_unpack(memory.rkey_pack())
     worker.close()
@@ -181,7 +181,7 @@ RESULTS = [("add", 5, 17), ("add", -1, 11), ("and", 6, 4), ("or", 3, 15), ("xor"
 def test_atomic_operations(atomic, op, value, result, nbytes):
     endpoint, rkey, words = atomic
     words[2] = 12
-    assert endpoint.atomic_op(op, value, rkey, 16, nbytes=nbytes).wait(5) == 12
+    assert endpoint.atomic_op(op, value, rkey, 16, nbytes=nbytes).wait(100) == 12
     assert words[2] == result
     assert sum(words) == result
 
@@ -190,9 +190,9 @@ def test_atomic_operations(atomic, op, value, result, nbytes):
 def test_compare_and_swap(atomic, nbytes):
     endpoint, rkey, words = atomic
     words[1] = 7
-    assert endpoint.atomic_op("cswap", 1, rkey, 8, compare=6, nbytes=nbytes).wait(5) == 7
+    assert endpoint.atomic_op("cswap", 1, rkey, 8, compare=6, nbytes=nbytes).wait(100) == 7
     assert words[1] == 7
-    assert endpoint.atomic_op("cswap", 1, rkey, 8, compare=7, nbytes=nbytes).wait(5) == 7
+    assert endpoint.atomic_op("cswap", 1, rkey, 8, compare=7, nbytes=nbytes).wait(100) == 7
     assert words[1] == 1
 
 
@@ -200,15 +200,15 @@ def test_compare_and_swap(atomic, nbytes):
 def test_atomic_without_the_old_value(atomic, op):
     endpoint, rkey, words = atomic
     words[0] = 0b1100
-    assert endpoint.atomic_op(op, 0b1010, rkey, fetch=False).wait(5) is None
-    endpoint.flush().wait(5)
+    assert endpoint.atomic_op(op, 0b1010, rkey, fetch=False).wait(100) is None
+    endpoint.flush().wait(100)
     assert words[0] == {"add": 22, "and": 0b1000, "or": 0b1110, "xor": 0b0110}[op]
 
 
 def test_four_bytes_stay_four(atomic):
     endpoint, rkey, words = atomic
     words[0] = 2**32 - 1
-    assert endpoint.atomic_op("add", 1, rkey, nbytes=4).wait(5) == 2**32 - 1
+    assert endpoint.atomic_op("add", 1, rkey, nbytes=4).wait(100) == 2**32 - 1
     assert words[0] == 0
 
 

@@ -19,7 +19,7 @@ worker = weft.Worker(context)
 memory = context.mem_alloc(1 << 20)
 print(worker.address.hex(), flush=True)
 print(base64.b64encode(pickle.dumps(memory.rkey_pack())).decode(), flush=True)
-worker.tag_recv(bytearray(1), 1).wait(30)
+worker.tag_recv(bytearray(1), 1).wait(100)
 print("ready", flush=True)
 worker.tag_recv(bytearray(1), 2).wait(60)
 """

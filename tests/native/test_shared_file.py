@@ -35,7 +35,7 @@ def may_mount(*, namespace):
     namespaces = ["--mount", "--user", "--map-root-user"] if namespace else ["--mount"]
     command = ["unshare", *namespaces, "mount", "-t", "tmpfs", "-o", "huge=advise", "none", "/mnt"]
     try:
-        return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
+        return subprocess.run(command, capture_output=True, timeout=100).returncode == 0
     except FileNotFoundError:
         return False
 

@@ -17,24 +17,24 @@ def endpoint():
 
 def test_bytes_without_borders(endpoint):
     for part in (b"one", b"two", b"three"):
-        endpoint.stream_send(part).wait(5)
+        endpoint.stream_send(part).wait(100)
     first, rest = bytearray(4), bytearray(7)
-    assert endpoint.stream_recv(first, wait_all=True).wait(5) == 4
-    assert endpoint.stream_recv(rest, wait_all=True).wait(5) == 7
+    assert endpoint.stream_recv(first, wait_all=True).wait(100) == 4
+    assert endpoint.stream_recv(rest, wait_all=True).wait(100) == 7
     assert first + rest == b"onetwothree"
 
 
 def test_some_bytes_are_enough_unless_all_are_waited_for(endpoint):
     buffer = bytearray(100)
     some, all_of_them = endpoint.stream_recv(buffer), bytearray(6)
-    endpoint.stream_send(b"abc").wait(5)
-    assert some.wait(5) == 3
+    endpoint.stream_send(b"abc").wait(100)
+    assert some.wait(100) == 3
     request = endpoint.stream_recv(all_of_them, wait_all=True)
-    endpoint.stream_send(b"123").wait(5)
+    endpoint.stream_send(b"123").wait(100)
     with pytest.raises(weft.TimedOutError):
         request.wait(0.01)
-    endpoint.stream_send(b"456").wait(5)
-    assert request.wait(5) == 6
+    endpoint.stream_send(b"456").wait(100)
+    assert request.wait(100) == 6
     assert all_of_them == b"123456"
 
 
@@ -43,8 +43,8 @@ def test_a_large_piece(endpoint):
     buffer = bytearray(len(data))
     received = endpoint.stream_recv(buffer, wait_all=True)
     sent = endpoint.stream_send(data)
-    assert received.wait(5) == len(data)
-    sent.wait(5)
+    assert received.wait(100) == len(data)
+    sent.wait(100)
     assert buffer == data
 
 
@@ -54,18 +54,18 @@ def test_a_cancelled_receive_still_takes_its_bytes(endpoint):
     assert request.cancel()
     with pytest.raises(BufferError):
         buffer.append(0)
-    endpoint.stream_send(b"lostkept").wait(5)
+    endpoint.stream_send(b"lostkept").wait(100)
     later = bytearray(4)
-    assert endpoint.stream_recv(later, wait_all=True).wait(5) == 4
+    assert endpoint.stream_recv(later, wait_all=True).wait(100) == 4
     assert (buffer, later) == (b"lost", b"kept")
     buffer.append(0)
 
 
 def test_closing_with_a_receive_pending(endpoint):
     request = endpoint.stream_recv(bytearray(4))
-    endpoint.close(force=True).wait(5)
+    endpoint.close(force=True).wait(100)
     with pytest.raises(weft.Error):
-        request.wait(5)
+        request.wait(100)
 
 
 def test_without_the_feature(worker):

@@ -19,8 +19,8 @@ def test_a_synchronous_send_ends_with_its_match(worker, endpoint, nbytes):
     crank(worker)
     assert not sent.done()
     received = worker.tag_recv(bytearray(nbytes), 1)
-    assert received.wait(5) == (nbytes, 1)
-    sent.wait(5)
+    assert received.wait(100) == (nbytes, 1)
+    sent.wait(100)
 
 
 @pytest.mark.parametrize("nbytes", [0, 8, 1 << 20])
@@ -29,9 +29,9 @@ def test_a_probe_tells_of_a_message_and_leaves_it(worker, endpoint, nbytes):
     crank(worker)
     assert worker.tag_probe(0x13) is None
     assert worker.tag_probe(0x10, 0xF0) == (nbytes, 0x12)
-    assert worker.tag_recv(bytearray(nbytes), 0x12).wait(5) == (nbytes, 0x12)
+    assert worker.tag_recv(bytearray(nbytes), 0x12).wait(100) == (nbytes, 0x12)
     assert worker.tag_probe(0x12) is None
-    sent.wait(5)
+    sent.wait(100)
 
 
 @pytest.mark.parametrize("nbytes", [0, 8, 1 << 20])
@@ -43,32 +43,32 @@ def test_a_probe_that_removes_takes_the_message(worker, endpoint, nbytes):
     assert (message.nbytes, message.tag) == (nbytes, 7)
     assert worker.tag_probe(7) is None
     buffer = bytearray(nbytes)
-    assert worker.tag_msg_recv(buffer, message).wait(5) == (nbytes, 7)
+    assert worker.tag_msg_recv(buffer, message).wait(100) == (nbytes, 7)
     assert buffer == data
-    sent.wait(5)
+    sent.wait(100)
     with pytest.raises(weft.InvalidParamError, match="received before"):
         worker.tag_msg_recv(buffer, message)
 
 
 def test_a_refused_destination_leaves_the_message(worker, endpoint):
-    endpoint.tag_send(b"data", 7).wait(5)
+    endpoint.tag_send(b"data", 7).wait(100)
     crank(worker)
     message = worker.tag_probe(7, remove=True)
     with pytest.raises(weft.ReadOnlyError):
         worker.tag_msg_recv(b"four", message)
-    assert worker.tag_msg_recv(bytearray(4), message).wait(5) == (4, 7)
+    assert worker.tag_msg_recv(bytearray(4), message).wait(100) == (4, 7)
 
 
 def test_a_message_that_does_not_fit(worker, endpoint):
-    endpoint.tag_send(b"data", 7).wait(5)
+    endpoint.tag_send(b"data", 7).wait(100)
     crank(worker)
     request = worker.tag_msg_recv(bytearray(3), worker.tag_probe(7, remove=True))
     with pytest.raises(weft.TruncatedError):
-        request.wait(5)
+        request.wait(100)
 
 
 def test_a_message_of_another_worker(context, worker, endpoint):
-    endpoint.tag_send(b"data", 7).wait(5)
+    endpoint.tag_send(b"data", 7).wait(100)
     crank(worker)
     message = worker.tag_probe(7, remove=True)
     other = weft.Worker(context)
@@ -84,13 +84,13 @@ def test_a_message_that_is_dropped_is_gone(worker, endpoint, nbytes):
     message = worker.tag_probe(7, remove=True)
     del message
     gc.collect()
-    sent.wait(5)
+    sent.wait(100)
     assert worker.tag_probe(7) is None
 
 
 def test_a_message_outlives_its_worker(context):
     worker = weft.Worker(context)
-    worker.connect(worker.address).tag_send(b"x", 7).wait(5)
+    worker.connect(worker.address).tag_send(b"x", 7).wait(100)
     crank(worker)
     message = worker.tag_probe(7, remove=True)
     worker.close()
@@ -111,22 +111,22 @@ def test_many_messages_with_one_request(worker, endpoint, nbytes):
     buffers = [bytearray(nbytes) for _ in range(count)]
     received = worker.tag_recv_many(buffers, 3)
     sent = endpoint.tag_send_many(sources, 3)
-    assert received.wait(5) == [(nbytes, 3)] * count
-    assert sent.wait(5) is None
+    assert received.wait(100) == [(nbytes, 3)] * count
+    assert sent.wait(100) is None
     assert buffers == sources
 
 
 def test_many_and_single_messages_mix(worker, endpoint):
-    endpoint.tag_send_many((b"a", b"bc"), 3).wait(5)
+    endpoint.tag_send_many((b"a", b"bc"), 3).wait(100)
     one, two = bytearray(2), bytearray(2)
-    assert worker.tag_recv(one, 3).wait(5) == (1, 3)
-    assert worker.tag_recv_many([two], 0, 0).wait(5) == [(2, 3)]
+    assert worker.tag_recv(one, 3).wait(100) == (1, 3)
+    assert worker.tag_recv_many([two], 0, 0).wait(100) == [(2, 3)]
     assert (one, two) == (b"a\0", b"bc")
 
 
 def test_none_at_all(worker, endpoint):
-    assert endpoint.tag_send_many([], 3).wait(5) is None
-    assert worker.tag_recv_many([], 3).wait(5) == []
+    assert endpoint.tag_send_many([], 3).wait(100) is None
+    assert worker.tag_recv_many([], 3).wait(100) == []
 
 
 def test_one_bad_buffer_and_nothing_is_sent(worker, endpoint):
@@ -143,22 +143,22 @@ def test_one_bad_buffer_and_nothing_is_sent(worker, endpoint):
 def test_one_failure_fails_all_but_all_end(worker, endpoint):
     buffers = [bytearray(4), bytearray(1), bytearray(4)]
     received = worker.tag_recv_many(buffers, 3)
-    endpoint.tag_send_many([b"1111", b"2222", b"3333"], 3).wait(5)
+    endpoint.tag_send_many([b"1111", b"2222", b"3333"], 3).wait(100)
     with pytest.raises(weft.TruncatedError):
-        received.wait(5)
+        received.wait(100)
     assert (buffers[0], buffers[2]) == (b"1111", b"3333")
 
 
 def test_buffers_of_many_are_locked_until_they_all_ended(worker, endpoint):
     buffers = [bytearray(1), bytearray(1)]
     received = worker.tag_recv_many(buffers, 3)
-    endpoint.tag_send(b"x", 3).wait(5)
+    endpoint.tag_send(b"x", 3).wait(100)
     crank(worker)
     for buffer in buffers:
         with pytest.raises(BufferError):
             buffer.append(0)
-    endpoint.tag_send(b"y", 3).wait(5)
-    received.wait(5)
+    endpoint.tag_send(b"y", 3).wait(100)
+    received.wait(100)
     for buffer in buffers:
         buffer.append(0)
 
@@ -166,14 +166,14 @@ def test_buffers_of_many_are_locked_until_they_all_ended(worker, endpoint):
 def test_cancelling_many_withdraws_what_has_not_matched(worker, endpoint):
     buffers = [bytearray(1), bytearray(1), bytearray(1)]
     received = worker.tag_recv_many(buffers, 3)
-    endpoint.tag_send(b"x", 3).wait(5)
+    endpoint.tag_send(b"x", 3).wait(100)
     crank(worker)
     assert received.cancel()
     crank(worker)
     for buffer in buffers:
         buffer.append(0)
-    endpoint.tag_send(b"z", 3).wait(5)
-    assert worker.tag_recv(bytearray(1), 3).wait(5) == (1, 3)
+    endpoint.tag_send(b"z", 3).wait(100)
+    assert worker.tag_recv(bytearray(1), 3).wait(100) == (1, 3)
 
 
 def test_closing_with_many_under_way(context):

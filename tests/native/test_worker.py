@@ -25,7 +25,7 @@ def in_thread(function):
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(10)
+    thread.join(100)
     return outcome[0]
 
 
@@ -42,8 +42,8 @@ def test_another_thread_is_refused(worker, endpoint):
         error = in_thread(use)
         assert isinstance(error, weft.ThreadError)
         assert isinstance(error, RuntimeError)
-    endpoint.tag_send(b"x", 1).wait(5)
-    assert request.wait(5) == (1, 1)
+    endpoint.tag_send(b"x", 1).wait(100)
+    assert request.wait(100) == (1, 1)
     assert in_thread(request.cancel) is False  # there is nothing to do
 
 
@@ -74,7 +74,7 @@ def test_requests_end_with_the_worker(context):
     for request in requests:
         assert request.done()
         with pytest.raises(weft.CanceledError):
-            request.wait(1)
+            request.wait(100)
 
 
 def test_a_context_with_open_workers_stays(context):
@@ -110,7 +110,7 @@ def test_both_close_at_the_end_of_a_with_statement(fds):
             request = worker.tag_recv(bytearray(1), 1)
         assert worker.closed
         with pytest.raises(weft.CanceledError):
-            request.wait(1)
+            request.wait(100)
         with pytest.raises(weft.ClosedError):
             weft.Worker(context)
 
@@ -126,7 +126,7 @@ def test_both_close_at_the_end_of_a_with_statement(fds):
 def test_dropping_everything_without_close(fds):
     def once():
         worker = weft.Worker(weft.Context({"TLS": "posix,self"}))
-        worker.connect(worker.address).tag_send(b"x", 1).wait(5)
+        worker.connect(worker.address).tag_send(b"x", 1).wait(100)
 
     once()
     before = fds()
@@ -142,12 +142,12 @@ def test_a_worker_whose_thread_has_ended_is_taken_down_by_another(context):
     def leave_behind():
         worker = weft.Worker(context)
         endpoint = worker.connect(worker.address)
-        endpoint.tag_send(b"x", 7).wait(5)
+        endpoint.tag_send(b"x", 7).wait(100)
         left.append(worker)
 
     thread = threading.Thread(target=leave_behind)
     thread.start()
-    thread.join(10)
+    thread.join(100)
     left.clear()
     gc.collect()
     context.close()  # refuses while a worker is there
@@ -165,8 +165,8 @@ def test_a_forked_child_is_refused_and_harms_nothing(worker, endpoint):
                 refused += "forked" in str(e)
         os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
-    endpoint.tag_send(b"12345678", 1).wait(5)
-    received.wait(5)
+    endpoint.tag_send(b"12345678", 1).wait(100)
+    received.wait(100)
     assert into == b"12345678"
 
 
@@ -216,7 +216,7 @@ from weft import _native
 worker = weft.Worker(weft.Context({"TLS": "posix"}))
 itself = worker.connect(worker.address)
 received = worker.tag_recv(bytearray(1), 1)
-itself.tag_send(b"x", 1).wait(5), received.wait(5)  # the way is there
+itself.tag_send(b"x", 1).wait(100), received.wait(100)  # the way is there
 ctypes.CDLL(sys.argv[1])
 _native.bind(sys.argv[1])
 received = worker.tag_recv(bytearray(1), 2)

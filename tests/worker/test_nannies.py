@@ -79,11 +79,11 @@ def test_a_signal_while_the_scheduler_does_not_answer():
         command = [*COMMAND, f"tcp://127.0.0.1:{silent.getsockname()[1]}", "--workers", "1", "--no-dashboard"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:
-                silent.settimeout(30)
+                silent.settimeout(100)
                 caller, _ = silent.accept()
                 with caller:
                     process.send_signal(signal.SIGTERM)
-                    said = process.communicate(timeout=30)[1]
+                    said = process.communicate(timeout=100)[1]
             finally:
                 process.kill()
     assert process.returncode == 0, said
@@ -106,7 +106,7 @@ def test_a_signal_while_the_scheduler_file_is_not_written(tmp_path):
         try:
             assert process.stderr.readline() == f"weft worker: waiting for a scheduler to write {file}\n"
             process.send_signal(signal.SIGTERM)
-            said = process.communicate(timeout=30)[1]
+            said = process.communicate(timeout=100)[1]
         finally:
             process.kill()
     assert (process.returncode, said) == (0, "")
@@ -121,7 +121,7 @@ def test_the_address_is_taken_once_the_file_is_whole(tmp_path, capsys):
             await asyncio.sleep(0)
             assert not address.done()
             file.write_text(there)
-        return await asyncio.wait_for(address, 10)
+        return await asyncio.wait_for(address, 100)
 
     assert asyncio.run(main()) == "tcp://h:1"
     assert capsys.readouterr().err.count("\n") == 1
