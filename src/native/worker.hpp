@@ -24,13 +24,19 @@ struct ActiveMessage;
 /// How long to spin before sleeping: see wait.cpp.
 struct Spin {
     static constexpr unsigned most = 2000;  // fruitless turns, 40-60 us on posix
+    static constexpr int most_credit = 32;
     unsigned budget = most;
     int64_t not_before_ns = 0;  // cores are short: no spinning until then
     int64_t penalty_ns = 0;
+    int credit = most_credit;  // of a loop's spins: what one that met something earns, and each in vain takes
+    unsigned untried = 0;
     void paid() noexcept;
     void slept(int64_t waited_ns) noexcept;
     void preempted(int64_t now) noexcept;
     unsigned turns(int64_t now) const noexcept { return now < not_before_ns ? 0 : budget; }
+    /// The same in a loop: without credit, for one in 16.
+    unsigned turns_in_loop(int64_t now) noexcept;
+    void met(bool something) noexcept { credit = something ? most_credit : credit - (credit > 0); }
 };
 
 /// Owns its engines, the epoll set over their and the links' descriptors, and every request in flight.

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Whether a loop's awaits look for a while before they sleep."""
+
+import asyncio
+
+import weft
+from weft import links
+
+ECHO = """
+import sys, time, weft
+with weft.listen("127.0.0.1:0") as listener:
+    print(listener.address, flush=True)
+    with listener.accept(100) as peer:
+        while message := bytes(peer.recv().wait(100)):
+            if message == b"late":
+                time.sleep(0.002)
+            peer.send(message).wait(100)
+"""
+
+
+def test_a_loop_spins_as_long_as_it_meets_something_by_it(spawn):
+    child = spawn(ECHO)
+
+    async def rounds(peer, message, enough):
+        [worker] = (await links.local_of_loop())._workers.values()
+        for _ in range(20_000):
+            await peer.send(message)
+            await peer.recv()
+            if enough(worker.native._spin_credit):
+                return True
+        return False
+
+    async def main():
+        async with weft.connect(child.line()) as peer:
+            assert await rounds(peer, b"late", lambda credit: credit == 0)
+            assert await rounds(peer, b"soon", lambda credit: credit > 0)
+            await peer.send(b"")
+
+    asyncio.run(main())
+    assert child.wait(100) == 0
