@@ -25,6 +25,7 @@ nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
 }
 
 // With `lend`, pin what lies in the pool or was lent, and can be handed over; with `stage`, mark what is large besides.
+// What is lent bare its owner has promised not to change; of the rest the receiver gets what is there now.
 // The rest travels through UCX.
 void Channel::find_lendable(Request *r, bool lend, bool stage) noexcept {
     if (!link->side || fault) return;
@@ -37,7 +38,7 @@ void Channel::find_lendable(Request *r, bool lend, bool stage) noexcept {
         if (nbytes < Pool::page_threshold) continue;
         if (header_nbytes + sizeof(Lent) > max_header_nbytes) return;
         Pin pin;
-        if (lend) pin = Pool::pin(parts.buffers[i].data(), nbytes);
+        if (lend) pin = Pool::pin(parts.buffers[i].data(), nbytes, !parts.bare);
         if (lend && !pin) pin = Loan::pin(parts.buffers[i].data(), nbytes);
         const bool stages = !pin && stage && nbytes >= stage_nbytes && nbytes <= stage_limit;
         if (!pin && !stages) continue;

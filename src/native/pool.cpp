@@ -163,7 +163,7 @@ size_t Pool::size_of(const void *data) noexcept {
                    : 0;
 }
 
-Pin Pool::pin(const void *data, size_t nbytes) noexcept {
+Pin Pool::pin(const void *data, size_t nbytes, bool keep) noexcept {
     Pin pin;
     if (in_forked_child) return pin;
     State &s = state();
@@ -172,6 +172,8 @@ Pin Pool::pin(const void *data, size_t nbytes) noexcept {
     if (!segment) return pin;
     size_t offset = size_t(static_cast<const uint8_t *>(data) - segment->base);
     if (offset + nbytes > used->first + used->second.nbytes) return pin;
+    if (used->second.kept ? !SharedFile::is_untouched(data, nbytes) : keep && !s.segments.keep(segment, used))
+        return pin;
     ++used->second.pins;
     used->second.lent = true;
     s.pinned += used->second.nbytes;
@@ -193,7 +195,7 @@ Pin Pool::copy(const void *data, size_t nbytes) noexcept {
     Block block = allocate(nbytes);
     if (!block.segment) return Pin();
     std::memcpy(block.data, data, nbytes);
-    Pin pin = Pool::pin(block.data, nbytes);
+    Pin pin = Pool::pin(block.data, nbytes, false);
     block.release();
     std::lock_guard lock(s.mutex);
     if (pin) let_go(s, *pin.segment, pin.block, pin.segment->used.find(pin.block)->second);
@@ -251,8 +253,7 @@ void Pool::after_fork_in_parent() noexcept {
 void Pool::after_fork_in_child(bool first) noexcept {
     if (first)
         for (auto &[base, segment] : state().segments.by_address) {
-            mmap(segment.base, segment.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-                 segment.fd, 0);
+            state().segments.keep_rest(&segment);
             // It would count on when the parent has ended.
             if (segment.counting >= 0) close(std::exchange(segment.counting, -1));
         }

@@ -86,8 +86,9 @@ inline std::atomic<size_t> borrowed{0};
 
 /// A block of `nbytes`; its `data` is null when there is no memory. Any thread, no Python.
 Block allocate(size_t nbytes) noexcept;
-/// Pin the block that `data` lies in, if it is one of the pool and holds all `nbytes`.
-Pin pin(const void *data, size_t nbytes) noexcept;
+/// Pin the block that `data` lies in, if it is one of the pool and holds all `nbytes`. With `keep`, what this process
+/// writes there from now on is its own. Empty if that cannot be had, or has been, and this process wrote to it since.
+Pin pin(const void *data, size_t nbytes, bool keep) noexcept;
 /// Copy `data` to where only the pin keeps it, and not in this process's resident memory. Empty where there is no
 /// memory, or when as much as the cap is gone from it that way.
 Pin copy(const void *data, size_t nbytes) noexcept;

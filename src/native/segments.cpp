@@ -10,6 +10,10 @@
 #include "pool.hpp"
 #include "shared_file.hpp"
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14
+#endif
+
 bool Segments::Hole::operator<(const Hole &o) const noexcept {
     return std::tie(nbytes, cold, segment, offset) < std::tie(o.nbytes, o.cold, o.segment, o.offset);
 }
@@ -94,14 +98,45 @@ std::pair<Segment *, size_t> Segments::take(size_t nbytes) noexcept {
     Segment::Range range = remove_hole(segment, segment->free.find(offset));
     size_t warm = std::min(range.warm, nbytes);
     if (range.nbytes > nbytes) add_hole(segment, offset + nbytes, {range.nbytes - nbytes, range.warm - warm});
-    segment->used[offset] = {nbytes, 0, false, false, false};
+    segment->used[offset] = {nbytes, 0, false, false, false, false};
     live += nbytes;
     idle -= warm;
     return {segment, offset};
 }
 
+static bool map(const Segment *segment, size_t offset, size_t nbytes, int kind) noexcept {
+    void *address = segment->base + offset;
+    if (mmap(address, nbytes, PROT_READ | PROT_WRITE, kind | MAP_FIXED | MAP_NORESERVE, segment->fd, off_t(offset)) ==
+        MAP_FAILED)
+        return false;
+    madvise(address, nbytes, MADV_HUGEPAGE);
+    return true;
+}
+
+// Its pages stay mapped: this process counts them as its memory.
+bool Segments::keep(Segment *segment, Block used) noexcept {
+    if (!map(segment, used->first, used->second.nbytes, MAP_PRIVATE)) return false;
+    used->second.kept = true;
+    madvise(segment->base + used->first, used->second.nbytes, MADV_POPULATE_READ);
+    return true;
+}
+
+void Segments::keep_rest(Segment *segment) noexcept {
+    size_t from = 0;
+    for (auto &[offset, used] : segment->used) {
+        if (!used.kept) continue;
+        if (offset > from) map(segment, from, offset - from, MAP_PRIVATE);
+        from = offset + used.nbytes;
+    }
+    if (segment->nbytes > from) map(segment, from, segment->nbytes - from, MAP_PRIVATE);
+}
+
 void Segments::give_back(Segment *segment, Block used) noexcept {
     auto [offset, length] = std::pair(used->first, used->second.nbytes);
+    if (used->second.kept && !map(segment, offset, length, MAP_SHARED)) {
+        used->second.freed = true;  // and not to be used again
+        return;
+    }
     if (used->second.out) {
         out -= length;
         SharedFile::count(segment->counting, offset, length, true);

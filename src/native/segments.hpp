@@ -22,6 +22,7 @@ struct Segment {
         bool freed;  // by its owner; it lives on while it is pinned, or marked by who borrowed it of a borrower
         bool lent;   // it ever was pinned
         bool out;    // of this process's resident memory
+        bool kept;   // mapped copy-on-write: what this process writes from now on is not in the file
     };
 
     uint64_t id;
@@ -57,6 +58,10 @@ struct Segments {
     /// The offset of a new block of whole pages; the segment is null when there is no memory.
     std::pair<Segment *, size_t> take(size_t nbytes) noexcept;
     void give_back(Segment *segment, Block used) noexcept;
+    /// Leave the file as it is, whatever is written to the block from now on. False: that cannot be had.
+    bool keep(Segment *segment, Block used) noexcept;
+    /// The same for all that is not kept yet, of use or not.
+    void keep_rest(Segment *segment) noexcept;
     /// The block that `data` lies in; the segment is null if it is in none.
     std::pair<Segment *, Block> find(const void *data) noexcept;
     /// Give idle memory back to the kernel until at most so much is left.
