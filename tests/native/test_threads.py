@@ -100,3 +100,24 @@ def test_endpoints_that_are_dropped_in_another_thread(worker):
     received = worker.tag_recv(bytearray(4), 1)
     endpoint.tag_send(b"last", 1).wait(100)
     assert received.wait(100) == (4, 1)
+
+
+def test_two_threads_of_a_process_that_wait_for_each_other_both_get_the_gil():
+    """The sender waits for room in the receiver's queue: it took the GIL again each time before the receiver woke."""
+    data = bytes(64_000_000)
+
+    def echo(address):
+        with weft.connect(address) as peer:
+            while message := peer.recv().wait(100):
+                peer.send(message).wait(100)
+
+    with weft.listen("127.0.0.1:0") as listener:
+        thread = threading.Thread(target=echo, args=[listener.address])
+        thread.start()
+        with listener.accept(100) as peer:
+            for _ in range(3):
+                peer.send(data).wait(20)
+                assert peer.recv().wait(20) == data
+            peer.send(b"").wait(100)
+        thread.join(100)
+    assert not thread.is_alive()
