@@ -26,6 +26,19 @@ constexpr Feature known_features[] = {
     {"tag", UCP_FEATURE_TAG},
 };
 
+// UCX says the rest to stderr, if it may.
+[[noreturn]] void refuse_devices(const nb::dict &settings) {
+    std::string what;
+    for (const char *name : {"TLS", "NET_DEVICES"}) {
+        const char *environment = std::getenv((std::string("UCX_") + name).c_str());
+        if (settings.contains(name))
+            what += std::string(" ") + name + "=" + nb::cast<std::string>(nb::str(settings[name]));
+        else if (environment)
+            what += std::string(" UCX_") + name + "=" + environment;
+    }
+    raise("InvalidParamError", "Context: UCX finds no device" + (what.empty() ? "" : " with" + what), "Context");
+}
+
 // Beside tag and am, which weft itself needs.
 uint64_t feature_bits(nb::handle names) {
     uint64_t bits = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -102,7 +115,9 @@ Context::Context(nb::dict settings, nb::dict defaults, nb::handle names, uint64_
     // Memory is unmapped by whichever thread drops it last.
     params.mt_workers_shared = (features & UCP_FEATURE_RMA) != 0;
     params.name = "weft";
-    check(ucp.init_version(api_major, api_minor, &params, ucp_config, &handle), "Context");
+    const ucs_status_t status = ucp.init_version(api_major, api_minor, &params, ucp_config, &handle);
+    if (status == UCS_ERR_NO_DEVICE) refuse_devices(settings);
+    check(status, "Context");
     ucp_context_attr_t attr{};
     attr.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
     check(ucp.context_query(handle, &attr), "Context");

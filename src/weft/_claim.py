@@ -54,9 +54,9 @@ def claim(_sizeof: object = None) -> None:
 
 def flag(key: str, value: Any) -> bool:
     """Read the `value` of ``weft.<key>`` as yes or no."""
-    if not isinstance(value, str):
+    if value is None or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
-    if value.lower() not in _WORDS:
+    if not isinstance(value, str) or value.lower() not in _WORDS:
         raise InvalidParamError(f"weft.{key}: {value!r} is neither true nor false")
     return _WORDS[value.lower()]
 

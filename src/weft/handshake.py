@@ -99,7 +99,7 @@ def _hear(what: str, farewell: bytes = b"") -> Generator[Step, Any, dict[str, An
     magic, version, nbytes = _HEAD.unpack(head)
     if head.startswith(_TLS_RECORDS):
         yield from turn_away(_NO_TLS_HERE)
-        raise TlsError(f"{what}: the other side speaks TLS, and this one was given no `ssl`")
+        raise TlsError(f"{what}: the other side speaks TLS, and this one was given no `ssl` (in Dask: `security`)")
     if magic != MAGIC:
         raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
     if version != VERSION:
@@ -119,7 +119,7 @@ def _hear(what: str, farewell: bytes = b"") -> Generator[Step, Any, dict[str, An
     said = cast("dict[str, Any]", message)
     if "error" in said:
         if said.get("tls") is True:
-            raise TlsError(f"{what}: the other side wants TLS, and this one was given no `ssl`")
+            raise TlsError(f"{what}: the other side wants TLS, and this one was given no `ssl` (in Dask: `security`)")
         raise UnreachableError(f"{what}: the other side refused: {str(said['error'])[:1000]}")
     return said
 

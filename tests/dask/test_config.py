@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,8 @@ import jsonschema
 import pytest
 import yaml
 from distributed import Client, Scheduler, Worker
+from distributed.comm import connect, listen
+from distributed.comm.core import FatalCommClosedError
 from tests.dask.pairs import pair_across, pair_here
 
 import weft.dask
@@ -86,11 +89,10 @@ def test_words_for_yes_and_no(key: str) -> None:
         with dask.config.set({f"weft.{key}": no}):
             assert getattr(config, key)() is False
     name = key.replace("_", "-")
-    with (
-        dask.config.set({f"weft.{key}": "maybe"}),
-        pytest.raises(InvalidParamError, match=f"weft.{name}: 'maybe' is neither"),
-    ):
-        getattr(config, key)()
+    for neither in ("maybe", 3, [1], 0.5):
+        refused = pytest.raises(InvalidParamError, match=re.escape(f"weft.{name}: {neither!r} is neither"))
+        with dask.config.set({f"weft.{key}": neither}), refused:
+            getattr(config, key)()
 
 
 def test_settings_without_a_name_are_refused() -> None:
@@ -119,6 +121,23 @@ async def test_settings_reach_both_sides_of_a_connection(loop_factory: LoopFacto
 async def test_a_setting_that_ucx_does_not_know_is_named() -> None:
     with dask.config.set({"weft.ucx": {"no-such": 1}}), pytest.raises((InvalidParamError, OSError), match="NO_SUCH"):
         async with pair_here():
+            pass
+
+
+async def test_settings_that_leave_no_device_end_a_connect_at_once() -> None:
+    async with listen("ucx://127.0.0.1:0", print) as listener:
+        refused = pytest.raises(FatalCommClosedError, match="UCX finds no device with TLS=nonsense")
+        with dask.config.set({"weft.ucx": {"tls": "nonsense"}}), refused:
+            await connect(listener.contact_address, timeout=1000)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"lend": 3}, {"device": "banana"}, {"rmm": "si"}, {"encrypted-payload": "foo"}, {"ucx": "tcp"}]
+)
+async def test_who_begins_to_listen_hears_which_key_is_wrong(wrong: dict[str, Any]) -> None:
+    [key] = wrong
+    with dask.config.set({f"weft.{key}": wrong[key]}), pytest.raises(InvalidParamError, match=f"weft.{key}: "):
+        async with listen("ucx://127.0.0.1:0", print):
             pass
 
 

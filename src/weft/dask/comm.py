@@ -237,6 +237,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         self._host_port: tuple[str, int] | None = None
 
     async def start(self) -> None:
+        config.check()
         from weft.dask import observe  # distributed may load this module while it is itself half imported
 
         server = getattr(self.comm_handler, "__self__", None)

@@ -16,7 +16,7 @@ import yaml
 
 from weft._claim import flag
 from weft.errors import InvalidParamError
-from weft.payload import Payload
+from weft.payload import PAYLOADS, Payload
 
 DEFAULTS = yaml.safe_load(Path(__file__).with_name("weft.yaml").read_text())
 
@@ -30,6 +30,18 @@ if _given is not None and not isinstance(_given, Mapping):
 def _get(key: str) -> Any:
     # a program may have cleared Dask's configuration, defaults and all
     return dask.config.get(f"weft.{key}", DEFAULTS["weft"][key])
+
+
+def check() -> None:
+    """Read every key, so that what cannot be meant is said when a process begins to listen.
+
+    Raises
+    ------
+    InvalidParamError
+        Which key, and what it was given.
+    """
+    for read in (lend, arrays_in_pool, device, rmm, ucx, encrypted_payload):
+        read()
 
 
 def _flag(key: str) -> bool:
@@ -71,8 +83,11 @@ def ucx() -> dict[str, str]:
 
 def encrypted_payload() -> Payload:
     """Return what to do, with TLS, where messages would leave the host unencrypted."""
-    payload: Payload = _get("encrypted-payload")  # its use tells if it is none
-    return payload
+    given = _get("encrypted-payload")
+    for payload in PAYLOADS:
+        if given == payload:
+            return payload
+    raise InvalidParamError(f"weft.encrypted-payload: {given!r} is none of {', '.join(PAYLOADS)}")
 
 
 def _text(value: Any) -> str:
