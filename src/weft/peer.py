@@ -141,7 +141,8 @@ class Peer:
         """Send several buffers as one message, for :meth:`recv_frames`. Large ones are sent from where they lie.
 
         Those of the host must have the buffer protocol. With `lend`, those of 64 KiB and more are lent where they can
-        be, under the terms of :meth:`lend`. With `stage`, other ones of 1 MiB to 256 MiB are copied into shared memory
+        be, as by :meth:`lend`, but may be changed once the request is done: what this process then writes is its own,
+        and the peer keeps what was sent. With `stage`, other ones of 1 MiB to 256 MiB are copied into shared memory
         when it is the message's turn, and lent from there: they may be changed once the request is done, as without,
         and it is faster where either process has other work to do. Those on a CUDA device need contiguous memory, and
         ``nbytes``; each travels by itself, and the message is sent when all of them are: send them only to who can

@@ -118,6 +118,25 @@ def test_a_merge_and_a_shuffle(client: Client) -> None:
     pd.testing.assert_frame_equal(shuffled.sort_index(), left)
 
 
+def _changed(x: np.ndarray) -> np.ndarray:
+    x += 1
+    return x
+
+
+@pytest.mark.parametrize("size", [100, 100_000, 3_000_000])
+def test_what_was_fetched_stays_as_it_was(client: Client, size: int) -> None:
+    """Tasks that change their input in place, as Dask asks them not to, and as programs do."""
+    here, there = workers_of(client)
+    step, fetched, seen = client.submit(np.zeros, size, workers=[here]), [], []
+    for number in range(1, 6):
+        step = client.submit(_changed, step, workers=[here], pure=False)
+        fetched.append(step.result())
+        seen.append(client.submit(lambda x: x, step, workers=[there], pure=False))
+        assert seen[-1].result()[0] == number
+    assert [set(map(float, x)) for x in fetched] == [{1.0}, {2.0}, {3.0}, {4.0}, {5.0}]
+    assert [float(x.result().max()) for x in seen] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
 def test_an_actor(client: Client) -> None:
     class Counter:
         n = 0
