@@ -113,10 +113,12 @@ static bool map(const Segment *segment, size_t offset, size_t nbytes, int kind) 
     return true;
 }
 
-// Its pages stay mapped: this process counts them as its memory.
+// Its pages stay mapped: this process counts them as its memory, and tells them from what it has borrowed by the flag
+// that the advice leaves in /proc/self/smaps, which has no other meaning for memory.
 bool Segments::keep(Segment *segment, Block used) noexcept {
     if (!map(segment, used->first, used->second.nbytes, MAP_PRIVATE)) return false;
     used->second.kept = true;
+    madvise(segment->base + used->first, used->second.nbytes, MADV_RANDOM);
     madvise(segment->base + used->first, used->second.nbytes, MADV_POPULATE_READ);
     return true;
 }

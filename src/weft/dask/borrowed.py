@@ -59,7 +59,7 @@ def read(pid: int | str) -> Borrowed:
 
 
 def _mappings(smaps: bytes) -> Iterator[tuple[dict[bytes, int], list[bytes]]]:
-    """Yield fields, in KiB, and flags of the private mappings of weft's files."""
+    """Yield fields, in KiB, and flags of the mappings that were borrowed."""
     end = 0
     while (named := smaps.find(b" (deleted)\n", end)) >= 0:
         line, begin = smaps.rfind(b"\n", 0, named) + 1, named + len(b" (deleted)\n")
@@ -67,7 +67,9 @@ def _mappings(smaps: bytes) -> Iterator[tuple[dict[bytes, int], list[bytes]]]:
         end = smaps.find(b"\n", flags)
         if flags >= 0 and _NAMELESS.match(smaps, line):
             fields = {name: int(kib) for name, kib in _FIELD.findall(smaps, begin, flags)}
-            yield fields, smaps[flags:end].split()
+            words = smaps[flags:end].split()
+            if b"rr" not in words:  # what a process lent is a private mapping, too, with this flag
+                yield fields, words
         elif flags < 0:
             return
 
