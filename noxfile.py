@@ -23,7 +23,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("codespell")
-    session.run("bash", "-c", "clang-format --dry-run -Werror src/native/*.cpp src/native/*.hpp", external=True)
+    session.run("bash", "-c", "clang-format --dry-run -Werror $(git ls-files '*.cpp' '*.hpp')", external=True)
 
 
 @nox.session(python=["3.11", "3.12", "3.13", "3.14"])

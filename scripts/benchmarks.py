@@ -31,10 +31,12 @@ from typing import Any
 
 import long_figures
 
-from weft.bench import pingpong_table, stats, sweep_table
-from weft.bench.options import size_text
-from weft.bench.overview import Row, rows_of
-from weft.bench.pingpong_table import time_text
+from weft.bench.charts.overview import Row, rows_of
+from weft.bench.common import stats
+from weft.bench.common.options import size_text
+from weft.bench.pingpong import table as pingpong_table
+from weft.bench.pingpong.table import time_text
+from weft.bench.sweep import table as sweep_table
 
 ROOT = Path(__file__).parents[1]
 _PAGES = ("benchmarks", "benchmarks/dask", "security", "faults", "dask", "compat-ucx-py", "compatibility")
@@ -325,8 +327,10 @@ def charts(records: Records) -> Iterator[tuple[str, str]]:
     """Draw every chart of the pages: its name, and its SVG."""
     import matplotlib as mpl
 
-    from weft.bench import curves, latencies, overview
-    from weft.bench.page import picture, rc
+    from weft.bench.charts import overview
+    from weft.bench.charts import pingpong as latencies
+    from weft.bench.charts import sweep as curves
+    from weft.bench.charts.page import picture, rc
 
     with mpl.rc_context(rc()):
         for name in ("pingpong", "peers"):
@@ -361,7 +365,7 @@ def measure(names: Sequence[str], root: Path, *, quick: bool, sources: Path | No
         taken.parent.mkdir(parents=True, exist_ok=True)
         words = [*command.split(), *(tiny.split() if quick else [])]
         words = [word.replace("SOURCES", str(sources and sources.absolute())) for word in words]
-        program = [] if words[0].endswith((".py", "uv")) else ["-m", "weft.cli"]
+        program = [] if words[0].endswith((".py", "uv")) else ["-m", "weft"]
         print(f"{name}: {'weft ' if program else ''}{' '.join(words)}", flush=True)
         argv = [*([] if words[0] == "uv" else [sys.executable]), *program, *words, "--json", str(taken.absolute())]
         status = subprocess.run(argv, cwd=ROOT, stdout=subprocess.DEVNULL).returncode

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 from distributed import Client, LocalCluster
 
-from weft.bench import environment
+from weft.bench.common import environment
 
 #: Seconds that one job may take, with what its workers' deaths cost it.
 HUNG_S = 60

@@ -44,7 +44,7 @@ import distributed
 import junit
 
 import weft
-from weft.bench import environment
+from weft.bench.common import environment
 
 HERE = Path(__file__).parent
 DIFFERENCES = HERE / "distributed_differences.toml"

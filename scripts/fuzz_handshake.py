@@ -31,9 +31,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import weft
-from weft import handshake, links, side_door
-from weft.bench import environment
-from weft.payload import PAYLOADS, Payload
+from weft._connect import handshake, links
+from weft._connect import same_host as side_door
+from weft._tls.policy import PAYLOADS, Payload
+from weft.bench.common import environment
 
 STEPS_MAX = 40
 READ_MAX = 1 << 16

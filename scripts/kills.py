@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import weft
-from weft import shm
-from weft.bench import environment
+from weft._connect import shm
+from weft.bench.common import environment
 
 PHASES = ("connecting", "idle", "eager", "rendezvous", "lent")
 #: Bytes of a message, at least and at most.

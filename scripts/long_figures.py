@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.bench.options import size_text
-from weft.bench.pingpong_table import time_text
+from weft.bench.common.options import size_text
+from weft.bench.pingpong.table import time_text
 
 Record = Mapping[str, Any]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, LocalCluster
 
-from weft.bench import environment
+from weft.bench.common import environment
 
 MIB = 1 << 20
 

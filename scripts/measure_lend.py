@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import weft
-from weft.bench import environment
+from weft.bench.common import environment
 
 NBYTES = 128 << 20
 EXCHANGES = 9

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import weft
-from weft.bench import environment
+from weft.bench.common import environment
 
 MIB = 1 << 20
 WINDOW = 256

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from weft.bench import environment
+from weft.bench.common import environment
 
 PROCESSES = 6
 AGAIN = 20

@@ -29,8 +29,8 @@ from pathlib import Path
 import trustme
 
 import weft
-from weft.bench import environment
-from weft.bench.options import size_text, sizes
+from weft.bench.common import environment
+from weft.bench.common.options import size_text, sizes
 
 #: Of each size in a round.
 EXCHANGED_NBYTES, FEWEST, MOST = 64 << 20, 5, 500

@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import weft
-from weft import shm
-from weft.bench import environment
+from weft._connect import shm
+from weft.bench.common import environment
 
 #: Eager, a rendezvous, and one that goes into whole pages of the pool.
 SIZES = (8, 300_000, 3 << 20)

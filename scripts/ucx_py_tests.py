@@ -32,7 +32,7 @@ from pathlib import Path
 import junit
 
 import weft
-from weft.bench import environment
+from weft.bench.common import environment
 from weft.compat import PATH
 
 #: What the tests need of the checkout: themselves, and the package that test_benchmark_cluster runs.

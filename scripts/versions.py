@@ -28,7 +28,7 @@ import junit
 
 ROOT = Path(__file__).parents[1]
 CORE = ["tests/native", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/test_*.py"))]
-SURROUNDINGS = "import json; from weft.bench import environment; print(json.dumps(environment.collect()))"
+SURROUNDINGS = "import json; from weft.bench.common import environment; print(json.dumps(environment.collect()))"
 #: The whole takes a quarter of an hour on an idle machine.
 TIMEOUT_S = 7200
 

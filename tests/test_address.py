@@ -4,7 +4,7 @@ import socket
 import pytest
 
 import weft
-from weft import address
+from weft._connect import address
 
 
 @pytest.mark.parametrize(

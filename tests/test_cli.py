@@ -11,7 +11,7 @@ import pytest
     "arguments", [["info"], ["info", "--json"], ["topo"], ["topo", "--json"], ["topo", "--plan"], ["doctor"]]
 )
 def test_a_reader_that_has_seen_enough(arguments):
-    command = [sys.executable, "-m", "weft.cli", *arguments]
+    command = [sys.executable, "-m", "weft", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()
         said = process.stderr.read()

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import weft
-from weft import handshake
+from weft._connect import handshake
 
 #: How a message of the handshake begins.
 WEFT = handshake.MAGIC + handshake.VERSION.to_bytes(2, "little")

@@ -14,7 +14,7 @@ import pytest
 from tests.certificates import authority
 
 import weft
-from weft import handshake
+from weft._connect import handshake
 
 HANG_S = 60
 LISTEN = sys.modules["weft.listen"]  # weft.listen is the function

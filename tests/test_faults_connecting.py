@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import weft
-from weft import handshake
+from weft._connect import handshake
 
 HANG_S = 20
 NOT_CONNECTED = (weft.HandshakeError, weft.UnreachableError, weft.PeerLostError)
@@ -18,7 +18,7 @@ NOT_CONNECTED = (weft.HandshakeError, weft.UnreachableError, weft.PeerLostError)
 #: One side, which stops in front of a step, says so, and goes on after a line.
 PARTY = """
 import sys, weft
-from weft import handshake
+from weft._connect import handshake
 role, at = sys.argv[1], int(sys.argv[2])
 def stopping(make):
     def steps(*arguments):

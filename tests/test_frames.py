@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
-from weft import frames
+from weft._connect import frames
 
 
 def transport(first, large):

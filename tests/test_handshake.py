@@ -12,7 +12,10 @@ import pytest
 from scripts import fuzz_handshake as fuzz
 
 import weft
-from weft import drive, handshake, links, side_door, spaces
+from weft._connect import driver as drive
+from weft._connect import handshake, links
+from weft._connect import namespaces as spaces
+from weft._connect import same_host as side_door
 
 FUZZ_CASES = int(os.environ.get("WEFT_TEST_FUZZ", "2000"))
 
@@ -92,7 +95,7 @@ def test_a_caller_of_another_version_hears_which_one_is_spoken():
 #: A process whose weft speaks the version before this one's: it listens, and calls an address that it is told.
 OLDER = """
 import asyncio, sys, weft
-from weft import handshake
+from weft._connect import handshake
 handshake.VERSION -= 1
 async def main():
     async with weft.listen("127.0.0.1:0", lambda peer: None) as listener:

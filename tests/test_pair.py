@@ -6,7 +6,8 @@ import json
 import pytest
 
 import weft
-from weft import cli, pair
+from weft import _cli as cli
+from weft.explain import command as pair
 
 
 def explained(capsys, *arguments):

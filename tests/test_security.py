@@ -10,7 +10,9 @@ import pytest
 from tests.certificates import authority
 
 import weft
-from weft import handshake, links, side_door, spaces
+from weft._connect import handshake, links
+from weft._connect import namespaces as spaces
+from weft._connect import same_host as side_door
 
 NOBODY = 65534
 

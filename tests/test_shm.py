@@ -3,17 +3,18 @@
 
 import mmap
 import os
+from pathlib import Path
 
 import pytest
 
 import weft
-from weft import shm
+from weft._connect import shm
 
 
 @pytest.fixture
 def file():
     """A file as UCX makes it, open."""
-    path = shm._FOLDER / f"{shm._PREFIX}{os.getpid():x}{os.urandom(4).hex()}"
+    path = Path(shm._FOLDER) / f"{shm._PREFIX}{os.getpid():x}{os.urandom(4).hex()}"
     with path.open("xb+") as f:
         f.truncate(4096)
         yield path, f
@@ -61,7 +62,7 @@ def test_orphans_are_removed(file):
 
 
 def test_a_link_is_not_followed(tmp_path):
-    link = shm._FOLDER / f"{shm._PREFIX}{os.urandom(8).hex()}"
+    link = Path(shm._FOLDER) / f"{shm._PREFIX}{os.urandom(8).hex()}"
     link.symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").touch()
     try:
@@ -71,8 +72,8 @@ def test_a_link_is_not_followed(tmp_path):
 
 
 def test_a_worker_leaves_nothing(context):
-    before = set(shm._FOLDER.iterdir())
+    before = set(Path(shm._FOLDER).iterdir())
     worker = weft.Worker(context)
-    assert [path for path in set(shm._FOLDER.iterdir()) - before if path in shm.orphans()] == []
+    assert [path for path in set(Path(shm._FOLDER).iterdir()) - before if path in shm.orphans()] == []
     worker.close()
-    assert [path for path in set(shm._FOLDER.iterdir()) - before if path in shm.orphans()] == []
+    assert [path for path in set(Path(shm._FOLDER).iterdir()) - before if path in shm.orphans()] == []

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 import weft
-from weft import spaces
+from weft._connect import namespaces as spaces
 
 ALONE = [shutil.which("unshare") or "unshare", "--fork", "--kill-child"]
 TIMEOUT_S = 20

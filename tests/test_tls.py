@@ -12,7 +12,8 @@ import pytest
 from tests.certificates import Authority, authority, stranger
 
 import weft
-from weft import handshake, links, payload
+from weft._connect import handshake, links
+from weft._tls import policy as payload
 
 LOOPBACK = "127.0.0.1:0"
 

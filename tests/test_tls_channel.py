@@ -17,10 +17,11 @@ import pytest
 from tests.certificates import authority
 
 import weft
-from weft import frames, tls_wire
+from weft._connect import frames
+from weft._tls import framing as tls_wire
+from weft._tls.channel import TlsChannel
+from weft._tls.session import Session
 from weft.peer import Peer
-from weft.tls import Session
-from weft.tls_channel import TlsChannel
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from cases import CASES, Case
 SKIPPED = 77
 #: Seconds for the guest's start and end, on a machine that has much else to do.
 _START_S = 120
-_ENVIRONMENT = Path(__file__).parents[2] / "src/weft/bench/environment.py"
+_ENVIRONMENT = Path(__file__).parents[2] / "src/weft/bench/common/environment.py"
 _TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "mkfs.ext4": "e2fsprogs",

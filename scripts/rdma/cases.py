@@ -73,7 +73,7 @@ _APART = RXE | {"WEFT_ADDRESS": "[fe80::1%d0]:0"}
 
 def _weft(command: str, shows: tuple[str, ...], environment: dict[str, str] = RXE) -> Case:
     name = command.replace(" ", "-").replace("--", "")
-    return Case(name, ["python3", "-m", "weft.cli", *command.split()], 120, shows, environment)
+    return Case(name, ["python3", "-m", "weft", *command.split()], 120, shows, environment)
 
 
 CASES = [

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The native module weft._native. Loading it loads no UCX; bind() does that later.
-#include "active.hpp"
-#include "heap.hpp"
-#include "listener.hpp"
-#include "memory.hpp"
+#include "shared/numpy_allocator.hpp"
+#include "ucp/active.hpp"
+#include "ucp/listener.hpp"
+#include "ucp/mem_map.hpp"
 
 NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // an interpreter may exit with requests pending

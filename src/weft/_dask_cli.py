@@ -21,6 +21,6 @@ def weft() -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def worker(arguments: tuple[str, ...]) -> None:
     """Hand the arguments to ``weft worker``, whose parser knows them."""
-    from weft import cli
+    from weft import _cli as cli
 
     sys.exit(cli.main(["worker", *arguments]))

@@ -11,15 +11,15 @@ from collections.abc import Callable, Generator, Mapping
 from ssl import SSLContext
 from typing import Any
 
-from weft import handshake
-from weft.address import join, resolve, split
+from weft._connect import handshake
+from weft._connect.address import join, resolve, split
+from weft._connect.driver import drive, drive_blocking, out_of_descriptors, peer_of
+from weft._connect.links import Lan, local_of_loop, local_of_thread
+from weft._tls.policy import Payload
+from weft._tls.session import Session, payload_of
 from weft.config import named
-from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import InvalidParamError, PeerLostError, TimedOutError, UnreachableError
-from weft.links import Lan, local_of_loop, local_of_thread
-from weft.payload import Payload
 from weft.peer import Peer
-from weft.tls import Session, payload_of
 
 
 def connect(

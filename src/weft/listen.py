@@ -14,17 +14,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from ssl import SSLContext
 from typing import Any
 
-from weft import handshake
-from weft.address import is_wildcard, join, of_socket, outward, resolve, split
+from weft._connect import handshake
+from weft._connect.address import is_wildcard, join, of_socket, outward, resolve, split
+from weft._connect.driver import drive, drive_blocking, out_of_descriptors, peer_of
+from weft._connect.forks import close_in_child
+from weft._connect.links import Lan, local_of_loop, local_of_thread
+from weft._connect.same_host import SideDoor
+from weft._tls.policy import Payload
+from weft._tls.session import Session, payload_of
 from weft.config import named
-from weft.drive import drive, drive_blocking, out_of_descriptors, peer_of
 from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError
-from weft.forks import close_in_child
-from weft.links import Lan, local_of_loop, local_of_thread
-from weft.payload import Payload
 from weft.peer import Peer
-from weft.side_door import SideDoor
-from weft.tls import Session, payload_of
 
 log = logging.getLogger("weft")
 

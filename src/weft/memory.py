@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arrays that are born where another process of this host can read them."""
+"""Arrays that are born where another process of this host can read them, and what killed processes left there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import contextlib
 from collections.abc import Generator
 
 from weft import _native
+from weft._connect.shm import orphans, remove_orphans
+
+__all__ = ["arrays_in_pool", "orphans", "remove_orphans"]
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from weft import _native, frames
+from weft import _native
+from weft._connect import frames
 from weft._native import Request
 from weft.errors import PeerLostError, UnsupportedError
 

@@ -6,7 +6,8 @@ import os
 import psutil
 import pytest
 
-from weft.bench import pingpong, sweep
+from weft.bench.pingpong import command as pingpong
+from weft.bench.sweep import command as sweep
 
 
 @pytest.fixture

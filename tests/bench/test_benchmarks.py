@@ -129,7 +129,7 @@ def test_scripts_are_run_as_such(tmp_path, monkeypatch):
     benchmarks.measure(["lend", "demo"], tmp_path, quick=True)
     assert commands == [
         ["scripts/measure_lend.py", "--rounds", "5", "--rounds", "1"],
-        ["-m", "weft.cli", "demo", "--rounds", "5", "--rounds", "1", "--quick"],
+        ["-m", "weft", "demo", "--rounds", "5", "--rounds", "1", "--quick"],
     ]
 
 
@@ -192,7 +192,7 @@ WRITTEN = {needed: figure for figure, (needed, _) in benchmarks.FIGURES.items()}
 def test_the_commands_are_understood(name):
     import argparse
 
-    from weft import cli
+    from weft import _cli as cli
 
     command, tiny = benchmarks.MEASURED[name]
     seen = []

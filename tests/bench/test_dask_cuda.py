@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("dask.dataframe")
 
-from weft.bench import dask_cuda, loads, rounds
-from weft.bench.clusters import Place
+from weft.bench.dask import dask_cuda, loads, rounds
+from weft.bench.dask.clusters import Place
 
 COMMON = """
 --devs 0,1 | --threads-per-worker 1 | --device-memory-limit 10GB | --protocol ucx | --protocol tcp

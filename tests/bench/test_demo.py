@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("dask.dataframe")
 
-from weft.bench import arrays, clusters, demo, report, rounds, tables
+from weft.bench.dask import arrays, clusters, demo, report, rounds, tables
 
 
 def parse(*arguments: str) -> argparse.Namespace:

@@ -9,8 +9,10 @@ pytest.importorskip("distributed")
 pytest.importorskip("dask.dataframe")
 
 import weft
-from weft import cli, lab
-from weft.bench import hosts, loads, rounds
+from weft import _cli as cli
+from weft import lab
+from weft.bench.common import hosts
+from weft.bench.dask import loads, rounds
 
 TWO = {"hosts": {"a": {}, "b": {"cpus": "0"}}, "links": [{"between": ["a", "b"], "rate": "100mbit"}]}
 FILE = '[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ["a", "b"]\n'

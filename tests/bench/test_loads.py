@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("dask.dataframe")
 
-from weft.bench import clusters, loads, moves, rounds
-from weft.bench.clusters import ClusterError, Place
+from weft.bench.dask import clusters, loads, moves, rounds
+from weft.bench.dask.clusters import ClusterError, Place
 
 
 def parse(load: str, *arguments: str) -> argparse.Namespace:

@@ -5,8 +5,8 @@ import argparse
 
 import pytest
 
-from weft import cli
-from weft.bench import options
+from weft import _cli as cli
+from weft.bench.common import options
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from weft.bench import peers, peers_install, peers_tools
-from weft.bench.pingpong_loops import Cell
-from weft.bench.side import PairError
+from weft.bench.common.side import PairError
+from weft.bench.peers import command as peers
+from weft.bench.peers import install as peers_install
+from weft.bench.peers import tools as peers_tools
+from weft.bench.pingpong.loops import Cell
 
 BRIEF = ["--rounds", "2", "--iterations", "5", "--seconds-per-cell", "0.001", "--sizes", "8"]
 pytestmark = pytest.mark.usefixtures("nothing_left")

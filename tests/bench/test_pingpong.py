@@ -8,7 +8,7 @@ import os
 import pytest
 
 import weft
-from weft.bench import pingpong
+from weft.bench.pingpong import command as pingpong
 
 SUMMARY = {"median", "q1", "q3", "p99", "min", "max", "round_medians", "spread"}
 BRIEF = ["--rounds", "2", "--iterations", "5", "--seconds-per-cell", "0.001"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.bench import plot
+from weft.bench.charts import command as plot
 
 
 def drawn(*arguments):
@@ -25,7 +25,7 @@ def path(swept, tmp_path):
 
 
 def test_every_line_is_in_every_panel(swept):
-    curves = pytest.importorskip("weft.bench.curves")
+    curves = pytest.importorskip("weft.bench.charts.sweep")
     figure = curves.chart(swept)
     assert len(figure.axes) == 4
     for axes in figure.axes:
@@ -98,7 +98,7 @@ def test_a_published_record_is_drawn(name, charts, tmp_path):
 
 
 def test_every_library_is_in_every_panel():
-    latencies = pytest.importorskip("weft.bench.latencies")
+    latencies = pytest.importorskip("weft.bench.charts.pingpong")
     figure = latencies.chart(json.loads((PUBLISHED / "pingpong.json").read_text()))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         f"{size}, one way" for size in ("8 B", "1 KiB", "1 MiB", "128 MiB")

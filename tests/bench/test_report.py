@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from weft.bench import printed, report
+from weft.bench.dask import printed, report
 
 MIB = 1 << 20
 LANES = {"tcp": "tcp", "ucx": "posix/memory", "ws": "ws"}
@@ -271,7 +271,7 @@ def test_markdown_says_the_same(record):
 @pytest.mark.slow
 def test_the_page_refers_to_nothing_outside_it(record):
     pytest.importorskip("matplotlib")
-    from weft.bench.charts import page
+    from weft.bench.charts.dask import page
 
     text = page(json.loads(json.dumps(record)))
     # The names of XML's namespaces look like addresses, but nothing fetches them.
@@ -291,7 +291,7 @@ def test_the_page_refers_to_nothing_outside_it(record):
 @pytest.mark.slow
 def test_the_page_shows_what_the_record_says(record):
     pytest.importorskip("matplotlib")
-    from weft.bench.charts import page
+    from weft.bench.charts.dask import page
 
     text = page(record)
     assert "ucx is slower: it takes 1.40 times as long as tcp" in text
@@ -303,7 +303,7 @@ def test_the_page_shows_what_the_record_says(record):
 @pytest.mark.slow
 def test_the_page_of_one_protocol_without_transfers():
     pytest.importorskip("matplotlib")
-    from weft.bench.charts import page
+    from weft.bench.charts.dask import page
 
     e = report.entry(
         work("merge", {}, 1),
@@ -323,7 +323,7 @@ def test_the_page_of_one_protocol_without_transfers():
 @pytest.mark.parametrize("name", ["picture.png", "picture.svg"])
 def test_the_picture_is_drawn_from_the_record(record, name, tmp_path):
     pytest.importorskip("matplotlib")
-    from weft.bench.charts import save
+    from weft.bench.charts.dask import save
 
     save(json.loads(json.dumps(record)), tmp_path / name)
     assert (tmp_path / name).stat().st_size > 10_000

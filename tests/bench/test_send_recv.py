@@ -15,7 +15,8 @@ import tracemalloc
 import pytest
 
 import weft
-from weft.bench import send_recv, send_recv_sides
+from weft.bench.send_recv import command as send_recv
+from weft.bench.send_recv import sides as send_recv_sides
 
 pytest.importorskip("numpy")
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 import weft
-from weft.bench import send_recv
-from weft.bench import send_recv_sides as sides
+from weft.bench.send_recv import command as send_recv
+from weft.bench.send_recv import sides
 
 pytest.importorskip("numpy")
 pytestmark = pytest.mark.slow
@@ -25,8 +25,8 @@ LONG = ["bench", "send-recv", "-n", "1MiB", "--n-iter", "100_000_000"]
 #: The command, which says when its messages have begun to go around.
 SAYING = """
 import sys
-from weft import cli
-from weft.bench import send_recv_sides as sides
+from weft import _cli as cli
+from weft.bench.send_recv import sides
 
 agree, receive, left = sides.agree, sides._Mover._receive, [3]
 
@@ -47,8 +47,8 @@ sys.exit(cli.main(sys.argv[1:]))
 #: The command, whose client never connects.
 WAITING = """
 import signal, sys
-from weft import cli
-from weft.bench import send_recv
+from weft import _cli as cli
+from weft.bench.send_recv import command as send_recv
 
 send_recv._client = lambda args: (print("going around", flush=True), signal.pause())
 sys.exit(cli.main(sys.argv[1:]))
@@ -95,7 +95,7 @@ def test_ctrl_c_is_one_line(backend):
 
 
 def test_a_server_says_nothing_of_its_own_client_that_goes(capfd):
-    code = "import sys; from weft.bench import send_recv; send_recv.serve(sys.argv[1])"
+    code = "import sys; from weft.bench.send_recv import command; command.serve(sys.argv[1])"
     parser = argparse.ArgumentParser()
     send_recv.add_arguments(parser)
     options = json.dumps(vars(parser.parse_args(["-l", "socket", "-s", "127.0.0.1"])))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.bench import stats
+from weft.bench.common import stats
 
 LATENCIES = st.floats(min_value=1e-9, max_value=1e3, allow_nan=False)
 SAMPLES = st.lists(LATENCIES, min_size=1, max_size=60)

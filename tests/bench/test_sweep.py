@@ -8,7 +8,8 @@ import pytest
 
 import weft
 from weft import lab
-from weft.bench import sweep, transports
+from weft.bench.sweep import command as sweep
+from weft.bench.sweep import transports
 
 BRIEF = ["--rounds", "1", "--seconds-per-cell", "0.001"]
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -5,7 +5,7 @@ import io
 
 from rich.console import Console
 
-from weft.bench import sweep_table
+from weft.bench.sweep import table as sweep_table
 
 
 def printed(record, *, width=80, form="wide"):

@@ -5,7 +5,7 @@ import pytest
 
 import weft
 from weft._load import Library
-from weft.bench import transports
+from weft.bench.sweep import transports
 
 PRINTED = """
 # Memory domain: self

@@ -15,7 +15,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 
-from weft.bench import arrays, moves, tables, workloads
+from weft.bench.dask import arrays, moves, tables, workloads
 
 
 def test_dot_is_told_by_what_it_makes_of_a_vector():

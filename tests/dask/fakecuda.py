@@ -18,7 +18,7 @@ from distributed.protocol import dask_serialize
 from tests.native.dlpack import Deleter, ManagedVersioned, Tensor, new_capsule
 
 import weft
-from weft.dask import device
+from weft.dask.tensors import device
 
 #: (code, bits, lanes) of DLPack
 UINT8, FLOAT32, BFLOAT16, FLOAT8 = (1, 8, 1), (2, 32, 1), (4, 16, 1), (10, 8, 1)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.nodes import Node, lend_along, row_of
 
-from weft.dask import borrowed
-from weft.dask.borrowed import NOTHING, Borrowed, Reader, read
+from weft.dask.memory import borrowed
+from weft.dask.memory.borrowed import NOTHING, Borrowed, Reader, read
 
 MIB = 1 << 20
 

@@ -23,7 +23,7 @@ from tests.dask.clusters import local_cluster, workers_of
 from tests.dask.pairs import LOOPBACK
 
 import weft.dask
-from weft import handshake
+from weft._connect import handshake
 
 pytestmark = pytest.mark.usefixtures("no_comms_left")
 

@@ -24,7 +24,7 @@ from tests.dask.pairs import LOOPBACK, Pair, pair_here, until
 
 import weft.dask
 from weft import UnsupportedError
-from weft.dask import device
+from weft.dask.tensors import device
 
 pytestmark = pytest.mark.usefixtures("no_comms_left")
 on_device = pytest.mark.usefixtures("fakecuda")

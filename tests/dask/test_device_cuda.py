@@ -19,7 +19,7 @@ from tests.native.test_cuda import cupy, skip_without_gpu, torch
 
 import weft
 import weft.dask
-from weft.dask import device
+from weft.dask.tensors import device
 
 pytestmark = pytest.mark.usefixtures("no_comms_left")
 ITEMS = 1 << 18

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from weft.dask import matrix
-from weft.dask.matrix import Scale, busiest, cell, empty_cell, heading, lanes_table, short, short_nbytes
-from weft.dask.pairs import Pair
+from weft.dask.observe import matrix
+from weft.dask.observe.matrix import Scale, busiest, cell, empty_cell, heading, lanes_table, short, short_nbytes
+from weft.dask.observe.pairs import Pair
 
 PALETTE = [f"#{i:06x}" for i in range(256)]
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from distributed import Scheduler, Worker
 
-from weft.dask import observe, traffic
-from weft.dask.observe import EXTENSION, SchedulerTraffic, WorkerTraffic
+from weft.dask.observe import extensions as observe
+from weft.dask.observe import traffic
+from weft.dask.observe.extensions import EXTENSION, SchedulerTraffic, WorkerTraffic
 
 
 def peer(process: str) -> Any:

@@ -17,7 +17,7 @@ from tests.dask.clusters import TIMEOUT_S, local_cluster, workers_of
 from tests.dask.pairs import MIB
 
 import weft.dask
-from weft.dask import traffic
+from weft.dask.observe import traffic
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pytest
 from distributed.comm import CommClosedError
 from rich.console import Console
 
-from weft.dask.pairs import Pair, Transports, bandwidth_text, join, named, transports
+from weft.dask.observe.pairs import Pair, Transports, bandwidth_text, join, named, transports
 
 
 def row(

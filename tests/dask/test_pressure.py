@@ -19,8 +19,8 @@ from tests.dask.clusters import TIMEOUT_S, local_cluster, workers_of
 from tornado.ioloop import PeriodicCallback
 
 from weft import _native
-from weft.dask.borrowed import NOTHING, Borrowed, Reader
-from weft.dask.pressure import _Books, _Counted, live_within_limits, watch_by_the_same_count
+from weft.dask.memory.borrowed import NOTHING, Borrowed, Reader
+from weft.dask.memory.limits import _Books, _Counted, live_within_limits, watch_by_the_same_count
 
 MIB = 1 << 20
 LIMIT = 640 * MIB

@@ -13,7 +13,7 @@ import pytest
 from distributed.spill import SpillBuffer
 
 from weft import _native
-from weft.dask import spill
+from weft.dask.memory import spill
 
 KIB = 1 << 10
 SIZE = 128 * KIB

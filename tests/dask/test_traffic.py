@@ -15,7 +15,7 @@ from distributed.comm import CommClosedError, connect
 from distributed.metrics import context_meter
 from tests.dask.pairs import MIB, pair_here, start_listening, until
 
-from weft.dask import traffic
+from weft.dask.observe import traffic
 from weft.errors import PeerClosedError, PeerLostError
 
 
@@ -171,7 +171,7 @@ def test_who_is_gone_is_added_up_before_there_are_too_many(
 
 def test_counters_of_a_lane_never_go_down(monkeypatch: pytest.MonkeyPatch, records: dict[str, traffic.Record]) -> None:
     """Prometheus takes a counter that goes down for one that began anew."""
-    prometheus = pytest.importorskip("weft.dask.prometheus")
+    prometheus = pytest.importorskip("weft.dask.observe.prometheus")
     monkeypatch.setattr(traffic, "MOST_RECORDS", 4)
     before: dict[tuple[str, str], float] = {}
     for i in range(40):

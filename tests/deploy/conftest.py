@@ -20,7 +20,7 @@ case "$*" in
     echo "$$" >>"$CALLS/schedulers"
     while [[ ${1-} ]]; do [[ $1 == --scheduler-file ]] && echo '{"address": "x"}' >"$2"; shift; done
     p=; trap 'kill $p; exit 0' TERM; sleep 20 & p=$!; wait ;;
-*"weft.cli worker"*)
+*"weft worker"*)
     sleep 0.2
     for i in {1..100}; do kill -0 $(cat "$CALLS/schedulers") 2>/dev/null || exit 0; sleep 0.1; done ;;
 *weft.deploy.ready*)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weft import cli
+from weft import _cli as cli
 
 AZURE = ["azure", "--package", "weft.whl"]
 

@@ -77,17 +77,18 @@ def test_the_program_runs_beside_the_cluster(fakes):
     calls = [call.partition(" UCX_TLS=")[0] for call in calls]
     placing = "[--per][l 3][--interface][ib 0]"
     files = [f"[{folder}/weft-7/scheduler-{protocol}.json]" for protocol in ("tcp", "ucx")]
-    assert calls[0] == f"[-m][weft.cli][worker][--plan][--json]{placing}"
+    assert calls[0] == f"[-m][weft][worker][--plan][--json]{placing}"
     assert sorted(calls[1:3]) == [
         f"[-m][dask][scheduler][--protocol][{protocol}][--port][0][--dashboard-address][:0][--interface][ib 0]"
         f"[--scheduler-file]{file}"
         for protocol, file in zip(("tcp", "ucx"), files, strict=True)
     ]
-    assert sorted(calls[3:])[:-1] == [
-        f"[-m][weft.cli][worker][--scheduler-file]{file}[--protocol][{protocol}][--death-timeout][120]{placing}"
+    ready, *workers = sorted(calls[3:])
+    assert workers == [
+        f"[-m][weft][worker][--scheduler-file]{file}[--protocol][{protocol}][--death-timeout][120]{placing}"
         for protocol, file in zip(("tcp", "ucx"), files, strict=True)
     ]
-    assert sorted(calls[3:])[-1] == (
+    assert ready == (
         f"[-m][weft.deploy.ready][--timeout][120][--plans][{folder}/weft-7/plan-0.json][--schedulers]{''.join(files)}"
     )
     for line in fakes.lines("sruns"):

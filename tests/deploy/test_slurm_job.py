@@ -140,7 +140,7 @@ def cluster(tmp_path_factory):
 
 def test_merge_on_two_nodes_over_two_protocols(cluster):
     merge = "bench merge --scheduler-address {scheduler} --chunk-size 1000 --runs 1 --warmup-runs 0 --timeout 60"
-    program = (sys.executable, "-m", "weft.cli", *merge.split())
+    program = (sys.executable, "-m", "weft", *merge.split())
     layout = Cluster(sys.executable, ("tcp", "ucx"), ("--workers", "1", "--threads", "1"), program=program)
     job = slurm.Job('it\'s "odd" #1', folder=str(cluster.folder))
     state, printed = cluster.run(slurm.script(job, layout))
@@ -164,7 +164,7 @@ def test_merge_on_two_nodes_over_two_protocols(cluster):
 )
 def test_a_plan_keeps_to_the_cpus_and_the_memory_of_the_job(cluster, memory, by):
     asked = f"#SBATCH --nodes=1 --ntasks-per-node=1 --cpus-per-task=1 {memory}"
-    step = f"srun --cpu-bind=cores {sys.executable} -m weft.cli worker --plan --json --per 1"
+    step = f"srun --cpu-bind=cores {sys.executable} -m weft worker --plan --json --per 1"
     state, printed = cluster.run(f"#!/bin/bash\n{asked}\n{step}\n")
     assert state == "COMPLETED 0:0", printed
     (worker,) = json.loads(printed)["workers"]

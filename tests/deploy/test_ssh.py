@@ -64,7 +64,7 @@ def test_words_pass_two_shells_whole(fakes):
     assert {call.partition(" UCX_TLS=")[2] for call in calls} == {ODD}
     calls = [call.partition(" UCX_TLS=")[0] for call in calls]
     placing = f"[--per][{ODD}]"
-    assert calls[:2] == [f"[-m][weft.cli][worker][--plan][--json]{placing}"] * 2
+    assert calls[:2] == [f"[-m][weft][worker][--plan][--json]{placing}"] * 2
     schedulers = [call for call in calls if "scheduler" in call and "ready" not in call]
     assert sorted(schedulers) == [
         f"[-m][dask][scheduler][--protocol][{protocol}][--port][{port}][--dashboard-address][:0]"
@@ -73,8 +73,8 @@ def test_words_pass_two_shells_whole(fakes):
     workers = [call for call in calls if "--death-timeout" in call]
     assert (
         sorted(workers)
-        == [f"[-m][weft.cli][worker][tcp://a:8786][--death-timeout][120]{placing}"] * 2
-        + [f"[-m][weft.cli][worker][ucx://a:8788][--death-timeout][120]{placing}"] * 2
+        == [f"[-m][weft][worker][tcp://a:8786][--death-timeout][120]{placing}"] * 2
+        + [f"[-m][weft][worker][ucx://a:8788][--death-timeout][120]{placing}"] * 2
     )
     (folder,) = fakes.folder.glob("weft-ssh.*")
     assert (folder / "plan-1.json").read_text() == '{"workers": [{}, {}]}\n'

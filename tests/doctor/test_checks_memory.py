@@ -25,7 +25,7 @@ def test_room_in_dev_shm(machine, free, level):
 def test_what_ucx_left_is_removed_before_more_is_asked_for(machine):
     full = machine(files={"dev/shm/ucx_shm_posix_1a2b": ""}, shm_nbytes=(64 << 20, 3 << 20))
     found = checks_memory.shared_memory(full)
-    assert found.remedy.startswith("python -c 'import weft.shm; weft.shm.remove_orphans()'")
+    assert found.remedy.startswith("python -c 'import weft.memory; weft.memory.remove_orphans()'")
     assert "/dev/shm: 1 files of UCX's, in use or left by processes that were killed" in found.evidence
 
 

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from tests.machines import hosts
 
-from weft import cli
+from weft import _cli as cli
 from weft.doctor import draw, here
 from weft.doctor.checks import examine
 from weft.doctor.finding import Level, exit_code

@@ -13,12 +13,12 @@ from tests.machines import trees
 from tests.test_network import cable, hosts  # noqa: F401 - fixtures
 
 import weft
-from weft import cli
+from weft import _cli as cli
 from weft.doctor import pair, pair_ends, ucx
 from weft.doctor.finding import Level
 
 #: What a listener and a caller are, for a child process.
-DOCTOR = "import sys; from weft import cli; sys.exit(cli.main(['doctor', *sys.argv[1:]]))"
+DOCTOR = "import sys; from weft import _cli; sys.exit(_cli.main(['doctor', *sys.argv[1:]]))"
 
 
 def port_of(line):

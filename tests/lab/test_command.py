@@ -3,7 +3,7 @@
 
 import pytest
 
-from weft import cli
+from weft import _cli as cli
 from weft.lab import command, network
 
 FILE = "[hosts.a]\n"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft import cli, lab
+from weft import _cli as cli
+from weft import lab
 from weft.lab import network
 
 CABLE = lab.parse({"hosts": {"a": {"cpus": "0"}, "b": {}}, "links": [{"between": ["a", "b"], "rate": "100mbit"}]})
@@ -134,7 +135,7 @@ def test_a_signal_takes_it_down(number, status, tmp_path):
     command = [
         sys.executable,
         "-m",
-        "weft.cli",
+        "weft",
         "lab",
         str(tmp_path / "two.toml"),
         "--",

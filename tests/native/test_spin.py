@@ -4,7 +4,7 @@
 import asyncio
 
 import weft
-from weft import links
+from weft._connect import links
 
 ECHO = """
 import sys, time, weft

@@ -6,7 +6,7 @@ import json
 import pytest
 from tests.machines import matrices, trees
 
-from weft import cli
+from weft import _cli as cli
 from weft.topo import command, draw, machine
 from weft.topo.plan import Request, plan
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from tests.machines import matrices
 
-from weft import cli
+from weft import _cli as cli
 from weft.errors import InvalidParamError
 from weft.topo import machine, nvidia_smi
 from weft.topo.model import Allowed, Cpu, Gpu, NumaNode, Topology

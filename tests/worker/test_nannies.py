@@ -15,7 +15,7 @@ from distributed import Client, Scheduler
 import weft
 from weft.worker import nannies
 
-COMMAND = [sys.executable, "-m", "weft.cli", "worker"]
+COMMAND = [sys.executable, "-m", "weft", "worker"]
 
 
 def alive(pid):

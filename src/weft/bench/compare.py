@@ -21,9 +21,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from weft.bench.options import size_text
-from weft.bench.side import PairError
-from weft.bench.stats import Ratio, ratio_text
+from weft.bench.common.options import size_text
+from weft.bench.common.side import PairError
+from weft.bench.common.stats import Ratio, ratio_text
 from weft.topo.command import positive
 
 #: What two runs should share before their ratio means anything.

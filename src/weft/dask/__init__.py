@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.comm.registry import backends
 
-from weft.dask import device, tensors
+from weft.dask import tensors
 from weft.dask.comm import UCX, UCXBackend, UCXConnector, UCXListener, lanes
-from weft.dask.pairs import Transports, transports
+from weft.dask.observe.pairs import Transports, transports
+from weft.dask.tensors import device
 
 if TYPE_CHECKING:
     from weft.dask.cluster import TopologyCluster

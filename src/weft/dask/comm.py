@@ -27,10 +27,13 @@ from distributed.worker import Worker
 from distributed.worker_memory import NannyMemoryManager
 
 from weft import _native
+from weft._tls.policy import Payload
 from weft.connect import connect
-from weft.dask import config, device, traffic
+from weft.dask import config
+from weft.dask.memory.limits import live_within_limits, watch_by_the_same_count
+from weft.dask.observe import traffic
 from weft.dask.offload import read_offloads, write_offloads
-from weft.dask.pressure import live_within_limits, watch_by_the_same_count
+from weft.dask.tensors import device
 from weft.errors import (
     ClosedError,
     EncryptionError,
@@ -42,7 +45,6 @@ from weft.errors import (
     TlsError,
 )
 from weft.listen import Listener
-from weft.payload import Payload
 from weft.peer import Peer
 
 logger = logging.getLogger("distributed.comm.ucx")
@@ -238,7 +240,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
 
     async def start(self) -> None:
         config.check()
-        from weft.dask import observe  # distributed may load this module while it is itself half imported
+        from weft.dask.observe import extensions  # distributed may load this module while it is itself half imported
 
         server = getattr(self.comm_handler, "__self__", None)
         if isinstance(server, Worker):
@@ -247,7 +249,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
             self.default_host = self.default_host or _host_towards(server.scheduler.address, self.ip)
         elif isinstance(getattr(server, "memory_manager", None), NannyMemoryManager):
             watch_by_the_same_count(server)
-        observe.listening(server)
+        extensions.listening(server)
         listener = Listener(
             unparse_host_port(self.ip, self.port),
             None,

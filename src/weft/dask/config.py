@@ -15,8 +15,8 @@ import dask.config
 import yaml
 
 from weft._claim import flag
+from weft._tls.policy import PAYLOADS, Payload
 from weft.errors import InvalidParamError
-from weft.payload import PAYLOADS, Payload
 
 DEFAULTS = yaml.safe_load(Path(__file__).with_name("weft.yaml").read_text())
 

@@ -116,7 +116,7 @@ trap finish EXIT
 each_node=(srun --overlap --ntasks-per-node=1 "${step[@]}")
 
 "${each_node[@]}" --output="$logs/plan-%n.json" \
-    "$python" -m weft.cli worker --plan --json "${placing[@]}" "${interface[@]}" || exit 1
+    "$python" -m weft worker --plan --json "${placing[@]}" "${interface[@]}" || exit 1
 
 for protocol in "${protocols[@]}"; do
     file=$folder/scheduler-$protocol.json
@@ -140,7 +140,7 @@ done
 
 for protocol in "${protocols[@]}"; do
     "${each_node[@]}" --output="$logs/worker-$protocol-%n.log" \
-        "$python" -m weft.cli worker --scheduler-file "$folder/scheduler-$protocol.json" --protocol "$protocol" \
+        "$python" -m weft worker --scheduler-file "$folder/scheduler-$protocol.json" --protocol "$protocol" \
         --death-timeout "$timeout_s" "${placing[@]}" "${interface[@]}" &
     workers+=("$!")
 done

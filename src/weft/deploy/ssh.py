@@ -69,7 +69,7 @@ class Layout:
 def script(layout: Layout, cluster: Cluster) -> str:
     """Return the text for bash."""
     schedulers = layout.schedulers(cluster.protocols)
-    weft = [cluster.python, "-m", "weft.cli", "worker"]
+    weft = [cluster.python, "-m", "weft", "worker"]
     where = [*cluster.placing, *cluster.device]
     lines = [
         "#!/bin/bash",

@@ -40,7 +40,9 @@ def shared_memory(machine: Machine) -> Finding:
     grow = _grow(machine)
     if free < _LEAST_NBYTES:
         clean = (
-            f"python -c 'import weft.shm; weft.shm.remove_orphans()' removes what nobody uses; {grow}" if left else grow
+            f"python -c 'import weft.memory; weft.memory.remove_orphans()' removes what nobody uses; {grow}"
+            if left
+            else grow
         )
         what = f"{_mib(free)} free in {_SHM}: weft makes no link below {_mib(_LEAST_NBYTES)}"
         return error(what, *evidence, remedy=clean, source="docs/design.md: full /dev/shm")

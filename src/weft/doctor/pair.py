@@ -20,7 +20,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, cast
 
 import weft
-from weft.address import join, resolve, split
+from weft._connect.address import join, resolve, split
 from weft.doctor import here, ucx
 from weft.doctor.finding import Finding, error, note, ok, warning
 from weft.doctor.machine import Machine, brief, printable

@@ -2,7 +2,7 @@
 """Which wire carries a connection's data, and why that one: for :meth:`weft.Peer.explain` and ``weft explain``.
 
 ``evidence`` reads this machine, ``protocols`` reads UCX's tables, ``reasons`` judges the transports, ``draw`` prints.
-Nothing is sent to the peer; what a message takes is measured by ``weft.pair``, not here.
+Nothing is sent to the peer; what a message takes is measured by ``weft.explain.command``, not here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft import address
+from weft._connect import address
 from weft._load import Library
 from weft._native import Channel, Link
 from weft.config import ucx_library

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft import frames
+from weft._connect import frames
 from weft._native import Channel
 
 UNKNOWN = "unknown"

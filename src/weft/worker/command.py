@@ -8,7 +8,7 @@ import dataclasses
 import os
 from typing import Any
 
-from weft.address import device_of, source_towards, split
+from weft._connect.address import device_of, source_towards, split
 from weft.errors import InvalidParamError
 from weft.topo import draw, machine, nvml
 from weft.topo.command import INTERFACE_HELP, MEMORY_HELP, count, show

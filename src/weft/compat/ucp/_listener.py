@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import weft
+from weft._connect.forks import close_in_child
 from weft.compat.ucp import _handshake
 from weft.compat.ucp._endpoint import Endpoint
-from weft.forks import close_in_child
 
 if TYPE_CHECKING:
     from weft.compat.ucp.core import ApplicationContext

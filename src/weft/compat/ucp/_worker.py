@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
 import weft
+from weft._connect.driver import keep_alive
+from weft._connect.forks import close_in_child
 from weft.compat.ucp._address import UCXAddress, door_name
-from weft.drive import keep_alive
-from weft.forks import close_in_child
 
 if TYPE_CHECKING:
     from weft.compat.ucp._connection import Connection

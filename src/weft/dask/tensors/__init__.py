@@ -17,7 +17,7 @@ from dask.sizeof import sizeof
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
-from weft.dask.device import lazily
+from weft.dask.tensors.device import lazily
 
 
 def register() -> None:

@@ -11,8 +11,8 @@ from dask.sizeof import sizeof
 from distributed.protocol.cuda import cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
-from weft.dask import device
-from weft.dask.device import Header
+from weft.dask.tensors import device
+from weft.dask.tensors.device import Header
 
 _Array = type(jax.numpy.zeros(()))
 

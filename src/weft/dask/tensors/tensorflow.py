@@ -12,7 +12,7 @@ from dask.sizeof import sizeof
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from weft import _native
-from weft.dask.device import Header, exported, importer
+from weft.dask.tensors.device import Header, exported, importer
 
 #: TensorFlow computes on memory of this alignment only; other memory has to be copied.
 _ALIGNMENT = 64

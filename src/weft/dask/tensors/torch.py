@@ -16,7 +16,7 @@ from dask.sizeof import sizeof
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
-from weft.dask.device import Header, exported, is_contiguous
+from weft.dask.tensors.device import Header, exported, is_contiguous
 
 _known = importlib.import_module("distributed.protocol.torch")
 _BYTES = (1, 8, 1)  # DLPack: unsigned, 8 bits, one lane

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Arrays that do not offer the buffer protocol: DLPack (1.0 and before it), and the CUDA array interface (version 3).
+//
+// DLPack goes first, because it says which kind of memory it is and whether it may be written, and because its producer
+// is told which stream to be ordered with; PyTorch's CUDA array interface names no stream. Either way the producer's
+// work is over before UCX is given the memory: UCX orders itself with no stream.
+#include <nanobind/ndarray.h>
+
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "buffer/buffer.hpp"
+#include "buffer/device_sync.hpp"
+
+namespace {
+
+using Tensor = nb::ndarray<nb::ro>;
+
+/// What is asked of an array, and by whom.
+struct Demand {
+    nb::handle object;
+    bool writable;
+    const char *op;
+    uint64_t memory_types;
+
+    std::string kind() const { return Py_TYPE(object.ptr())->tp_name; }
+    [[noreturn]] void refuse(const char *error, const std::string &why) const {
+        raise(error, std::string(op) + ": the " + kind() + " " + why, op);
+    }
+};
+
+/// DLPack's DLDeviceType, by its number.
+struct Device {
+    const char *name;
+    ucs_memory_type_t memory_type = UCS_MEMORY_TYPE_UNKNOWN;
+};
+
+Device device_of(int type) {
+    switch (type) {
+        case 1: return {"CPU", UCS_MEMORY_TYPE_HOST};
+        case 2: return {"CUDA", UCS_MEMORY_TYPE_CUDA};
+        case 3: return {"CUDA host", UCS_MEMORY_TYPE_HOST};
+        case 4: return {"OpenCL"};
+        case 7: return {"Vulkan"};
+        case 8: return {"Metal"};
+        case 9: return {"VPI"};
+        case 10: return {"ROCm", UCS_MEMORY_TYPE_ROCM};
+        case 11: return {"ROCm host"};
+        case 13: return {"CUDA managed", UCS_MEMORY_TYPE_CUDA_MANAGED};
+        case 14: return {"oneAPI"};
+        case 15: return {"WebGPU"};
+        case 16: return {"Hexagon"};
+        case 17: return {"MAIA"};
+        case 18: return {"Trainium"};
+        default: return {"unknown"};
+    }
+}
+
+void check_reach(const Demand &demand, ucs_memory_type_t memory_type, const std::string &device) {
+    if (demand.memory_types >> memory_type & 1) return;
+    std::string usable;
+    for (int i = 0; i < UCS_MEMORY_TYPE_LAST; ++i)
+        if (demand.memory_types >> i & 1) usable += (usable.empty() ? "" : ", ") + std::string(memory_type_name(i));
+    demand.refuse("UnsupportedError", "lies in " + device + " memory, and here only this can be used: " + usable +
+                                          " (Context.memory_types tells what UCX has transports for); pass a copy in "
+                                          "host memory");
+}
+
+// Also of strides in items, with a unit of 1.
+bool is_contiguous(size_t nbytes, size_t ndim, const int64_t *shape, const int64_t *strides, size_t unit) {
+    static_assert(sizeof(Py_ssize_t) == sizeof(int64_t));
+    Py_buffer view{};
+    view.len = Py_ssize_t(nbytes);
+    view.itemsize = Py_ssize_t(unit);
+    view.ndim = int(ndim);
+    view.shape = reinterpret_cast<Py_ssize_t *>(const_cast<int64_t *>(shape));
+    view.strides = reinterpret_cast<Py_ssize_t *>(const_cast<int64_t *>(strides));
+    return PyBuffer_IsContiguous(&view, 'A');
+}
+
+// ---- DLPack -------------------------------------------------------------------------------------------------------
+
+Tensor import_tensor(const Demand &demand, nb::dict arguments) {
+    nb::object capsule = export_capsule(demand.object, std::move(arguments));
+    if (!PyCapsule_CheckExact(capsule.ptr())) demand.refuse("InvalidParamError", "gave no capsule in its __dlpack__");
+    nb::ndarray<> writable;
+    Tensor tensor;
+    // What is not taken the capsule itself lets go of.
+    if (demand.writable && nb::try_cast(capsule, writable, false)) return Tensor(writable);
+    if (!nb::try_cast(capsule, tensor, false)) demand.refuse("InvalidParamError", "gave no tensor in its __dlpack__");
+    if (demand.writable) refuse_read_only(demand.object, demand.op);
+    return tensor;
+}
+
+void acquire_dlpack(Buffer &buffer, const Demand &demand) {
+    nb::object told = demand.object.attr("__dlpack_device__")();
+    const int type = nb::cast<int>(nb::int_(told[0])), id = nb::cast<int>(nb::int_(told[1]));
+    const Device device = device_of(type);
+    if (device.memory_type == UCS_MEMORY_TYPE_UNKNOWN)
+        demand.refuse("UnsupportedError", "lies on a device of DLPack's type " + std::to_string(type) + " (" +
+                                              device.name + "); pass a copy in host memory");
+    check_reach(demand, device.memory_type, device.name);
+    nb::dict arguments;
+    if (device.memory_type != UCS_MEMORY_TYPE_HOST)
+        arguments["stream"] = device.memory_type == UCS_MEMORY_TYPE_ROCM ? rocm_default_stream : cuda_default_stream;
+    Tensor tensor = import_tensor(demand, std::move(arguments));
+    if (tensor.device_type() != type)
+        demand.refuse("InvalidParamError", "is on another device than it says in __dlpack_device__");
+    const size_t item_bits = size_t(tensor.dtype().bits) * tensor.dtype().lanes;
+    if (item_bits % 8)
+        demand.refuse("UnsupportedError", "has items of " + std::to_string(item_bits) + " bits; pass a view of bytes");
+    const size_t nbytes = tensor.size() * item_bits / 8;
+    if (!is_contiguous(nbytes, tensor.ndim(), tensor.shape_ptr(), tensor.stride_ptr(), 1))
+        refuse_strided(demand.object, demand.op);
+    void *data = const_cast<void *>(tensor.data());
+    if (nbytes && device.memory_type != UCS_MEMORY_TYPE_HOST) {
+        if (device.memory_type == UCS_MEMORY_TYPE_ROCM)
+            synchronize_rocm(id, demand.op);
+        else
+            synchronize_cuda(data, cuda_default_stream, demand.op);
+        buffer.memory_type = device.memory_type;
+    }
+    nb::capsule keeper(new Tensor(std::move(tensor)), [](void *t) noexcept { delete static_cast<Tensor *>(t); });
+    buffer.view.buf = data;
+    buffer.view.len = Py_ssize_t(nbytes);
+    buffer.view.obj = keeper.release().ptr();
+}
+
+// ---- the CUDA array interface -------------------------------------------------------------------------------------
+
+nb::object entry(nb::handle interface, const char *key) {
+    nb::object value = nb::steal(PyMapping_GetItemString(interface.ptr(), key));
+    if (value.is_valid()) return value;
+    if (!PyErr_ExceptionMatches(PyExc_KeyError)) throw nb::python_error();
+    PyErr_Clear();
+    return nb::none();
+}
+
+std::vector<int64_t> integers(nb::handle sequence) {
+    std::vector<int64_t> numbers;
+    for (nb::handle number : nb::tuple(sequence)) numbers.push_back(nb::cast<int64_t>(nb::int_(number)));
+    return numbers;
+}
+
+// "<f8": byte order, kind, and the size of an item in bytes; of these kinds only, others count something else.
+size_t item_nbytes(const Demand &demand, const std::string &typestr) {
+    char *end = nullptr;
+    const size_t nbytes = typestr.size() > 2 ? std::strtoul(typestr.c_str() + 2, &end, 10) : 0;
+    if (!nbytes || end == typestr.c_str() + 2 || std::string("?biufcmMSV").find(typestr[1]) == std::string::npos)
+        demand.refuse("UnsupportedError", "has items of the type '" + typestr + "'; pass a view of bytes");
+    return nbytes;
+}
+
+void acquire_cuda_array(Buffer &buffer, const Demand &demand) {
+    nb::object interface = demand.object.attr("__cuda_array_interface__");
+    if (!entry(interface, "mask").is_none()) demand.refuse("UnsupportedError", "is masked; pass its data alone");
+    const size_t unit = item_nbytes(demand, nb::cast<std::string>(nb::str(entry(interface, "typestr"))));
+    const std::vector<int64_t> shape = integers(entry(interface, "shape"));
+    size_t nbytes = unit;
+    for (int64_t extent : shape) nbytes *= size_t(extent);
+    if (nb::object strides = entry(interface, "strides"); !strides.is_none()) {
+        const std::vector<int64_t> steps = integers(strides);
+        if (steps.size() != shape.size() || !is_contiguous(nbytes, shape.size(), shape.data(), steps.data(), unit))
+            refuse_strided(demand.object, demand.op);
+    }
+    nb::object data = entry(interface, "data");
+    if (demand.writable && nb::cast<bool>(nb::bool_(data[1]))) refuse_read_only(demand.object, demand.op);
+    auto *address = reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::int_(data[0])));
+    if (nbytes) {
+        check_reach(demand, UCS_MEMORY_TYPE_CUDA, "CUDA (" + std::to_string(nbytes) + " B)");
+        nb::object stream = entry(interface, "stream");
+        if (!stream.is_none()) synchronize_cuda(address, nb::cast<uintptr_t>(nb::int_(stream)), demand.op);
+        buffer.memory_type = is_cuda_managed(address, demand.op) ? UCS_MEMORY_TYPE_CUDA_MANAGED : UCS_MEMORY_TYPE_CUDA;
+    }
+    buffer.view.buf = address;
+    buffer.view.len = Py_ssize_t(nbytes);
+    // In a tuple: releasing the export must not reach a bf_releasebuffer of the array's own.
+    buffer.view.obj = nb::make_tuple(demand.object).release().ptr();
+}
+
+}  // namespace
+
+// The producer orders `stream` after its work, if it has one; the first call is for those that know DLPack 1.0.
+nb::object export_capsule(nb::handle object, nb::dict arguments) {
+    nb::object method = object.attr("__dlpack__");
+    nb::dict versioned;
+    versioned.update(arguments);
+    versioned["max_version"] = nb::make_tuple(1, 0);
+    try {
+        return method(**versioned);
+    } catch (nb::python_error &e) {
+        if (!e.matches(PyExc_TypeError)) throw;
+    }
+    return method(**arguments);
+}
+
+bool acquire_array(Buffer &buffer, nb::handle object, bool writable, const char *op, uint64_t memory_types) {
+    const Demand demand{object, writable, op, memory_types};
+    if (nb::hasattr(object, "__dlpack_device__"))
+        acquire_dlpack(buffer, demand);
+    else if (nb::hasattr(object, "__cuda_array_interface__"))
+        acquire_cuda_array(buffer, demand);
+    else
+        return false;
+    return true;
+}

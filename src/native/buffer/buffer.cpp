@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "buffer/buffer.hpp"
+
+#include <cstring>
+
+void refuse_strided(nb::handle object, const char *op) {
+    raise("NotContiguousError",
+          std::string(op) + ": the " + Py_TYPE(object.ptr())->tp_name +
+              " is not contiguous; pass a copy, e.g. numpy.ascontiguousarray(x) or x.contiguous()",
+          op);
+}
+
+void refuse_read_only(nb::handle object, const char *op) {
+    raise("ReadOnlyError",
+          std::string(op) + ": the destination (" + Py_TYPE(object.ptr())->tp_name +
+              ") is read-only; use a bytearray or a writable array",
+          op);
+}
+
+// The buffer protocol said no. Ask again with the weakest demands: either they show which demand was not met, or the
+// object does not offer its memory in this way at all (CuPy's arrays have the protocol, and refuse it).
+static void acquire_otherwise(Buffer &buffer, nb::handle object, bool writable, const char *op, uint64_t memory_types) {
+    nb::python_error refusal;
+    Py_buffer view;
+    if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_FULL_RO) == 0) {
+        const bool contiguous = PyBuffer_IsContiguous(&view, 'A'), readonly = view.readonly;
+        PyBuffer_Release(&view);
+        if (!contiguous) refuse_strided(object, op);
+        if (writable && readonly) refuse_read_only(object, op);
+        throw refusal;
+    }
+    PyErr_Clear();
+    if (acquire_array(buffer, object, writable, op, memory_types)) return;
+    if (PyObject_CheckBuffer(object.ptr())) throw refusal;
+    PyErr_Format(PyExc_TypeError,
+                 "%s: %s offers no memory: neither the buffer protocol, nor __dlpack__, nor __cuda_array_interface__",
+                 op, Py_TYPE(object.ptr())->tp_name);
+    throw nb::python_error();
+}
+
+// NumPy's ABI, from its ndarraytypes.h: as far as PyArray_TYPE reads it in every extension that is built with that.
+struct NumpyType {
+    PyObject head;
+    PyTypeObject *scalar;
+    char kind, type, byteorder, flags;
+    int number;
+};
+
+struct NumpyArray {
+    PyObject head;
+    char *data;
+    int ndim;
+    Py_ssize_t *shape, *strides;
+    PyObject *base;
+    NumpyType *type;
+};
+
+// Whether these are NumPy's own numbers, dates or strings of fixed length.
+static bool is_plain(const Py_buffer &view) noexcept {
+    constexpr int object = 17, structured = 20, last = 23;
+    if (std::strcmp(Py_TYPE(view.obj)->tp_name, "numpy.ndarray")) return false;
+    const int number = reinterpret_cast<NumpyArray *>(view.obj)->type->number;
+    return number <= last && number != object && number != structured;
+}
+
+// Names of fields stand between colons.
+static bool names_objects(const char *format) noexcept {
+    for (bool name = false; format && *format; ++format) {
+        if (*format == ':') name = !name;
+        if (*format == 'O' && !name) return true;
+    }
+    return false;
+}
+
+// The format alone would tell, but NumPy is long in making it, and has none for dates and strings.
+static bool holds_objects(const Py_buffer &view, nb::handle object) {
+    if (PyMemoryView_Check(view.obj)) return names_objects(PyMemoryView_GET_BUFFER(view.obj)->format);
+    nb::object type = nb::getattr(view.obj, "dtype", nb::none());
+    if (nb::hasattr(type, "hasobject")) return nb::cast<bool>(nb::bool_(type.attr("hasobject")));
+    Py_buffer asked;
+    if (PyObject_GetBuffer(object.ptr(), &asked, PyBUF_FULL_RO) != 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+        PyErr_Clear();  // it has no format
+        return false;
+    }
+    const bool found = names_objects(asked.format);
+    PyBuffer_Release(&asked);
+    return found;
+}
+
+static void refuse_objects(Buffer &buffer, nb::handle object, const char *op) {
+    if (!holds_objects(buffer.view, object)) return;
+    buffer.release();
+    raise("InvalidParamError",
+          std::string(op) + ": the " + Py_TYPE(object.ptr())->tp_name +
+              " holds Python objects, which are pointers of this process alone; send them pickled, as send_obj does",
+          op);
+}
+
+bool Buffer::acquire(nb::handle object, bool writable, const char *op, uint64_t memory_types) {
+    int flags = PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(object.ptr(), &view, flags) == 0) [[likely]] {
+        if (size_t(view.itemsize) < sizeof(PyObject *) || is_plain(view))
+            return view.obj != object.ptr();  // bytes, bytearray, memoryview, NumPy: the same
+        refuse_objects(*this, object, op);
+        return true;
+    }
+    view.obj = nullptr;
+    acquire_otherwise(*this, object, writable, op, memory_types);
+    return true;
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Any contiguous object that offers its memory, held from post to completion: through the buffer protocol (here and in
+// buffer.cpp), or, where it has none, DLPack or the CUDA array interface (array.cpp).
+#pragma once
+
+#include "ucp/ucx.hpp"
+
+/// Owns one Py_buffer. Of an array that came another way only buf, len and obj, which keeps the array, are set.
+struct Buffer {
+    static constexpr uint64_t host_only = uint64_t(1) << UCS_MEMORY_TYPE_HOST;
+
+    Py_buffer view{};
+    ucs_memory_type_t memory_type = UCS_MEMORY_TYPE_HOST;
+
+    Buffer() = default;
+    Buffer(const Buffer &) = delete;
+    Buffer &operator=(const Buffer &) = delete;
+    Buffer(Buffer &&other) noexcept : view(other.view), memory_type(other.memory_type) { other.view.obj = nullptr; }
+    ~Buffer() { release(); }
+
+    /// Export `object`, or raise the exception that says why it cannot be used; nothing is then held. `memory_types` is
+    /// the bit map of what the operation can take: a worker's, where device memory may be given to UCX.
+    /// True: Python code may have run for it, and closed what the operation is about to use.
+    bool acquire(nb::handle object, bool writable, const char *op, uint64_t memory_types = host_only);
+    void release() noexcept {
+        if (!view.obj) return;
+        PyBuffer_Release(&view);
+        view.buf = nullptr;  // the request around this may be used again
+        view.len = 0;
+        memory_type = UCS_MEMORY_TYPE_HOST;
+    }
+    void *data() const noexcept { return view.buf; }
+    size_t nbytes() const noexcept { return size_t(view.len); }
+    bool held() const noexcept { return view.obj != nullptr; }
+};
+
+/// Take the memory of an array that offers no buffer protocol; false if it offers nothing else either.
+bool acquire_array(Buffer &buffer, nb::handle object, bool writable, const char *op, uint64_t memory_types);
+
+/// Call `__dlpack__`, of DLPack 1.0 or before it.
+nb::object export_capsule(nb::handle object, nb::dict arguments);
+
+/// Raise what keeps `object` from being used as it lies.
+[[noreturn]] void refuse_strided(nb::handle object, const char *op);
+[[noreturn]] void refuse_read_only(nb::handle object, const char *op);
+
+void define_tensor(nb::module_ &m);

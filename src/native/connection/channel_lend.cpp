@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Which parts of a message are lent and not sent: those that lie in shared memory, and those that are copied there.
+//
+// UCX's posix moves a large part through fragments, each copied twice, and needs both processes on a core all the
+// while. One copy into a block of the pool that is then lent took a tenth of the time on a loaded machine, and about as
+// long on an idle one. Such a part is staged: it is copied when its turn to be sent has come, so that no more of them
+// are in memory than the window lets go unread.
+#include "connection/wire.hpp"
+#include "progress/worker.hpp"
+
+nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
+    Request *r;
+    nb::object request = make_request(worker, owner, "lend", 0, &r);
+    Buffer part;
+    part.acquire(buffer, false, "lend", worker->memory_types);
+    r->nbytes = part.nbytes();
+    r->parts = std::make_unique<Parts>();
+    r->parts->bare = true;
+    r->parts->buffers.push_back(std::move(part));
+    r->channel = this;
+    r->engine = link->engine.get();
+    if (closed || closing) raise("ClosedError", "lend to " + name + ": the connection was closed by this side", "lend");
+    find_lendable(r, true, false);
+    return queue_or_post(std::move(request), r);
+}
+
+// With `lend`, pin what lies in the pool or was lent, and can be handed over; with `stage`, mark what is large besides.
+// What is lent bare its owner has promised not to change; of the rest the receiver gets what is there now.
+// The rest travels through UCX.
+void Channel::find_lendable(Request *r, bool lend, bool stage) noexcept {
+    if (!link->side || fault) return;
+    Side::sweep();
+    if (link->side->wants_reading()) link->hear();  // its end is noticed in the next wait
+    Parts &parts = *r->parts;
+    size_t header_nbytes = sizeof(Wire) + 8 * parts.buffers.size();
+    for (size_t i = 0; i < parts.buffers.size(); ++i) {
+        const size_t nbytes = parts.buffers[i].nbytes();
+        if (nbytes < Pool::page_threshold) continue;
+        if (header_nbytes + sizeof(Lent) > max_header_nbytes) return;
+        Pin pin;
+        if (lend) pin = Pool::pin(parts.buffers[i].data(), nbytes, !parts.bare);
+        if (lend && !pin) pin = Loan::pin(parts.buffers[i].data(), nbytes);
+        const bool stages = !pin && stage && nbytes >= stage_nbytes && nbytes <= stage_limit;
+        if (!pin && !stages) continue;
+        if (pin) {
+            auto handed = link->side->hand_over(pin);
+            if (handed != Side::Handed::sent && handed != Side::Handed::taken) continue;
+        }
+        parts.pins.resize(parts.buffers.size());
+        parts.pins[i] = std::move(pin);
+        header_nbytes += sizeof(Lent);
+        r->nbytes -= nbytes;
+        if (stages) {
+            parts.staged.resize(parts.buffers.size());
+            parts.staged[i] = true;
+            parts.staged_nbytes += nbytes;
+        } else {
+            parts.lent_nbytes += nbytes;
+        }
+    }
+}
+
+// Whether the other side has every segment that `r` would lend from; what it refused travels through UCX, and so does
+// what there is no memory to stage.
+bool Channel::may_lend(Request *r) noexcept {
+    if (!r->parts) return true;
+    Parts &parts = *r->parts;
+    for (size_t i = 0; i < parts.pins.size(); ++i) {
+        const bool staged = parts.is_staged(i);
+        if (staged && !parts.pins[i]) {
+            if (!may_send(r)) return false;
+            parts.pins[i] = Pool::copy(parts.buffers[i].data(), parts.buffers[i].nbytes());
+        }
+        if (!staged && !parts.pins[i]) continue;
+        auto handed = parts.pins[i] ? link->side->hand_over(parts.pins[i]) : Side::Handed::no;
+        if (handed == Side::Handed::sent) return false;
+        if (handed == Side::Handed::taken) continue;
+        parts.pins[i] = Pin();
+        const size_t nbytes = parts.buffers[i].nbytes();
+        (staged ? parts.staged_nbytes : parts.lent_nbytes) -= nbytes;
+        if (staged) parts.staged[i] = false;
+        r->nbytes += nbytes;
+    }
+    return true;
+}

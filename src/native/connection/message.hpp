@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One active message on its way in: a rendezvous that waits for its answer, or data in blocks of the pool.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shared/pool.hpp"
+
+struct Engine;
+
+/// Owns the blocks and, until it is answered or dropped, UCX's descriptor.
+struct Message {
+    uint64_t sequence = 0;
+    size_t nbytes = 0;
+    size_t charge = 0;          // what it cost its sender in credit; 0 once that was returned
+    std::string header;         // low-level active messages only
+    std::vector<size_t> sizes;  // of the segments; those not lent add up to nbytes
+    std::vector<Block> segments;
+    std::vector<bool> lent;    // segments that are here without being sent; empty: none
+    std::vector<bool> staged;  // and of these, copies that were made to be lent
+    bool bare = false;         // the first segment is of no interest
+    bool skipped = false;      // stands where a placed message came; there is nothing to take
+    uint64_t place = 0;        // of a placed message
+    std::vector<ucp_dt_iov_t> iov;
+    Engine *engine = nullptr;
+    void *descriptor = nullptr;  // a rendezvous not yet answered
+    bool ready = false, landing = false;
+    ucs_status_t status = UCS_OK;
+    void (*arrived)(Message *, void *sink) = nullptr;  // called in progress, no Python; null: delete on arrival
+    void *sink = nullptr;
+
+    Message() = default;
+    Message(const Message &) = delete;
+    Message &operator=(const Message &) = delete;
+    ~Message() { drop(); }
+
+    bool is_lent(size_t segment) const noexcept { return !lent.empty() && lent[segment]; }
+    /// Allocate one block for each segment that was not lent; false when there is no memory.
+    bool allocate() noexcept;
+    /// Copy an eager message out of UCX's buffer.
+    bool copy(const void *data) noexcept;
+    /// Answer the rendezvous. `arrived` follows, perhaps before this returns.
+    void land() noexcept;
+    /// The rendezvous is over: `arrived` follows, or the message is deleted if nobody is left to take it.
+    void end(ucs_status_t status) noexcept;
+    /// Refuse the rendezvous; its sender sees success.
+    void drop() noexcept;
+    /// One memoryview, or a tuple of them when there are more segments than one.
+    nb::object view();
+};

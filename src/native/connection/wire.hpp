@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What connections say to each other, and what it costs them.
+#pragma once
+
+#include "connection/channel.hpp"
+#include "shared/fd_socket.hpp"
+
+/// The header of every message between channels; `large` sizes follow it, then a `Lent` for each size that has
+/// `lent_bit`: it is not in the payload. With `staged_bit` it is the copy of what the sender kept. After a
+/// `placed_kind` one follows its place. Little-endian, as every machine here.
+struct Wire {
+    static constexpr uint32_t magic_value = 0x74666577;  // "weft"
+    uint32_t magic;
+    uint16_t kind, large;
+    uint64_t channel;   // the receiver's id, told only in the handshake
+    uint64_t number;    // data: sequence; goodbye: count of messages sent
+    uint64_t consumed;  // charge of the messages read so far, of the other direction
+};
+
+enum WireKind : uint16_t {
+    data_kind = 1,
+    credit_kind,
+    goodbye_kind,
+    acknowledge_kind,
+    abort_kind,
+    bare_kind,
+    placed_kind
+};
+
+constexpr uint64_t lent_bit = uint64_t(1) << 63, staged_bit = uint64_t(1) << 62;
+
+/// What a message with this payload takes of its sender's credit. Lent bytes cost the receiver nothing, but stay the
+/// sender's until they are read: a window is 64 MiB of them, or 32 MiB of copies that were made to be lent.
+inline size_t charge_of(size_t nbytes, size_t lent_nbytes = 0, size_t staged_nbytes = 0) noexcept {
+    return (nbytes < Channel::rendezvous_nbytes ? nbytes : 0) + Channel::message_charge + lent_nbytes / 16 +
+           staged_nbytes / 8;
+}
+
+inline std::shared_ptr<const Fault> make_fault(const char *error, std::string text) {
+    return std::make_shared<const Fault>(Fault{error, std::move(text)});
+}

@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// NumPy arrays that are born in the pool, so that they can be lent without a copy (NumPy's NEP 49).
-#pragma once
-
-#include "pool.hpp"
-
-void define_heap(nb::module_ &m);

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "progress/request.hpp"
+
+#include <iterator>
+#include <utility>
+
+#include "ucp/active.hpp"
+#include "ucp/listener.hpp"
+
+namespace {
+
+PyObject *asyncio_attr(const char *name) {
+    // Kept for the process: looked up once each.
+    static PyObject *module = nb::module_::import_("asyncio").release().ptr();
+    return PyObject_GetAttrString(module, name);
+}
+
+PyObject *cancelled_error() {
+    static PyObject *cls = asyncio_attr("CancelledError");
+    return cls;
+}
+
+}  // namespace
+
+nb::object asyncio_running_loop() {
+    static PyObject *get = asyncio_attr("get_running_loop");
+    nb::object loop = nb::steal(PyObject_CallNoArgs(get));
+    if (!loop.is_valid()) throw nb::python_error();
+    return loop;
+}
+
+static nb::object new_request() {
+    // nb::type<> is a hash look-up; this is the hottest path there is.
+    static const nb::handle type = nb::type<Request>();
+    nb::object object = nb::inst_alloc(type);
+    auto *r = new (nb::inst_ptr<Request>(object)) Request();
+    nb::inst_mark_ready(object);
+    r->self = object.ptr();
+    return object;
+}
+
+nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t nbytes, Request **request) {
+    nb::object object = worker->spare_count ? nb::steal(worker->spares[--worker->spare_count]) : new_request();
+    auto *r = nb::inst_ptr<Request>(object);
+    r->worker = worker;
+    r->owner = Py_NewRef(owner);
+    r->op = op;
+    r->engine = worker->own.get();
+    r->nbytes = nbytes;
+    *request = r;
+    return object;
+}
+
+// Destroying a request costs 30 ns, and Python lets go of an answer's request just before it makes the next send: the
+// peer would wait for it. So a request that owns nothing any more is put aside as it is, for the next operation.
+static destructor destroy;
+
+static void recycle(PyObject *self) {
+    auto *r = nb::inst_ptr<Request>(self);
+    Worker *w = r->worker;
+    if (!r->owner || in_forked_child || !r->plain() || w->spare_count == std::size(w->spares)) return destroy(self);
+    const Py_ssize_t weak = Py_TYPE(self)->tp_weaklistoffset;
+    if (*reinterpret_cast<PyObject **>(reinterpret_cast<char *>(self) + weak)) PyObject_ClearWeakRefs(self);
+    Py_CLEAR(r->loop);
+    Py_CLEAR(r->value);
+    r->status = UCS_INPROGRESS;
+    r->state = Request::State::pending;
+    r->kind = Request::Kind::plain;
+    r->ended = r->blocking = r->yielded = r->retrieved = false;
+    r->channel = nullptr;
+    Py_SET_REFCNT(self, 1);
+    w->spares[w->spare_count++] = self;
+    Py_DECREF(std::exchange(r->owner, nullptr));  // perhaps the worker itself, and with it the spares
+}
+
+void recycle_requests(nb::handle type) {
+    auto *t = reinterpret_cast<PyTypeObject *>(type.ptr());
+    destroy = t->tp_dealloc;
+    t->tp_dealloc = recycle;
+}
+
+bool Request::plain() const noexcept {
+    return ended && kind != Kind::accept && !held && !queued && !ucx && !callbacks && !message && !parts && !batch &&
+           !fault && !buffer.held();
+}
+
+Request::~Request() {
+    if (message && !retrieved && !in_forked_child) give_back();
+    if (kind == Kind::accept && !in_forked_child) give_back_connection(this);
+    buffer.release();
+    Py_XDECREF(callbacks);
+    Py_XDECREF(loop);
+    Py_XDECREF(value);
+    Py_XDECREF(owner);
+}
+
+std::string Request::what() const {
+    std::string text = nbytes ? " of " + std::to_string(nbytes) + " B" : "";
+    return channel ? text + " (" + channel->name + ")" : text;
+}
+
+ucs_memory_type_t Parts::memory_type(const char *op) const {
+    const Buffer *first = nullptr;
+    for (const Buffer &buffer : buffers) {
+        if (!buffer.nbytes()) continue;
+        if (!first) first = &buffer;
+        if (buffer.memory_type != first->memory_type)
+            raise("UnsupportedError",
+                  std::string(op) + ": the buffers lie in " + memory_type_name(first->memory_type) + " and in " +
+                      memory_type_name(buffer.memory_type) + " memory; send those of each kind by themselves",
+                  op);
+    }
+    return first ? first->memory_type : UCS_MEMORY_TYPE_HOST;
+}
+
+// ---- the operation ----------------------------------------------------------------------------------------
+
+void Request::complete_now(ucs_status_t s) noexcept {
+    status = s;
+    ended = true;
+    state = State::done;
+    buffer.release();
+    parts.reset();
+    if (batch) batch->buffers.clear();
+}
+
+void Request::hold() noexcept {
+    if (held) return;
+    held = true;
+    Py_INCREF(self);
+    in_flight_next = worker->in_flight;
+    in_flight_prev = &worker->in_flight;
+    if (in_flight_next) in_flight_next->in_flight_prev = &in_flight_next;
+    worker->in_flight = this;
+}
+
+void Request::end(ucs_status_t s) noexcept {
+    if (status == UCS_INPROGRESS) status = s;
+    ended = true;
+    worker->push(this);
+}
+
+void Request::fail(const std::shared_ptr<const Fault> &why) noexcept {
+    if (state != State::pending || fault || ended) return;
+    fault = why;
+    worker->push(this);
+}
+
+void Request::abandon() noexcept {
+    if (status == UCS_INPROGRESS) status = UCS_ERR_CANCELED;
+    worker->push(this);
+}
+
+void Request::settle() {
+    if (state == State::pending) {
+        state = State::done;
+        wake();
+    }
+    if (!ended || !held) return;
+    held = false;
+    *in_flight_prev = in_flight_next;
+    if (in_flight_next) in_flight_next->in_flight_prev = in_flight_prev;
+    buffer.release();
+    parts.reset();
+    if (batch) batch->buffers.clear();
+    Py_DECREF(self);
+}
+
+// ---- the waiter -------------------------------------------------------------------------------------------
+
+nb::object Request::error() const {
+    if (fault) return make_error(fault->error, std::string(op) + what() + ": " + fault->text, op);
+    if (status == UCS_OK) return {};
+    const bool refused = kind == Kind::accept && status != UCS_ERR_CANCELED;
+    return make_status_error(status, op, refused ? ": the other side went away" : what());
+}
+
+void Request::raise_failure() const {
+    nb::object exception = error();
+    PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(exception.ptr())), exception.ptr());
+    throw nb::python_error();
+}
+
+PyObject *Request::result(bool from_wait) {
+    if (state == State::pending) {
+        PyErr_SetString(asyncio_attr("InvalidStateError"), "the request is not complete");
+        throw nb::python_error();
+    }
+    if (state == State::canceled) {
+        if (from_wait) raise("CanceledError", std::string(op) + what() + ": cancelled by its waiter", op);
+        PyErr_SetNone(cancelled_error());
+        throw nb::python_error();
+    }
+    if (failed()) raise_failure();
+    retrieved = true;
+    if (value) return Py_NewRef(value);
+    if (kind == Kind::plain) return Py_NewRef(Py_None);
+    if (kind == Kind::tag_recv) {
+        value = worker->tag_result(info).release().ptr();
+    } else if (kind == Kind::word) {
+        value = PyLong_FromUnsignedLongLong(word);
+    } else if (kind == Kind::accept) {
+        nb::object endpoint = accepted(this);
+        if (status != UCS_OK) raise_failure();
+        value = endpoint.release().ptr();
+    } else if (kind == Kind::batch) {
+        nb::list results;
+        for (auto &item : batch->items) results.append(worker->tag_result(item.info));
+        value = results.release().ptr();
+    } else {
+        nb::object view = message->view();
+        if (channel)
+            value = view.release().ptr();
+        else
+            value = nb::make_tuple(nb::bytes(message->header.data(), message->header.size()), view).release().ptr();
+    }
+    return Py_NewRef(value);
+}
+
+bool Request::cancel() {
+    if (state != State::pending) return false;
+    worker->check_owner("cancel");
+    state = State::canceled;
+    wake();
+    if (ended || !held) return true;
+    if (kind == Kind::tag_recv) {
+        if (ucx) ucp.request_cancel(engine->handle, ucx);
+    } else if (batch) {
+        batch->cancel(engine);
+    } else if (!ucx) {
+        bool withdrawn = channel && channel->withdraw(this);
+        if (kind == Kind::accept) withdrawn = withdraw_accept(this);
+        for (auto &[id, queue] : worker->am_queues) withdrawn |= std::erase(queue->waiters, this) != 0;
+        if (withdrawn) {
+            ended = true;
+            settle();
+        }
+    }
+    return true;
+}
+
+// Take a block back out of the memoryview that was made of it; false if somebody else holds the view.
+static bool reclaim(PyObject *view, Block &segment) noexcept {
+    if (Py_REFCNT(view) != 1) return false;
+    PyObject *exporter = PyMemoryView_GET_BUFFER(view)->obj;
+    segment = std::move(*nb::inst_ptr<Block>(exporter));
+    return true;
+}
+
+// A message that was taken for this request but reached nobody goes back to the head of its connection.
+void Request::give_back() noexcept {
+    if (!message || !channel) return;
+    if (value) {
+        // Task.__wakeup asks for the result before it resumes the coroutine; undo that, unless it got about.
+        if (Py_REFCNT(value) != 1) return;
+        if (PyTuple_Check(value)) {
+            for (size_t i = 0; i < message->segments.size(); ++i)
+                if (!reclaim(PyTuple_GET_ITEM(value, Py_ssize_t(i)), message->segments[i])) return;
+        } else if (!reclaim(value, message->segments[message->bare ? 1 : 0])) {
+            return;
+        }
+        Py_CLEAR(value);
+    }
+    retrieved = true;
+    auto core = channel->shared_from_this();
+    auto *raw = message.release();
+    worker->bury([core, raw] { core->return_message(std::unique_ptr<Message>(raw)); });
+}
+
+bool Request::wait(double timeout_s) {
+    if (state == State::pending) {
+        worker->check_owner(op);
+        return worker->wait(this, timeout_s);
+    }
+    return true;
+}
+
+// One step of `await`: the result, or this request itself for the task to wait on.
+PySendResult Request::send(PyObject **out) {
+    int64_t now = now_ns();
+    if (state == State::pending) {
+        worker->check_owner(op);
+        nb::handle running = worker->running_loop();
+        if (!worker->spin(this, now)) {
+            if (!loop) loop = Py_NewRef(running.ptr());
+            blocking = true;
+            *out = Py_NewRef(self);
+            return PYGEN_NEXT;
+        }
+    }
+    if (!yielded && !worker->closed() && worker->must_yield(now)) {
+        yielded = true;
+        *out = Py_NewRef(Py_None);
+        return PYGEN_NEXT;
+    }
+    *out = result(false);
+    return PYGEN_RETURN;
+}
+
+nb::object Request::get_loop() {
+    if (!loop) loop = asyncio_running_loop().release().ptr();
+    return nb::borrow(loop);
+}
+
+void Request::add_done_callback(nb::object callback, nb::object context) {
+    if (context.is_none()) context = nb::steal(PyContext_CopyCurrent());
+    get_loop();
+    if (done()) {
+        nb::handle(loop).attr("call_soon")(callback, nb::handle(self), nb::arg("context") = context);
+        return;
+    }
+    if (!worker->closed()) {
+        worker->check_owner(op);
+        worker->attach(loop);
+        worker->schedule_turn();
+    }
+    if (!callbacks) callbacks = PyList_New(0);
+    nb::object entry = nb::make_tuple(callback, context);
+    PyList_Append(callbacks, entry.ptr());
+}
+
+size_t Request::remove_done_callback(nb::handle callback) {
+    if (!callbacks) return 0;
+    size_t removed = 0;
+    for (Py_ssize_t i = PyList_GET_SIZE(callbacks); i-- > 0;) {
+        int same = PyObject_RichCompareBool(PyTuple_GET_ITEM(PyList_GET_ITEM(callbacks, i), 0), callback.ptr(), Py_EQ);
+        if (same < 0) throw nb::python_error();
+        if (same && ++removed) PySequence_DelItem(callbacks, i);
+    }
+    return removed;
+}
+
+void Request::wake() {
+    if (!callbacks) return;
+    nb::object entries = nb::steal(callbacks);
+    callbacks = nullptr;
+    nb::object self_object = nb::borrow(self);
+    for (nb::handle entry : entries) {
+        try {
+            nb::handle(loop).attr("call_soon")(entry[0], self_object, nb::arg("context") = entry[1]);
+        } catch (nb::python_error &e) {
+            // The loop was closed with the request pending: nobody is left who could be told.
+            if (!e.matches(PyExc_RuntimeError)) throw;
+        }
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One operation and the one who waits for it: two states in one object.
+//
+// The operation ends when UCX says so, and until then its buffers stay exported, whatever the waiter does. The
+// waiter ends when the operation does, or earlier by cancel() or by the loss of the peer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "buffer/buffer.hpp"
+#include "connection/message.hpp"
+
+struct Worker;
+struct Engine;
+struct Channel;
+
+/// Why an operation failed, where UCX has no status for it.
+struct Fault {
+    const char *error;  // the class in weft.errors
+    std::string text;
+};
+
+/// The parts of a scatter-gather send. Owns the exports, and keeps what will be lent from being used again.
+struct Parts {
+    std::vector<Buffer> buffers;
+    std::vector<Pin> pins;     // one for each buffer, empty where it travels through UCX; or none at all
+    std::vector<bool> staged;  // one for each buffer, whether what is lent is a copy of it; or none at all
+    std::vector<ucp_dt_iov_t> iov;
+    std::string header;
+    size_t lent_nbytes = 0, staged_nbytes = 0;
+    bool bare = false;    // the buffers are the message, without the first segment
+    bool placed = false;  // the receiver has memory of its own for it; `operand` is the place
+
+    bool is_staged(size_t i) const noexcept { return i < staged.size() && staged[i]; }
+    /// The one memory type of all of them; UCX gathers from no more than one.
+    ucs_memory_type_t memory_type(const char *op) const;
+};
+
+/// Many operations that end as one. Owns their buffers.
+struct Batch {
+    struct Item {
+        struct Request *request;
+        void *ucx = nullptr;  // under way
+        ucp_tag_recv_info_t info{};
+    };
+    std::vector<Buffer> buffers;
+    std::vector<Item> items;  // as many; UCX knows each by its place
+    size_t under_way = 0;
+    ucs_status_t status = UCS_OK;  // of the first that failed
+    bool receives = false;
+    void cancel(Engine *engine) noexcept;
+};
+
+/// Owns the buffer exports until the operation has ended, and a reference to its owner (and so to the worker).
+struct Request {
+    enum class State : uint8_t { pending, done, canceled };
+    enum class Kind : uint8_t { plain, tag_recv, message, word, batch, accept };
+
+    PyObject *self = nullptr;  // borrowed: the Python object around this
+    Worker *worker = nullptr;
+    PyObject *owner = nullptr;   // Worker, Endpoint or Channel, whose life implies the worker's
+    Engine *engine = nullptr;    // what must be progressed for it
+    Channel *channel = nullptr;  // whose loss ends this request
+    const char *op = "";
+    void *ucx = nullptr;
+    Request *next = nullptr;  // in the worker's completed list
+    Request *in_flight_next = nullptr, **in_flight_prev = nullptr;
+    size_t nbytes = 0;
+    uint64_t word = 0;  // the result: how many bytes came, or what lay there before
+    uint64_t operand = 0;
+    ucp_tag_recv_info_t info{};
+    Buffer buffer;
+    std::unique_ptr<Parts> parts;
+    std::unique_ptr<Batch> batch;
+    std::unique_ptr<Message> message;
+    std::shared_ptr<const Fault> fault;
+    PyObject *callbacks = nullptr;  // list of (callback, context)
+    PyObject *loop = nullptr;
+    PyObject *value = nullptr;  // the result, once it was asked for
+    ucs_status_t status = UCS_INPROGRESS;
+    State state = State::pending;
+    Kind kind = Kind::plain;
+    bool ended = false;      // the operation is over
+    bool held = false;       // in flight: the worker holds a reference
+    bool queued = false;     // in the completed list
+    bool blocking = false;   // asyncio's handshake between a future and a task
+    bool yielded = false;    // gave the loop its turn although complete
+    bool retrieved = false;  // somebody took the result
+
+    Request() = default;
+    ~Request();
+
+    bool done() const noexcept { return state != State::pending; }
+    bool failed() const noexcept { return fault || status != UCS_OK; }
+    /// It has ended, and owns nothing but what it gives as its result.
+    bool plain() const noexcept;
+
+    std::string what() const;
+
+    /// The operation ended at once: no callback, nothing to hold.
+    void complete_now(ucs_status_t status) noexcept;
+    /// The operation goes on; the worker holds a reference from here to its end.
+    void hold() noexcept;
+    /// From UCX: the operation ended. No Python.
+    void end(ucs_status_t status) noexcept;
+    /// The waiter ends with `fault` although the operation may go on. No Python.
+    void fail(const std::shared_ptr<const Fault> &fault) noexcept;
+    /// The engine is left: the waiter ends, the operation when UCX lets go of it. No Python.
+    void abandon() noexcept;
+    /// From drain: tell the waiter, and let go of what the operation held.
+    void settle();
+
+    /// The result (a new reference), or its exception raised.
+    PyObject *result(bool from_wait);
+    bool cancel();
+    bool wait(double timeout_s);
+    PySendResult send(PyObject **result);
+    void give_back() noexcept;
+    void add_done_callback(nb::object callback, nb::object context);
+    size_t remove_done_callback(nb::handle callback);
+    nb::object get_loop();
+
+  private:
+    nb::object error() const;
+    [[noreturn]] void raise_failure() const;
+    void wake();
+};
+
+/// asyncio's answer, which may be slow: see Worker::running_loop.
+nb::object asyncio_running_loop();
+/// A new, pending request on `worker`; `owner` is kept alive by it.
+nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t nbytes, Request **request);
+/// Use requests again instead of destroying them.
+void recycle_requests(nb::handle type);
+void define_request(nb::module_ &m);

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Request as Python sees it: asyncio's future protocol, and the slots that make it awaitable.
+#include <algorithm>
+#include <cmath>
+
+#include "progress/fast.hpp"
+#include "progress/request.hpp"
+
+namespace {
+
+// A slot is C: exceptions stop here.
+PySendResult slot_send(PyObject *self, PyObject *, PyObject **out) {
+    try {
+        return nb::inst_ptr<Request>(self)->send(out);
+    } catch (nb::python_error &e) {
+        e.restore();
+    } catch (const std::exception &e) {
+        PyErr_SetString(PyExc_RuntimeError, e.what());
+    }
+    *out = nullptr;
+    return PYGEN_ERROR;
+}
+
+PyObject *slot_next(PyObject *self) {
+    PyObject *out;
+    switch (slot_send(self, Py_None, &out)) {
+        case PYGEN_NEXT: return out;
+        case PYGEN_RETURN: {
+            nb::object stop = nb::steal(PyObject_CallOneArg(PyExc_StopIteration, out));
+            Py_DECREF(out);
+            if (stop.is_valid()) PyErr_SetObject(PyExc_StopIteration, stop.ptr());
+            return nullptr;
+        }
+        default: return nullptr;
+    }
+}
+
+PyObject *slot_self(PyObject *self) {
+    return Py_NewRef(self);
+}
+
+PyType_Slot slots[] = {{Py_am_await, reinterpret_cast<void *>(slot_self)},
+                       {Py_tp_iter, reinterpret_cast<void *>(slot_self)},
+                       {Py_tp_iternext, reinterpret_cast<void *>(slot_next)},
+                       {Py_am_send, reinterpret_cast<void *>(slot_send)},
+                       {0, nullptr}};
+
+constexpr const char *request_doc =
+    R"(An operation under way: wait for it with :meth:`wait`, or ``await`` it.
+
+It follows asyncio's future protocol, so ``gather``, ``wait``, ``wait_for``, ``timeout`` and ``shield`` take it
+as it is; ``create_task`` and ``TaskGroup`` take a coroutine that awaits it.
+
+Cancelling ends the waiter at once. The operation is withdrawn if UCX can, else it runs on, its buffer stays
+locked until it ends, and its result is dropped; a message that nobody received goes back to its connection.)";
+
+constexpr const char *wait_doc = R"(Block until the operation is complete and return its result.
+
+Parameters
+----------
+timeout : float, optional
+    Seconds; below 0 as 0. None waits without bound.
+
+Returns
+-------
+object
+    What the operation gives; None for sends.
+
+Raises
+------
+TimedOutError
+    `timeout` is over; the request is still pending and may be waited for again.
+InvalidParamError
+    `timeout` is not a number (NaN).
+CanceledError
+    The request was cancelled.
+ThreadError
+    The worker belongs to another thread.
+Error
+    Whatever ended the operation.
+
+Ctrl-C interrupts it within 100 ms; the request is then still pending.)";
+
+/// What Request::wait takes: below 0 is without bound there, where Python's is what a deadline in the past leaves.
+double read_timeout(nb::handle timeout, const char *op) {
+    if (timeout.is_none()) return -1;
+    const double seconds = PyFloat_AsDouble(timeout.ptr());
+    if (seconds == -1 && PyErr_Occurred()) throw nb::python_error();
+    if (std::isnan(seconds)) raise("InvalidParamError", std::string(op) + ": a timeout of nan is none", op);
+    return std::max(seconds, 0.0);
+}
+
+PyObject *fast_wait(const Arguments &a) {
+    if (a.count) return nullptr;
+    auto *r = nb::inst_ptr<Request>(a.self);
+    r->wait(-1);
+    return r->result(true);
+}
+
+}  // namespace
+
+void define_request(nb::module_ &m) {
+    nb::class_<Request> cls(m, "Request", nb::type_slots(slots), nb::pooled(256), nb::is_weak_referenceable(),
+                            request_doc);
+    recycle_requests(cls);
+    cls.def(
+           "wait",
+           [](Request &r, nb::handle timeout) {
+               if (!r.wait(read_timeout(timeout, r.op)))
+                   raise("TimedOutError",
+                         std::string(r.op) + r.what() + ": not complete after " +
+                             nb::cast<std::string>(nb::str(timeout)) + " s",
+                         r.op);
+               return nb::steal(r.result(true));
+           },
+           nb::arg("timeout") = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> typing.Any"),
+           wait_doc)
+        .def("done", &Request::done, "True once the waiter has ended: by completion, failure or cancellation.")
+        .def(
+            "cancelled", [](Request &r) { return r.state == Request::State::canceled; }, "True if it was cancelled.")
+        .def(
+            "result", [](Request &r) { return nb::steal(r.result(false)); }, nb::sig("def result(self) -> typing.Any"),
+            "Return the result, or raise what ended the operation; InvalidStateError while it is pending.")
+        .def(
+            "exception",
+            [](Request &r) -> nb::object {
+                const bool open = r.kind == Request::Kind::accept && !r.value;  // UCX may yet refuse the endpoint
+                if (r.state == Request::State::done && !r.failed() && !open) return nb::none();
+                try {
+                    nb::steal(r.result(false));
+                } catch (nb::python_error &e) {
+                    if (r.state != Request::State::done || !r.failed()) throw;
+                    return nb::borrow(e.value());
+                }
+                return nb::none();
+            },
+            nb::sig("def exception(self) -> BaseException | None"), "Return what ended the operation, or None.")
+        .def(
+            "cancel", [](Request &r, nb::handle) { return r.cancel(); }, nb::arg("msg") = nb::none(),
+            nb::sig("def cancel(self, msg: typing.Any = None) -> bool"),
+            "End the waiter; False if it has ended already. ThreadError if the worker belongs to another thread.")
+        .def("add_done_callback", &Request::add_done_callback, nb::arg("fn"), nb::kw_only(),
+             nb::arg("context") = nb::none(),
+             nb::sig("def add_done_callback(self, fn: typing.Callable[[Request], object], *, context: "
+                     "contextvars.Context | None = None) -> None"),
+             "Have the running loop call `fn` with this request once it is done.")
+        .def("remove_done_callback", &Request::remove_done_callback, nb::arg("fn"),
+             nb::sig("def remove_done_callback(self, fn: typing.Callable[[Request], object]) -> int"),
+             "Forget `fn`; return how often it had been added.")
+        .def("get_loop", &Request::get_loop, nb::sig("def get_loop(self) -> asyncio.AbstractEventLoop"),
+             "Return the event loop that this request is awaited in.")
+        .def(
+            "throw",
+            [](Request &r, nb::object type, nb::object value, nb::object) {
+                if (r.state == Request::State::done) r.give_back();
+                if (value.is_none()) value = PyExceptionInstance_Check(type.ptr()) ? type : type();
+                PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(value.ptr())), value.ptr());
+                throw nb::python_error();
+            },
+            nb::arg("type"), nb::arg("value") = nb::none(), nb::arg("traceback") = nb::none(),
+            nb::sig("def throw(self, type: typing.Any, value: typing.Any = None, traceback: typing.Any = None) -> "
+                    "typing.NoReturn"),
+            "Part of the awaiting protocol.")
+        .def_prop_rw(
+            "_asyncio_future_blocking", [](Request &r) { return r.blocking; },
+            [](Request &r, bool blocking) { r.blocking = blocking; })
+        .def_prop_ro(
+            "op", [](Request &r) { return r.op; }, "The operation's name.")
+        .def("__repr__", [](Request &r) {
+            const char *state = r.state == Request::State::pending    ? "pending"
+                                : r.state == Request::State::canceled ? "cancelled"
+                                : r.failed()                          ? "failed"
+                                                                      : "done";
+            return std::string("<weft.Request ") + r.op + r.what() + " " + state + ">";
+        });
+    Fast<fast_wait>::install(cls, "wait", "($self, timeout=None)", wait_doc);
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How a worker waits: spin, sleep, or leave it to asyncio's loop.
+//
+// Spinning notices a message in 0.2 us, sleeping on the worker's descriptor in 45 us; but a spin takes a core,
+// and when cores are short two spinners beside two busy processes wait 20-60 us for each other. So a wait spins
+// for a bounded number of fruitless turns (turns in which UCX had something to do do not count: with a fixed
+// budget an awaited 1 MiB took 191 us in place of 77), and then sleeps. The budget grows when spinning pays, or
+// would have paid, and halves when it does not; a spin that was itself preempted ends spinning for a while. In a loop
+// that seldom meets anything by it (Dask's: one spin in 170, for 8% of its processor time) one await in 16 spins.
+//
+// An awaiting task may keep the loop for `hold_ns` of completed awaits; then it yields even if its request is
+// complete, and a transfer under way goes on from the loop's turns.
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "progress/worker.hpp"
+#include "shared/fd_socket.hpp"
+
+namespace {
+
+constexpr int64_t us = 1'000, ms = 1'000'000;
+constexpr int64_t hold_ns = 1 * ms;    // of the loop, by completed awaits
+constexpr int64_t socket_ns = 1 * ms;  // between looks at the other descriptors while spinning
+// More than CPython's switch interval, after which a thread that waits for the GIL asks for it: who lets go before that
+// takes it again before a sleeper has woken, each time.
+constexpr int64_t gil_ns = 8 * ms;
+constexpr int64_t sleep_slice_ms = 50;      // bounds the answer to Ctrl-C
+constexpr unsigned clock_turns = 64;        // fruitless turns between looks at the clock, about 2 us on posix
+constexpr int64_t preempted_ns = 500 * us;  // that many turns cannot take this long by themselves
+constexpr int64_t would_have_paid_ns = 150 * us;
+
+/// Lets go of the GIL for its lifetime. CPython before 3.14 unwinds the stack of a daemon thread that wants the GIL
+/// back from an interpreter that is finalizing, which ends in std::terminate here; such a thread sleeps instead, for
+/// as long as the process lives, as it does from 3.14 on.
+struct WithoutGil {
+    PyThreadState *state = PyEval_SaveThread();
+    WithoutGil() = default;
+    WithoutGil(const WithoutGil &) = delete;
+    ~WithoutGil() {
+        try {
+            PyEval_RestoreThread(state);
+        } catch (...) {
+            for (;;) pause();
+        }
+    }
+};
+
+}  // namespace
+
+void Spin::paid() noexcept {
+    budget = std::min(most, budget * 2 + 32);
+}
+
+void Spin::slept(int64_t waited_ns) noexcept {
+    if (waited_ns < would_have_paid_ns)
+        budget = std::min(most, budget * 2 + 64);
+    else
+        budget /= 2;
+}
+
+unsigned Spin::turns_in_loop(int64_t now) noexcept {
+    return credit > 0 || ++untried % 16 == 0 ? turns(now) : 0;
+}
+
+void Spin::preempted(int64_t now) noexcept {
+    // Doubles while it keeps happening; forgotten after a second without.
+    penalty_ns = now - not_before_ns > 1000 * ms ? 20 * ms : std::min<int64_t>(penalty_ns * 2, 1000 * ms);
+    not_before_ns = now + penalty_ns;
+}
+
+// Have the descriptors tell of the next event. False: something is there already, and no descriptor would tell.
+bool Worker::arm() {
+    cool(nullptr);
+    return hot.empty() && !due();
+}
+
+// Arm what is hot and idle, but for one. UCX arms a completion queue of verbs without a look into it, and what came
+// since the last turn is told by some devices only (not by rxe, nor by mlx5 without DevX, openucx/ucx#11728): messages
+// lay there until UCX's keepalive, 17 s later. So one more turn, after arming: what it does not find will be told.
+void Worker::cool(Engine *except) {
+    for (size_t i = 0; i < hot.size();) {
+        Engine *engine = hot[i];
+        if (engine == except || ucp.worker_arm(engine->handle) != UCS_OK || turn_of(engine)) {
+            ++i;
+            continue;
+        }
+        engine->armed = true;
+        std::erase(hot, engine);
+    }
+}
+
+// Wait up to `timeout_ms` for the worker's or a liveness descriptor; end the links whose peer is gone.
+// Returns whether anything was ready.
+bool Worker::check_sockets(int timeout_ms) {
+    epoll_event events[16];
+    int n;
+    if (timeout_ms) {
+        WithoutGil release;
+        n = epoll_wait(epoll_fd, events, 16, timeout_ms);
+    } else {
+        n = epoll_wait(epoll_fd, events, 16, 0);
+    }
+    sockets_seen_ns = now_ns();
+    std::vector<Link *> gone;
+    for (int i = 0; i < n; ++i)
+        if (eventfd_t buried; !events[i].data.u64)
+            eventfd_read(wake_fd, &buried);
+        else if (events[i].data.u64 & 1)
+            heat(reinterpret_cast<Engine *>(events[i].data.u64 & ~uint64_t(1)));
+        else if (Link *link = static_cast<Link *>(events[i].data.ptr);
+                 (link->side && !link->hear()) || events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+            gone.push_back(link);
+    if (!gone.empty()) {
+        // Deliver what arrived before the end: it lies in this process's own queues.
+        for (int turns = 0; turns < 100'000 && progress(); ++turns) {
+        }
+        drain();
+        for (Link *link : gone) link->lose("the peer's process has ended, or cut the connection");
+        links.remove_if([](auto &link) { return link->lost; });
+        drain();
+    }
+    Borrowed::sweep();
+    return n > 0;
+}
+
+// ---- blocking -----------------------------------------------------------------------------------------------
+
+bool Worker::wait(Request *r, double timeout_s) {
+    if (waiting) raise("ThreadError", std::string(r->op) + ": the worker is already being waited on", r->op);
+    struct Waiting {
+        bool &flag;
+        explicit Waiting(bool &f) : flag(f) { flag = true; }
+        ~Waiting() { flag = false; }
+    } guard(waiting);
+
+    if (r->engine) heat(r->engine);
+    if (progress() && completed) {  // it may be here already: no need to know the time
+        drain();
+        if (r->done()) return true;
+    }
+    int64_t now = now_ns();
+    int64_t gil_since = now;
+    const int64_t deadline = timeout_s < 0 ? INT64_MAX : timeout_s > 1e9 ? INT64_MAX : now + int64_t(timeout_s * 1e9);
+    unsigned limit = spin_state.turns(now), fruitless = 0, since_clock = 0;
+    for (;;) {
+        bool fruitful = progress();
+        fruitless = fruitful ? 0 : fruitless + 1;
+        if (due()) {
+            drain();
+            if (r->done()) {
+                if (fruitless <= limit) spin_state.paid();
+                return true;
+            }
+        }
+        if (++since_clock >= clock_turns || fruitless > limit) {
+            int64_t before = now;
+            now = now_ns();
+            if (now - before > preempted_ns && fruitless >= since_clock) {
+                spin_state.preempted(now);
+                limit = 0;
+            }
+            since_clock = 0;
+            if (now >= deadline) return false;
+            if (now - sockets_seen_ns > socket_ns) {
+                cool(r->engine);
+                check_sockets(0);
+                if (PyErr_CheckSignals() != 0) throw nb::python_error();
+                if (!graveyard.empty()) drain();
+                if (r->done()) return true;
+            }
+            if (now - gil_since > gil_ns) {
+                progress_without_gil(r, deadline);
+                gil_since = now = now_ns();
+            }
+        }
+        if (fruitless <= limit) continue;
+        if (!arm()) {  // something is under way that no descriptor tells of, such as a full queue of the peer's
+            progress_without_gil(r, deadline);  // who may be a thread of this process
+            gil_since = now = now_ns();
+            fruitless = since_clock = 0;
+            continue;
+        }
+        int64_t left_ms =
+            deadline == INT64_MAX ? sleep_slice_ms : std::min((deadline - now + ms - 1) / ms, sleep_slice_ms);
+        int64_t slept_from = now;
+        check_sockets(int(std::max<int64_t>(left_ms, 1)));
+        now = now_ns();
+        spin_state.slept(now - slept_from);
+        gil_since = now;
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        if (closed()) refuse(r->op);
+        drain();
+        if (r->done()) return true;
+        if (now >= deadline) return false;
+        limit = spin_state.turns(now);
+        fruitless = since_clock = 0;
+    }
+}
+
+// A wait that has kept the GIL for a switch interval goes on without it, until the request's end or the first
+// pause: one release for each large message, and a chance for a peer in another thread of this process. Callbacks
+// are free of Python, so progress needs no GIL.
+void Worker::progress_without_gil(Request *r, int64_t deadline) {
+    WithoutGil release;
+    for (unsigned fruitless = 0, turns = 0; fruitless < Spin::most && !r->ended && !r->fault && arrivals.empty();
+         ++turns) {
+        fruitless = progress() ? 0 : fruitless + 1;
+        if (turns % clock_turns == 0) {
+            int64_t now = now_ns();
+            if (now >= deadline || now - sockets_seen_ns > socket_ns) return;
+        }
+    }
+}
+
+// ---- asyncio ------------------------------------------------------------------------------------------------
+
+// asyncio keeps the running loop of a thread under this name in CPython 3.11: a new object in each run of a loop.
+static PyObject *running_mark() noexcept {
+#if PY_VERSION_HEX < 0x030C0000
+    static PyObject *name = PyUnicode_InternFromString("__asyncio_running_event_loop__");
+    PyObject *here = PyThreadState_GetDict();
+    return here ? PyDict_GetItemWithError(here, name) : nullptr;
+#else
+    return nullptr;
+#endif
+}
+
+// In CPython 3.11 get_running_loop() asks the kernel for the process's id, 130 ns here: so it is asked once in a run.
+nb::handle Worker::running_loop() {
+    PyObject *mark = running_mark();
+    if (mark && loop_mark.is(mark) && loop.is_valid()) return loop;
+    nb::object running = asyncio_running_loop();
+    attach(running);
+    loop_mark = nb::borrow(mark);
+    return loop;
+}
+
+void Worker::attach(nb::handle running) {
+    if (loop.is(running)) return;
+    detach();
+    nb::object object = nb::borrow(self);
+    if (wake_fd < 0) {
+        std::lock_guard lock(graveyard_mutex);
+        wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        epoll_event event{};
+        event.events = EPOLLIN;  // and no data: neither an engine nor a link
+        if (wake_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, wake_fd, &event) != 0) {
+            const std::string why = strerror(errno);
+            if (wake_fd >= 0) ::close(std::exchange(wake_fd, -1));
+            raise("NoMemoryError", "Worker: eventfd: " + why, "Worker");
+        }
+    }
+    running.attr("add_reader")(epoll_fd, object.attr("_turn"));
+    loop = nb::borrow(running);
+    turn_method = object.attr("_turn");
+    released_method = object.attr("_released");
+    turn_scheduled = false;
+    held_since_ns = 0;
+}
+
+void Worker::detach() noexcept {
+    if (!loop.is_valid()) return;
+    try {
+        if (!nb::cast<bool>(loop.attr("is_closed")())) loop.attr("remove_reader")(epoll_fd);
+    } catch (nb::python_error &e) {
+        e.discard_as_unraisable("weft: leaving the event loop");
+    }
+    loop.reset();
+    loop_mark.reset();
+    turn_method.reset();
+    released_method.reset();
+}
+
+void Worker::schedule_turn() {
+    if (turn_scheduled || !loop.is_valid()) return;
+    loop.attr("call_soon")(turn_method);
+    turn_scheduled = true;
+}
+
+// Called when an await is complete: has this task had the loop for long enough?
+bool Worker::must_yield(int64_t now) {
+    if (!held_since_ns) {
+        if (!loop.is_valid()) return false;
+        loop.attr("call_soon")(released_method);
+        held_since_ns = now;
+    }
+    return now - held_since_ns > hold_ns;
+}
+
+// Spin for an await, and keep the time. False: the task must wait in the loop, which has been told to go on.
+bool Worker::spin(Request *r, int64_t &now) {
+    if (must_yield(now)) {
+        schedule_turn();
+        return false;
+    }
+    if (r->engine) heat(r->engine);
+    const unsigned limit = spin_state.turns_in_loop(now);
+    bool spun = false;
+    for (unsigned fruitless = 0, since_clock = 0; fruitless <= limit;) {
+        bool fruitful = progress();
+        fruitless = fruitful ? 0 : fruitless + 1;
+        if (due()) {
+            drain();
+            if (r->done()) {
+                spin_state.paid();
+                if (spun) spin_state.met(true);
+                return true;
+            }
+        }
+        spun |= !fruitful;
+        since_clock += fruitful ? 8 : 1;
+        if (since_clock < clock_turns) continue;
+        since_clock = 0;
+        int64_t before = now;
+        now = now_ns();
+        if (now - before > preempted_ns && fruitless >= clock_turns) {
+            spin_state.preempted(now);
+            break;
+        }
+        if (now - held_since_ns > hold_ns) {
+            schedule_turn();
+            return false;
+        }
+    }
+    if (limit) spin_state.met(false);
+    slept_from_ns = now;
+    if (!arm()) {
+        slept_from_ns = 0;
+        schedule_turn();
+    }
+    return false;
+}
+
+// The loop's turn: a descriptor is ready, or something was left to do.
+void Worker::turn() {
+    turn_scheduled = false;
+    if (closed()) return;
+    const int64_t start = now_ns();
+    if (slept_from_ns) {
+        spin_state.slept(start - slept_from_ns);
+        slept_from_ns = 0;
+    }
+    check_sockets(0);
+    const unsigned limit = in_flight ? spin_state.turns_in_loop(start) : 0;
+    for (unsigned fruitless = 0, turns = 0; fruitless <= limit; ++turns) {
+        fruitless = progress() ? 0 : fruitless + 1;
+        if (due() || !graveyard.empty()) {
+            bool woke = completed;
+            drain();
+            if (closed()) return;
+            if (woke) return schedule_turn();  // after the tasks just woken, which may well wait themselves
+        }
+        if (turns % 16 == 15 && now_ns() - start > hold_ns) return schedule_turn();
+    }
+    if (limit) spin_state.met(false);
+    if (!arm()) return schedule_turn();
+    if (in_flight) slept_from_ns = now_ns();
+}
+
+void define_waiting(nb::class_<Worker> &cls) {
+    cls.def("_turn", &Worker::turn)
+        .def("_released", [](Worker &w) { w.held_since_ns = 0; })
+        .def(
+            "attach",
+            [](Worker &w, nb::handle loop) {
+                w.check_owner("attach");
+                w.attach(loop);
+                w.schedule_turn();
+            },
+            nb::arg("loop"), nb::sig("def attach(self, loop: asyncio.AbstractEventLoop) -> None"),
+            "Progress in this event loop's turns, also while nothing is awaited.")
+        .def_prop_ro("_spin_credit", [](Worker &w) { return w.spin_state.credit; });
+}

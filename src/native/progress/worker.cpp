@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "progress/worker.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "shared/fd_socket.hpp"
+#include "ucp/active.hpp"
+#include "ucp/listener.hpp"
+#include "ucp/mem_map.hpp"
+#include "ucp/operation.hpp"
+
+Worker::Worker(nb::object context_object, bool links_only)
+    : context(std::move(context_object)), owner(__builtin_thread_pointer()) {
+    if (!nb::isinstance<Context>(context)) throw nb::type_error("Worker: a Context is needed");
+    auto *c = nb::inst_ptr<Context>(context);
+    if (!c->handle) raise("ClosedError", "Worker: the context is closed", "Worker");
+    memory_types = c->memory_types;
+    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (epoll_fd < 0) raise("NoMemoryError", std::string("Worker: epoll: ") + strerror(errno), "Worker");
+    if (!links_only) {
+        try {
+            own = std::make_shared<Engine>(this);
+        } catch (...) {
+            ::close(epoll_fd);
+            throw;
+        }
+        ucp_worker_attr_t attr{};
+        attr.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
+        check(ucp.worker_query(own->handle, &attr), "Worker");
+        max_am_header = attr.max_am_header;
+        address = own->address();
+    }
+    open = true;
+    ++c->workers;
+}
+
+Worker::~Worker() {
+    arrivals.clear();  // for handlers, which would be called with this worker
+    close();
+    if (epoll_fd >= 0) ::close(epoll_fd);
+    if (wake_fd >= 0) ::close(wake_fd);
+    while (spare_count) Py_DECREF(spares[--spare_count]);
+}
+
+void Worker::refuse(const char *op) const {
+    if (in_forked_child)
+        raise("ThreadError",
+              std::string(op) +
+                  ": this process was forked from one that uses weft, and cannot use it; start processes with spawn or "
+                  "forkserver",
+              op);
+    if (!open) raise("ClosedError", std::string(op) + ": the worker is closed", op);
+    raise("ThreadError", std::string(op) + ": the worker belongs to another thread", op);
+}
+
+nb::object Worker::tag_result(const ucp_tag_recv_info_t &info) {
+    if (!last_result.is_valid() || info.length != last_info.length || info.sender_tag != last_info.sender_tag) {
+        last_result = nb::make_tuple(info.length, info.sender_tag);
+        last_info = info;
+    }
+    return last_result;
+}
+
+void Worker::push(Request *r) noexcept {
+    if (r->queued) return;
+    r->queued = true;
+    r->next = nullptr;
+    *completed_end = r;
+    completed_end = &r->next;
+}
+
+void Worker::drain() {
+    for (;;) {
+        while (completed) {
+            Request *r = completed;
+            completed = r->next;
+            if (!completed) completed_end = &completed;
+            r->queued = false;
+            r->settle();
+        }
+        if (!failed_links.empty()) {
+            auto failed = std::move(failed_links);
+            failed_links.clear();
+            for (Link *link : failed) link->lose(ucx_status_string(link->status));
+            links.remove_if([](auto &link) { return link->lost; });
+        } else if (!arrivals.empty()) {
+            call_handler(this);
+        } else if (!graveyard.empty()) {
+            std::vector<std::function<void()>> actions;
+            {
+                std::lock_guard lock(graveyard_mutex);
+                actions.swap(graveyard);
+            }
+            for (auto &action : actions) action();
+        } else if (!completed) {
+            return;
+        }
+    }
+}
+
+void Worker::bury(std::function<void()> action) {
+    std::lock_guard lock(graveyard_mutex);
+    graveyard.push_back(std::move(action));
+    const bool comes_by_itself = owner == __builtin_thread_pointer() && turn_scheduled;
+    if (wake_fd >= 0 && graveyard.size() == 1 && !comes_by_itself && !in_forked_child) eventfd_write(wake_fd, 1);
+}
+
+void Worker::fail_channel(Channel *channel, const std::shared_ptr<const Fault> &fault) noexcept {
+    for (Request *r = in_flight; r; r = r->in_flight_next)
+        if (r->channel == channel && r->ucx) r->fail(fault);
+}
+
+// Everything that is still open ends, in the order that lets the other sides know; bounded by a second or so.
+void Worker::close() {
+    if (!open) return;
+    if (in_forked_child) {
+        open = false;
+        return;
+    }
+    drain();
+    detach();
+    for (auto &[id, channel] : std::unordered_map(channels))
+        channel->abort("ClosedError", "the worker was closed", true);
+    const int64_t deadline = now_ns() + 1'000'000'000;
+    for (auto &link : links)
+        if (link->engine) link->engine->flush(deadline);
+    for (auto &link : links) link->lost = true, link->release();
+    links.clear();
+    Side::sweep();
+    for (auto &listener : listeners) listener->close(), ucp.listener_destroy(listener->handle);
+    for (Endpoint *endpoint : endpoints) endpoint->abandon();
+    for (Request *r = in_flight; r;) {
+        Request *next = r->in_flight_next;
+        if (r->ucx && r->kind == Request::Kind::tag_recv) ucp.request_cancel(r->engine->handle, r->ucx);
+        if (r->batch) r->batch->cancel(r->engine);
+        r = next;
+    }
+    if (own) own->finish(deadline);
+    for (Rkey *rkey : rkeys) rkey->destroy();  // operations under way used them
+    // Only now: UCX hands messages to these while anything progresses.
+    am_queues.clear();
+    arrivals.clear();
+    drain();
+    if (own) own->leave();
+    own.reset();
+    open = false;
+    --nb::inst_ptr<Context>(context)->workers;
+    for (Request *r = in_flight; r; r = r->in_flight_next)
+        if (!r->ucx) r->end(UCS_ERR_CANCELED);  // the others are the engine's, which somebody holds
+    drain();
+    ::close(epoll_fd);
+    epoll_fd = -1;
+    std::lock_guard lock(graveyard_mutex);
+    if (wake_fd >= 0) ::close(wake_fd);
+    wake_fd = -1;
+}
+
+static nb::object flush(WorkerSelf self) {
+    Worker *w = usable(self, "flush");
+    Request *r;
+    nb::object request = make_request(w, self.h.ptr(), "flush", 0, &r);
+    ucp_request_param_t param;
+    begin(param, r);
+    posted(r, ucp.worker_flush_nbx(w->own->handle, &param));
+    return request;
+}
+
+// Requests are not looked at: one that is pending keeps its worker in any case.
+static int traverse_worker(PyObject *self, visitproc visit, void *arg) noexcept {
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    auto *w = nb::inst_ptr<Worker>(self);
+    for (const nb::object *each : {&w->loop, &w->loop_mark, &w->turn_method, &w->released_method})
+        Py_VISIT(each->ptr());
+    for (auto &[id, queue] : w->am_queues)
+        if (queue) Py_VISIT(queue->handler.ptr());
+    return 0;
+}
+
+// The loop is garbage too, or closed: while it watches the worker's descriptor it refers to it.
+static int clear_worker(PyObject *self) noexcept {
+    if (!nb::inst_ready(self)) return 0;
+    auto *w = nb::inst_ptr<Worker>(self);
+    w->arrivals.clear();
+    std::vector<nb::object> left{std::move(w->loop), std::move(w->loop_mark), std::move(w->turn_method),
+                                 std::move(w->released_method)};
+    for (auto &[id, queue] : w->am_queues)
+        if (queue) left.push_back(std::move(queue->handler));
+    return 0;
+}
+
+static PyType_Slot worker_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse_worker)},
+                                     {Py_tp_clear, reinterpret_cast<void *>(clear_worker)},
+                                     {0, nullptr}};
+
+static void close_worker(Worker &w) {
+    if (!w.closed()) w.check_owner("close");
+    w.close();
+}
+
+nb::class_<Worker> define_worker(nb::module_ &m) {
+    nb::class_<Worker> cls(m, "Worker", nb::type_slots(worker_slots), nb::is_weak_referenceable(),
+                           R"(A UCP worker: it sends and receives for the one thread that made it.
+
+A worker does not progress by itself: it does while a request is waited for, or while asyncio's loop runs in
+which one was awaited.)");
+    cls.def(
+           "__init__",
+           [](nb::pointer_and_handle<Worker> self, nb::handle context, bool links_only) {
+               if (in_forked_child)
+                   raise("ThreadError",
+                         "Worker: this process was forked from one that uses weft, and cannot use it; start processes "
+                         "with spawn or forkserver",
+                         "Worker");
+               new (self.p) Worker(nb::borrow(context), links_only);
+               self.p->self = self.h.ptr();
+           },
+           nb::arg("context"), nb::kw_only(), nb::arg("links_only") = false,
+           nb::sig("def __init__(self, context: Context, *, links_only: bool = False) -> None"))
+        .def_prop_ro(
+            "address", [](Worker &w) { return nb::bytes(w.address.data(), w.address.size()); },
+            "The worker's address: bytes for :meth:`connect` on another worker.")
+        .def_ro("max_am_header", &Worker::max_am_header, "The longest header of an active message, in bytes.")
+        .def(
+            "fileno", [](Worker &w) { return w.epoll_fd; },
+            "A descriptor that is readable when there is something to progress.")
+        .def(
+            "progress",
+            [](Worker &w) {
+                w.check_owner("progress");
+                unsigned n = w.progress();
+                w.drain();
+                return n;
+            },
+            "Make one turn of progress and complete what it ended; return how much UCX had to do.")
+        .def(
+            "arm",
+            [](Worker &w) {
+                w.check_owner("arm");
+                return w.arm();
+            },
+            "Have :meth:`fileno` tell of the next event; False if there is something to progress first.")
+        .def("connect", nb::overload_cast<nb::pointer_and_handle<Worker>, nb::bytes>(&Endpoint::create),
+             nb::arg("address"), nb::sig("def connect(self, address: bytes) -> Endpoint"), Endpoint::doc_connect)
+        .def(
+            "flush", &flush, nb::sig("def flush(self) -> Request"),
+            "Return a request that is done once the peers have everything that was sent, put and added before. Source: "
+            "``ucp_worker_flush_nbx``.")
+        .def(
+            "__enter__", [](nb::handle self) { return nb::borrow(self); },
+            nb::sig("def __enter__(self) -> typing_extensions.Self"))
+        .def(
+            "__exit__", [](Worker &w, nb::args) { close_worker(w); },
+            nb::sig("def __exit__(self, *exc: object) -> None"))
+        .def("close", &close_worker,
+             "Close every endpoint and connection, end every request, destroy the worker. Idempotent.")
+        .def_prop_ro(
+            "handle",
+            [](Worker &w) {
+                w.check_owner("handle");
+                w.check_own("handle");
+                return reinterpret_cast<uintptr_t>(w.own->handle);
+            },
+            "The address of the ``ucp_worker_h``, for libraries that call UCX themselves; the worker keeps owning it.")
+        .def_ro("dropped_messages", &Worker::dropped_messages,
+                "Messages for connections that were dropped: a stranger's, who does not know a connection's id, and "
+                "those for a connection that is closed.")
+        .def_prop_ro("closed", &Worker::closed);
+    define_waiting(cls);
+    return cls;
+}

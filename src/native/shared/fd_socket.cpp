@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shared/fd_socket.hpp"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "shared/shared_file.hpp"
+
+namespace {
+
+std::mutex retired_mutex;
+// Never destroyed: the other sides may hold on for as long as they like.
+auto &retired = *new std::vector<std::shared_ptr<Side>>;
+
+constexpr size_t batch = 64;  // records in one read
+
+// The descriptor that came along, or -1. The padding of the control buffer has room for a second, which nobody of
+// weft sends: it is closed.
+int first_descriptor(msghdr &message) noexcept {
+    cmsghdr *c = CMSG_FIRSTHDR(&message);
+    if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) return -1;
+    int first = -1;
+    for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+        int descriptor;
+        std::memcpy(&descriptor, CMSG_DATA(c) + at, sizeof descriptor);
+        if (first < 0)
+            first = descriptor;
+        else
+            close(descriptor);
+    }
+    return first;
+}
+
+}  // namespace
+
+Side::Side(int fd, int epoll, void *data) noexcept : socket(fd), epoll_fd(epoll), epoll_data(data) {
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    close_in_child(fd);
+}
+
+Side::~Side() {
+    if (in_forked_child) return;
+    keep_in_child(socket);
+    close(socket);
+}
+
+Side::Handover::~Handover() {
+    if (fd >= 0 && !in_forked_child) close(fd);
+}
+
+// ---- the socket -------------------------------------------------------------------------------------------
+
+bool Side::send(const Record *records, size_t count, int descriptor) noexcept {
+    if (gone || in_forked_child) return false;
+    iovec iov{const_cast<Record *>(records), count * sizeof(Record)};
+    msghdr message{};
+    message.msg_iov = &iov;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    if (descriptor >= 0) {
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        cmsghdr *c = CMSG_FIRSTHDR(&message);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        std::memcpy(CMSG_DATA(c), &descriptor, sizeof(int));
+    }
+    return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == ssize_t(iov.iov_len);
+}
+
+bool Side::read() noexcept {
+    // The end of a pin may be that of another side's lease, so it comes when nothing is locked.
+    std::vector<Pin> over;
+    std::lock_guard lock(mutex);
+    while (!gone) {
+        Record records[batch];
+        iovec iov{records, sizeof records};
+        alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+        msghdr message{};
+        message.msg_iov = &iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        ssize_t n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) break;
+        int descriptor = n > 0 ? first_descriptor(message) : -1;
+        if (n <= 0 || n % sizeof(Record)) {
+            if (descriptor >= 0) close(descriptor);
+            gone = true;
+            while (!leases.empty()) over.push_back(take_back(leases.begin()->first));
+            handed.clear();
+            break;
+        }
+        for (size_t i = 0; i < size_t(n) / sizeof(Record); ++i)
+            if (records[i].kind == Record::lease_over)
+                over.push_back(take_back(records[i].value));
+            else
+                hear(records[i], descriptor);
+        if (descriptor >= 0) close(descriptor);
+    }
+    forget_dropped();
+    flush();
+    unread_leases = 0;
+    return !gone && !goodbye;
+}
+
+// A descriptor comes with the only record of its kind in a batch, and is taken with it.
+void Side::hear(const Record &record, int &descriptor) noexcept {
+    switch (record.kind) {
+        case Record::segment_handed: take_descriptor(record.value, std::exchange(descriptor, -1)); break;
+        case Record::segment_taken:
+        case Record::segment_refused:
+            if (auto it = handed.find(record.value); it != handed.end())
+                it->second.state = record.kind == Record::segment_taken ? Handed::taken : Handed::refused;
+            has_answered = true;
+            break;
+        case Record::segment_dropped: segments.erase(record.value); break;
+        case Record::lease_over: break;  // see `read`
+        case Record::goodbye_said: goodbye = true; break;
+    }
+}
+
+void Side::tell(const Record &record) noexcept {
+    backlog.push_back(record);
+    flush();
+}
+
+// As many at once as there are; the order does not matter.
+void Side::flush() noexcept {
+    while (!backlog.empty()) {
+        size_t count = std::min(backlog.size(), batch);
+        if (!send(&backlog[backlog.size() - count], count, -1)) break;
+        backlog.resize(backlog.size() - count);
+    }
+    if (full != backlog.empty() || epoll_fd < 0) return;
+    full = !full;
+    epoll_event event{};
+    event.events = EPOLLRDHUP | EPOLLIN | (full ? uint32_t(EPOLLOUT) : 0);
+    event.data.ptr = epoll_data;
+    epoll_ctl(epoll_fd, EPOLL_CTL_MOD, socket, &event);
+}
+
+void Side::retire() noexcept {
+    {
+        std::lock_guard lock(mutex);
+        epoll_fd = -1;
+    }
+    read();
+    decltype(segments) left;
+    {
+        std::lock_guard lock(mutex);
+        left.swap(segments);  // nothing more will come; what came has its segment
+    }
+    for (auto &[id, segment] : left) Borrowed::leave(segment);
+    {
+        std::lock_guard lock(mutex);
+        if (gone || (leases.empty() && !borrowed)) return;
+        Record record{Record::goodbye_said, 0};
+        if (!goodbye && !send(&record, 1, -1)) shutdown(socket, SHUT_RDWR);
+        if (leases.empty()) return;
+    }
+    std::lock_guard lock(retired_mutex);
+    retired.push_back(shared_from_this());
+}
+
+void Side::sweep() noexcept {
+    std::lock_guard lock(retired_mutex);
+    std::erase_if(retired, [](auto &side) {
+        side->read();
+        std::lock_guard inner(side->mutex);
+        return side->leases.empty();
+    });
+}
+
+// ---- the lender -------------------------------------------------------------------------------------------
+
+Side::Handed Side::hand_over(const Pin &pin) noexcept {
+    std::lock_guard lock(mutex);
+    if (gone) return Handed::no;
+    forget_dropped();
+    Handover &handover = handed[pin.id()];
+    if (handover.state != Handed::no) return handover.state;
+    if (pin.lease && handover.fd < 0) {
+        handover.fd = SharedFile::reopen(pin.fd());
+        if (handover.fd < 0) return Handed::no;
+        handover.segment = pin.lease->segment;
+        ++lent_on;
+    }
+    // What is this process's own goes as a description that only the other side has.
+    int fd = pin.lease ? handover.fd : SharedFile::share(pin.fd());
+    Record record{Record::segment_handed, pin.id()};
+    if (fd >= 0 && send(&record, 1, fd)) handover.state = Handed::sent;
+    if (!pin.lease && fd >= 0) close(fd);
+    return handover.state;
+}
+
+// Who only lends, and never waits, would let the socket fill up with what comes back.
+bool Side::wants_reading() noexcept {
+    std::lock_guard lock(mutex);
+    return unread_leases >= batch;
+}
+
+bool Side::answered() noexcept {
+    std::lock_guard lock(mutex);
+    return std::exchange(has_answered, false);
+}
+
+// The other side may close its descriptors of segments that are no more, and of those of others that it has nothing of:
+// who knows whether they still are.
+void Side::forget_dropped() noexcept {
+    uint64_t now = Pool::dropped();
+    if (now == dropped_seen && !lent_on) return;
+    for (auto it = handed.begin(); it != handed.end();) {
+        const Handover &handover = it->second;
+        const bool unused = handover.lent ? !handover.leases : handover.segment.expired();
+        if (handover.fd >= 0 ? !unused : Pool::exists(it->first)) {
+            ++it;
+            continue;
+        }
+        Record record{Record::segment_dropped, it->first};
+        if (!send(&record, 1, -1)) return;
+        lent_on -= handover.fd >= 0;
+        it = handed.erase(it);
+    }
+    dropped_seen = now;
+}
+
+Lent Side::lend(Pin &&pin) noexcept {
+    std::lock_guard lock(mutex);
+    ++unread_leases;
+    Lent lent{pin.id(), pin.offset, next_lease++};
+    if (pin.lease) {
+        Handover &handover = handed[pin.id()];
+        ++handover.leases;
+        handover.lent = true;
+        // Without a mark it would not be safe. There is no segment 0, so the other side ends the connection.
+        if (!SharedFile::mark(handover.fd, lent.offset, lent.lease)) lent.segment = 0;
+    }
+    leases.emplace(lent.lease, std::move(pin));
+    return lent;
+}
+
+Pin Side::take_back(uint64_t lease) noexcept {
+    Pin pin;
+    auto found = leases.find(lease);
+    if (found == leases.end()) return pin;
+    pin = std::move(found->second);
+    leases.erase(found);
+    if (pin.lease) {
+        Handover &handover = handed[pin.id()];
+        --handover.leases;
+        SharedFile::unmark(handover.fd, pin.offset, lease);
+    }
+    return pin;
+}
+
+// ---- the borrower -----------------------------------------------------------------------------------------
+
+// Nothing may ever shorten the file under a mapping: that would be a SIGBUS.
+void Side::take_descriptor(uint64_t id, int descriptor) noexcept {
+    struct stat status;
+    if (descriptor < 0 || !SharedFile::is_safe(descriptor) || fstat(descriptor, &status) != 0 || segments.count(id)) {
+        if (descriptor >= 0) close(descriptor);
+        return tell({Record::segment_refused, id});
+    }
+    segments.insert({id, std::make_shared<Borrowed>(descriptor, size_t(status.st_size))});
+    tell({Record::segment_taken, id});
+}
+
+Block Side::borrow(const Lent &lent, size_t nbytes) noexcept {
+    Block block;
+    std::lock_guard lock(mutex);
+    auto found = segments.find(lent.segment);
+    if (found == segments.end() || !nbytes || lent.offset > found->second->nbytes ||
+        nbytes > found->second->nbytes - lent.offset)
+        return block;
+    const int fd = found->second->fd;
+    static const size_t page = size_t(sysconf(_SC_PAGESIZE));
+    size_t before = lent.offset % page;
+    const int held = SharedFile::hold(fd, lent.offset, nbytes);
+    void *base = held < 0 ? MAP_FAILED
+                          : mmap(nullptr, before + nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, held,
+                                 off_t(lent.offset - before));
+    if (held >= 0) close(held);  // the mapping keeps its mark
+    if (base == MAP_FAILED) {    // too many mappings or descriptors: a copy does too
+        block = Pool::allocate(nbytes);
+        for (size_t done = 0; block.data && done < nbytes;) {
+            ssize_t n = pread(fd, block.data + done, nbytes - done, off_t(lent.offset + done));
+            if (n <= 0) block.release();
+            done += size_t(n);
+        }
+        give_back(lent.lease);
+        return block;
+    }
+    SharedFile::unmark(fd, lent.offset, lent.lease);
+    auto lease =
+        std::make_shared<Lease>(shared_from_this(), lent.lease, found->second, before + nbytes, lent.offset - before);
+    block.loan = new Loan(std::move(lease), base);
+    block.data = static_cast<uint8_t *>(base) + before;
+    block.nbytes = nbytes;
+    return block;
+}
+
+void Side::give_back(uint64_t lease) noexcept {
+    std::lock_guard lock(mutex);
+    tell({Record::lease_over, lease});
+}

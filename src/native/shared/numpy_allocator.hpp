@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// NumPy arrays that are born in the pool, so that they can be lent without a copy (NumPy's NEP 49).
+#pragma once
+
+#include "shared/pool.hpp"
+
+void define_heap(nb::module_ &m);

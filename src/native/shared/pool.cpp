@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shared/pool.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "shared/loan.hpp"
+#include "shared/segments.hpp"
+#include "shared/shared_file.hpp"
+
+namespace {
+
+size_t round_to_pages(size_t nbytes) noexcept {
+    static const size_t page = size_t(sysconf(_SC_PAGESIZE));
+    return (nbytes + page - 1) / page * page;
+}
+
+size_t physical_memory() noexcept {
+    static const size_t nbytes = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+    return nbytes;
+}
+
+struct State {
+    std::mutex mutex;
+    Segments segments{std::min(physical_memory() / 64, size_t(1) << 30)};
+    size_t pinned = 0;
+    std::vector<std::pair<Segment *, size_t>> marked;  // blocks that only their marks keep
+};
+
+// Never destroyed: blocks may outlive static destructors.
+State &state() noexcept {
+    static State *s = new State;
+    return *s;
+}
+
+bool is_marked(Segment *segment, const std::pair<const size_t, Segment::Used> &used) noexcept {
+    return used.second.lent && SharedFile::is_marked(segment->fd, used.first, used.second.nbytes);
+}
+
+// Neither its owner nor a pin keeps the block any more.
+void end(State &s, Segment *segment, Segments::Block used) noexcept {
+    if (!is_marked(segment, *used)) return s.segments.give_back(segment, used);
+    used->second.freed = true;
+    s.pinned += used->second.nbytes;
+    s.marked.push_back({segment, used->first});
+}
+
+// Nobody tells when a mark goes.
+void end_unmarked(State &s) noexcept {
+    std::erase_if(s.marked, [&](auto &block) {
+        auto [segment, offset] = block;
+        auto used = segment->used.find(offset);
+        if (is_marked(segment, *used)) return false;
+        s.pinned -= used->second.nbytes;
+        s.segments.give_back(segment, used);
+        return true;
+    });
+}
+
+// What only others still read is resident for them. Its pages stay in the file.
+void let_go(State &s, Segment &segment, size_t offset, Segment::Used &used) noexcept {
+    if (!used.freed || std::exchange(used.out, true)) return;
+    s.segments.out += used.nbytes;
+    madvise(segment.base + offset, used.nbytes, MADV_DONTNEED);
+    SharedFile::count(segment.counting, offset, used.nbytes, false);
+}
+
+// The offset of a new block; `segment` is null when there is no memory.
+std::pair<Segment *, size_t> take(State &s, size_t nbytes, bool zeroed) noexcept {
+    size_t length = round_to_pages(nbytes);
+    if (!s.segments.has_hole(length)) end_unmarked(s);
+    auto [segment, offset] = s.segments.take(length);
+    if (!segment) return {};
+    // What is warm is an estimate of how much, not where: to be zero, the pages must be new. The kernel makes no hole
+    // in locked memory (mlockall).
+    uint8_t *block = segment->base + offset;
+    if (zeroed && madvise(block, length, MADV_REMOVE) != 0) std::memset(block, 0, length);
+    return {segment, offset};
+}
+
+}  // namespace
+
+void Block::release() noexcept {
+    if (!data) return;
+    if (loan)
+        delete std::exchange(loan, nullptr);
+    else if (segment)
+        Pool::release(data);
+    else
+        std::free(data);
+    data = nullptr;
+}
+
+Pin::~Pin() {
+    if (!segment || in_forked_child) return;
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    auto used = segment->used.find(block);
+    s.pinned -= used->second.nbytes;
+    if (!--used->second.pins && used->second.freed) end(s, segment, used);
+}
+
+uint64_t Pin::id() const noexcept {
+    return segment ? segment->id : lease->segment->id;
+}
+
+int Pin::fd() const noexcept {
+    return segment ? segment->fd : lease->segment->fd;
+}
+
+Block Pool::allocate(size_t nbytes) noexcept {
+    Block block;
+    if (nbytes > physical_memory()) return block;
+    block.nbytes = nbytes;
+    if (nbytes >= page_threshold && !in_forked_child) {
+        State &s = state();
+        std::lock_guard lock(s.mutex);
+        auto [segment, offset] = take(s, nbytes, false);
+        if (segment) {
+            block.data = segment->base + offset;
+            block.segment = segment;
+            return block;
+        }
+    }
+    // Small, or no segment is to be had: memfd may be forbidden, descriptors may have run out.
+    block.data = static_cast<uint8_t *>(std::aligned_alloc(64, (nbytes + 64) / 64 * 64));
+    return block;
+}
+
+void *Pool::acquire(size_t nbytes, bool zeroed) noexcept {
+    if (in_forked_child || nbytes > physical_memory()) return nullptr;
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    auto [segment, offset] = take(s, nbytes, zeroed);
+    return segment ? segment->base + offset : nullptr;
+}
+
+bool Pool::release(void *data) noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    auto [segment, used] = s.segments.find(data);
+    if (!segment) return false;
+    if (in_forked_child) return true;  // the parent's
+    if (used->second.pins)
+        used->second.freed = true;
+    else
+        end(s, segment, used);
+    return true;
+}
+
+size_t Pool::size_of(const void *data) noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    auto [segment, used] = s.segments.find(data);
+    return segment ? used->second.nbytes - (size_t(static_cast<const uint8_t *>(data) - segment->base) - used->first)
+                   : 0;
+}
+
+Pin Pool::pin(const void *data, size_t nbytes, bool keep) noexcept {
+    Pin pin;
+    if (in_forked_child) return pin;
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    auto [segment, used] = s.segments.find(data);
+    if (!segment) return pin;
+    size_t offset = size_t(static_cast<const uint8_t *>(data) - segment->base);
+    if (offset + nbytes > used->first + used->second.nbytes) return pin;
+    if (used->second.kept ? !SharedFile::is_untouched(data, nbytes) : keep && !s.segments.keep(segment, used))
+        return pin;
+    ++used->second.pins;
+    used->second.lent = true;
+    s.pinned += used->second.nbytes;
+    if (!std::exchange(segment->pinned_once, true))
+        SharedFile::count(segment->counting = SharedFile::reopen(segment->fd), 0, segment->nbytes, true);
+    pin.segment = segment;
+    pin.block = used->first;
+    pin.offset = offset;
+    return pin;
+}
+
+// More than the cap would be new pages each time: what comes back beyond it is not kept.
+Pin Pool::copy(const void *data, size_t nbytes) noexcept {
+    State &s = state();
+    {
+        std::lock_guard lock(s.mutex);
+        if (s.segments.out + nbytes > s.segments.cap) return Pin();
+    }
+    Block block = allocate(nbytes);
+    if (!block.segment) return Pin();
+    std::memcpy(block.data, data, nbytes);
+    Pin pin = Pool::pin(block.data, nbytes, false);
+    block.release();
+    std::lock_guard lock(s.mutex);
+    if (pin) let_go(s, *pin.segment, pin.block, pin.segment->used.find(pin.block)->second);
+    return pin;
+}
+
+uint64_t Pool::dropped() noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    return s.segments.dropped;
+}
+
+bool Pool::exists(uint64_t id) noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    for (auto &[base, segment] : s.segments.by_address)
+        if (segment.id == id) return true;
+    return false;
+}
+
+void Pool::set_cap(size_t nbytes) noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    s.segments.cap = nbytes;
+    end_unmarked(s);
+    s.segments.keep_idle(nbytes);
+}
+
+void Pool::trim(size_t nbytes) noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    end_unmarked(s);
+    s.segments.keep_idle(nbytes);
+    for (auto &[base, segment] : s.segments.by_address)
+        for (auto &[offset, used] : segment.used) let_go(s, segment, offset, used);
+}
+
+Pool::Statistics Pool::statistics() noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    end_unmarked(s);
+    const Segments &all = s.segments;
+    return {all.live, all.idle, all.mapped, all.by_address.size(), s.pinned, all.cap};
+}
+
+// A fork copies the mutex as it is: nobody may hold it then.
+void Pool::before_fork() noexcept {
+    state().mutex.lock();
+}
+
+void Pool::after_fork_in_parent() noexcept {
+    state().mutex.unlock();
+}
+
+void Pool::after_fork_in_child(bool first) noexcept {
+    if (first)
+        for (auto &[base, segment] : state().segments.by_address) {
+            state().segments.keep_rest(&segment);
+            // It would count on when the parent has ended.
+            if (segment.counting >= 0) close(std::exchange(segment.counting, -1));
+        }
+    state().mutex.unlock();
+}

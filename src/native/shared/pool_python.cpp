@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The pool as Python sees it: a block is a native exporter, so that NumPy keeps it.
+#include <utility>
+
+#include "shared/loan.hpp"
+#include "shared/pool.hpp"
+
+namespace {
+
+int block_getbuffer(PyObject *self, Py_buffer *view, int flags) {
+    Block *block = nb::inst_ptr<Block>(self);
+    return PyBuffer_FillInfo(view, self, block->data, Py_ssize_t(block->nbytes), 0, flags);
+}
+
+PyType_Slot block_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(block_getbuffer)}, {0, nullptr}};
+
+}  // namespace
+
+nb::object Pool::view(Block &&block) {
+    nb::object owner = nb::inst_alloc(nb::type<Block>());
+    new (nb::inst_ptr<Block>(owner)) Block(static_cast<Block &&>(block));
+    nb::inst_mark_ready(owner);
+    return nb::steal(PyMemoryView_FromObject(owner.ptr()));
+}
+
+void Pool::define(nb::module_ &m) {
+    nb::class_<Block>(m, "Block", nb::type_slots(block_slots), nb::pooled(),
+                      "Memory of the receive pool, or lent by another process; `memoryview(block)` is writable and "
+                      "keeps it.")
+        .def_prop_ro("nbytes", [](const Block &b) { return b.nbytes; })
+        .def_prop_ro("address", [](const Block &b) { return reinterpret_cast<uintptr_t>(b.data); })
+        .def_prop_ro("pooled", [](const Block &b) { return b.segment != nullptr; })
+        .def_prop_ro("lent", [](const Block &b) { return b.loan != nullptr; });
+    m.def(
+        "pool_allocate",
+        [](size_t nbytes) {
+            watch_forks();
+            Block block = allocate(nbytes);
+            if (!block.data)
+                raise("NoMemoryError", "the receive pool has no room for " + std::to_string(nbytes) + " B", "allocate");
+            return view(static_cast<Block &&>(block));
+        },
+        nb::arg("nbytes"), nb::sig("def pool_allocate(nbytes: int) -> memoryview"));
+    m.def("pool_set_cap", &set_cap, nb::arg("nbytes"));
+    m.def(
+        "pool_trim", &trim, nb::arg("nbytes"),
+        "Give idle memory back until at most `nbytes` are left, and what was freed but is lent leave resident memory.");
+    m.def("flag_loans", &Loan::flag_all,
+          "Have /proc/self/smaps tell which borrowed memory its owner still counts: such mappings have the flag `dd`.");
+    m.def(
+        "is_flagged",
+        [](nb::handle buffer) {
+            Py_buffer view;
+            if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+            bool flagged = Loan::is_flagged(view.buf, size_t(view.len));
+            PyBuffer_Release(&view);
+            return flagged;
+        },
+        nb::arg("buffer"), "Whether all of a contiguous buffer is memory that `flag_loans` has flagged.");
+    m.def(
+        "pool_statistics",
+        [] {
+            auto s = statistics();
+            nb::dict d;
+            d["live_nbytes"] = s.live;
+            d["idle_nbytes"] = s.idle;
+            d["mapped_nbytes"] = s.mapped;
+            d["segments"] = s.segments;
+            d["pinned_nbytes"] = s.pinned;
+            d["cap_nbytes"] = s.cap;
+            d["lent_total_nbytes"] = lent_total.load();
+            d["borrowed_nbytes"] = borrowed.load();
+            d["borrowed_total_nbytes"] = borrowed_total.load();
+            return d;
+        },
+        nb::sig("def pool_statistics() -> dict[str, int]"));
+}

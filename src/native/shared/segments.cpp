@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shared/segments.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "shared/pool.hpp"
+#include "shared/shared_file.hpp"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14
+#endif
+
+bool Segments::Hole::operator<(const Hole &o) const noexcept {
+    return std::tie(nbytes, cold, segment, offset) < std::tie(o.nbytes, o.cold, o.segment, o.offset);
+}
+
+void Segments::add_hole(Segment *segment, size_t offset, Segment::Range range) {
+    segment->free[offset] = range;
+    holes.insert({range.nbytes, range.nbytes - range.warm, segment, offset});
+}
+
+Segment::Range Segments::remove_hole(Segment *segment, std::map<size_t, Segment::Range>::iterator it) {
+    Segment::Range range = it->second;
+    holes.erase({range.nbytes, range.nbytes - range.warm, segment, it->first});
+    segment->free.erase(it);
+    return range;
+}
+
+bool Segments::has_hole(size_t nbytes) const noexcept {
+    return holes.lower_bound({nbytes, 0, nullptr, 0}) != holes.end();
+}
+
+Segment *Segments::add(size_t nbytes) noexcept {
+    int fd = SharedFile::make(nbytes);
+    if (fd < 0) return nullptr;
+    void *base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (base == MAP_FAILED) {
+        close(fd);
+        return nullptr;
+    }
+    // Where the kernel gives this file huge pages on advice; elsewhere it does nothing.
+    madvise(base, nbytes, MADV_HUGEPAGE);
+    auto *address = static_cast<uint8_t *>(base);
+    Segment *segment = &by_address.insert({address, {Pool::next_id++, fd, address, nbytes, {}, {}}}).first->second;
+    add_hole(segment, 0, {nbytes, 0});
+    mapped += nbytes;
+    return segment;
+}
+
+void Segments::drop(Segment *segment) noexcept {
+    idle -= remove_hole(segment, segment->free.begin()).warm;
+    mapped -= segment->nbytes;
+    ++dropped;
+    // Another process's descriptor would keep the pages.
+    if (segment->pinned_once) madvise(segment->base, segment->nbytes, MADV_REMOVE);
+    munmap(segment->base, segment->nbytes);
+    close(segment->fd);
+    if (segment->counting >= 0) close(segment->counting);
+    by_address.erase(segment->base);
+}
+
+void Segments::drop_idle(size_t most) noexcept {
+    for (auto it = by_address.begin(); it != by_address.end() && idle > most;) {
+        Segment &candidate = (it++)->second;
+        if (candidate.used.empty()) drop(&candidate);
+    }
+}
+
+// Idle memory between blocks in use goes back too: such a segment cannot be dropped.
+void Segments::keep_idle(size_t most) noexcept {
+    drop_idle(most);
+    for (auto &[base, segment] : by_address)
+        for (auto it = segment.free.begin(); it != segment.free.end() && idle > most;) {
+            auto [offset, range] = *it++;
+            if (range.warm == 0) continue;
+            madvise(segment.base + offset, range.nbytes, MADV_REMOVE);
+            remove_hole(&segment, segment.free.find(offset));
+            add_hole(&segment, offset, {range.nbytes, 0});
+            idle -= range.warm;
+        }
+}
+
+std::pair<Segment *, size_t> Segments::take(size_t nbytes) noexcept {
+    auto best = holes.lower_bound({nbytes, 0, nullptr, 0});
+    Segment *segment;
+    size_t offset = 0;
+    if (best != holes.end()) {
+        segment = best->segment;
+        offset = best->offset;
+    } else {
+        segment = add(std::max(nbytes, Pool::segment_size));
+        if (!segment) return {};
+    }
+    Segment::Range range = remove_hole(segment, segment->free.find(offset));
+    size_t warm = std::min(range.warm, nbytes);
+    if (range.nbytes > nbytes) add_hole(segment, offset + nbytes, {range.nbytes - nbytes, range.warm - warm});
+    segment->used[offset] = {nbytes, 0, false, false, false, false};
+    live += nbytes;
+    idle -= warm;
+    return {segment, offset};
+}
+
+static bool map(const Segment *segment, size_t offset, size_t nbytes, int kind) noexcept {
+    void *address = segment->base + offset;
+    if (mmap(address, nbytes, PROT_READ | PROT_WRITE, kind | MAP_FIXED | MAP_NORESERVE, segment->fd, off_t(offset)) ==
+        MAP_FAILED)
+        return false;
+    madvise(address, nbytes, MADV_HUGEPAGE);
+    return true;
+}
+
+// Its pages stay mapped: this process counts them as its memory, and tells them from what it has borrowed by the flag
+// that the advice leaves in /proc/self/smaps, which has no other meaning for memory.
+bool Segments::keep(Segment *segment, Block used) noexcept {
+    if (!map(segment, used->first, used->second.nbytes, MAP_PRIVATE)) return false;
+    used->second.kept = true;
+    madvise(segment->base + used->first, used->second.nbytes, MADV_RANDOM);
+    madvise(segment->base + used->first, used->second.nbytes, MADV_POPULATE_READ);
+    return true;
+}
+
+void Segments::keep_rest(Segment *segment) noexcept {
+    size_t from = 0;
+    for (auto &[offset, used] : segment->used) {
+        if (!used.kept) continue;
+        if (offset > from) map(segment, from, offset - from, MAP_PRIVATE);
+        from = offset + used.nbytes;
+    }
+    if (segment->nbytes > from) map(segment, from, segment->nbytes - from, MAP_PRIVATE);
+}
+
+void Segments::give_back(Segment *segment, Block used) noexcept {
+    auto [offset, length] = std::pair(used->first, used->second.nbytes);
+    if (used->second.kept && !map(segment, offset, length, MAP_SHARED)) {
+        used->second.freed = true;  // and not to be used again
+        return;
+    }
+    if (used->second.out) {
+        out -= length;
+        SharedFile::count(segment->counting, offset, length, true);
+    }
+    segment->used.erase(used);
+    live -= length;
+    Segment::Range range{length, length};
+    // Beyond the cap the pages go back now; segments that are wholly free are dropped instead, below.
+    if (idle + length > cap && !segment->used.empty()) {
+        madvise(segment->base + offset, length, MADV_REMOVE);
+        range.warm = 0;
+    }
+    idle += range.warm;
+    auto next = segment->free.lower_bound(offset);
+    if (next != segment->free.begin()) {
+        auto previous = std::prev(next);
+        if (previous->first + previous->second.nbytes == offset) {
+            offset = previous->first;
+            Segment::Range before = remove_hole(segment, previous);
+            range = {range.nbytes + before.nbytes, range.warm + before.warm};
+        }
+    }
+    if (next != segment->free.end() && next->first == offset + range.nbytes) {
+        Segment::Range after = remove_hole(segment, next);
+        range = {range.nbytes + after.nbytes, range.warm + after.warm};
+    }
+    add_hole(segment, offset, range);
+    drop_idle(cap);
+}
+
+std::pair<Segment *, Segments::Block> Segments::find(const void *data) noexcept {
+    auto *address = static_cast<const uint8_t *>(data);
+    auto at = by_address.upper_bound(address);
+    if (at == by_address.begin()) return {};
+    Segment &segment = std::prev(at)->second;
+    size_t offset = size_t(address - segment.base);
+    if (offset >= segment.nbytes) return {};
+    auto used = segment.used.upper_bound(offset);
+    if (used == segment.used.begin() || offset >= std::prev(used)->first + std::prev(used)->second.nbytes) return {};
+    return {&segment, std::prev(used)};
+}

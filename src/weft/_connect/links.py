@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a thread or event loop has of its own: its workers, and the links from them to other workers.
+
+One worker for each loop (or thread, for the blocking face) and each way out: one for peers on this host, which
+has no network transport at all, and one for each network device that a connection needed. A link lasts until one
+of the two workers is closed; connections come and go on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Generator
+from typing import Any, NamedTuple, Protocol
+
+from weft import _native
+from weft._connect.address import device_of, infiniband_ports, is_loopback
+from weft._tls.policy import memory_only
+from weft.config import Context, link_queue, link_settings, uses_shm
+from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
+
+_contexts: dict[tuple[tuple[str, str], ...], Context] = {}
+_contexts_lock = threading.Lock()
+_locals: list[tuple[object, Local]] = []  # (event loop, its Local); few, and swept at each look
+_locals_lock = threading.Lock()
+_thread = threading.local()
+
+
+class Wait:
+    """A step of a handshake: wait until another handshake with the same worker is over."""
+
+    def __init__(self) -> None:
+        self._futures: list[asyncio.Future[None]] = []
+
+    def future(self) -> asyncio.Future[None]:
+        """Return a future that is done when the other handshake is."""
+        future = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        return future
+
+    def release(self) -> None:
+        """Let everyone go on who waits."""
+        for future in self._futures:
+            if not future.done() and not future.get_loop().is_closed():
+                future.set_result(None)
+
+
+class Lan(NamedTuple):
+    """The address of this host that a connection uses; UCX's network transports are limited to its device.
+
+    `ucx` holds UCX settings that the user gave for the connection, sorted by name, without ``UCX_``.
+    """
+
+    host: str
+    ucx: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def memory_only(self) -> bool:
+        """Links to processes on this host have no network transport; only the user can give them one."""
+        return memory_only(dict(self.ucx).get("TLS") or os.environ.get("UCX_TLS"))
+
+    @property
+    def queue(self) -> dict[str, str]:
+        """What the queues of links on this host look like; both sides must have them alike."""
+        return link_queue(dict(self.ucx))
+
+    def settings(self, *, same_host: bool) -> dict[str, str]:
+        """Return the UCX settings for a peer on this host, or across the network.
+
+        Raises
+        ------
+        UnreachableError
+            Only the loopback leads there, and UCX's unauthenticated tcp is not opened on it unasked.
+        """
+        given = dict(self.ucx)
+        asked = given.get("TLS") or os.environ.get("UCX_TLS")
+        if same_host:
+            queue = link_settings(given) if uses_shm(asked or "all") else {}
+            return queue | ({} if asked else {"TLS": "^tcp,sysv,cma,ib"}) | given
+        if not asked and is_loopback(self.host):
+            raise UnreachableError(
+                f"{self.host}: the peer shares this loopback, but not this user, its capabilities, or the IPC, PID or"
+                " user namespace, so there is no shared memory; set UCX_TLS=tcp,self,posix on both sides to let UCX"
+                " listen on the loopback"
+            )
+        # Containers may share /dev/shm and yet be two hosts: posix would be chosen, and its wake-ups, which go over
+        # abstract Unix sockets, would not arrive.
+        settings = {} if asked else {"TLS": "^posix,sysv,cma"}
+        if "NET_DEVICES" not in given and "UCX_NET_DEVICES" not in os.environ:
+            device = device_of(self.host)
+            if device is None:
+                raise UnreachableError(f"{self.host}: no network device of this host has this address")
+            settings["NET_DEVICES"] = ",".join([device, *infiniband_ports()])
+        return settings | given
+
+
+class Link:
+    """The one endpoint pair between two workers, made by the first handshake between them."""
+
+    def __init__(self, worker: LocalWorker, remote_id: str, link_id: str) -> None:
+        self.worker = worker
+        self.remote_id = remote_id
+        self.id = link_id
+        self.settled = False
+        self._joined = False
+        self._native: _native.Link | None = None
+        self._making: Wait | None = None
+
+    @property
+    def native(self) -> _native.Link:
+        if self._native is None:
+            raise PeerLostError("the link was given up before it was made")
+        return self._native
+
+    @property
+    def lost(self) -> bool:
+        return self._native is not None and self._native.lost
+
+    def prepare(self, name: str) -> str | None:
+        """Make this side of a new link; return its address for the other side. None if the link is there."""
+        if self._native is None:
+            self._native = _native.prepare_link(self.worker.native, self.worker.same_host, name)
+        return None if self._joined else self.native.address.hex()
+
+    def join(self, address: bytes | None, sock: socket.socket, name: str) -> str | None:
+        """Connect a new link to the other side; `sock` becomes its liveness. Return what :meth:`prepare` does."""
+        mine = self.prepare(name)
+        if self._joined:
+            return mine
+        if self.remote_id == self.worker.id:  # to itself: nobody can be lost
+            self._connect(self.native.address, _to_itself() if self.worker.same_host else -1, name)
+        else:
+            if address is None:
+                raise PeerLostError(f"connect to {name}: the other side uses a link that is gone; connect again")
+            self._connect(address, os.dup(sock.fileno()), name)
+        self._joined = True
+        return mine
+
+    def _connect(self, address: bytes, fd: int, name: str) -> None:
+        try:
+            self.native.join(address, fd)
+        except UnreachableError as e:
+            _close(fd)
+            raise UnreachableError(f"connect to {name}: {e}{_hint(self.worker.same_host)}") from None
+        except BaseException:
+            _close(fd)
+            raise
+
+    def settle(self) -> None:
+        """The other side has it too: other handshakes may use it."""
+        new, self.settled = not self.settled, True
+        self._release()
+        if new and _told_of():
+            from weft import explain  # seldom asked for, and a quarter of weft's own import
+
+            explain.announce(self.native, self.worker.context.config, same_host=self.worker.same_host)
+
+    def abandon(self) -> None:
+        """A handshake failed. A link that it was making is of no use to either side."""
+        if not self.settled:
+            self.worker.links.pop(self.remote_id, None)
+            if self._native is not None:
+                self._native.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._making is not None:
+            self._making.release()
+            self._making = None
+
+    def making(self) -> Wait:
+        if self._making is None:
+            self._making = Wait()
+        return self._making
+
+
+def _to_itself() -> int:
+    """Make the socket over which a worker lends to itself: it hears what it says, and nobody else."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        # the kernel refuses strangers once it is connected; before that the name keeps them out
+        sock.bind(b"\0weft-" + os.urandom(16))
+        sock.connect(sock.getsockname())
+        return sock.detach()
+
+
+def _close(fd: int) -> None:
+    if fd >= 0:
+        os.close(fd)
+
+
+class LocalWorker:
+    """A worker of this loop or thread, and its links by the other worker's id."""
+
+    def __init__(self, context: Context, *, same_host: bool) -> None:
+        self.native = _native.Worker(context, links_only=same_host)
+        self.context = context
+        self.same_host = same_host
+        self.id = os.urandom(16).hex()
+        self.links: dict[str, Link] = {}
+
+    def decide(self, remote_id: str) -> Generator[Wait, None, tuple[Link, dict[str, Any]]]:
+        """Use the link to that worker, or make one; whoever has the lower id decides."""
+        while True:
+            link = self.links.get(remote_id)
+            if link is None or link.lost:
+                link = self._add(remote_id, os.urandom(8).hex())
+                link.making()
+                return link, {"id": link.id, "new": True}
+            if link.settled:
+                return link, {"id": link.id, "new": False}
+            if remote_id == self.id:  # both ends are here: the handshake that makes it is this one's other half
+                return link, {"id": link.id, "new": False}
+            yield link.making()
+
+    def obey(self, remote_id: str, decision: dict[str, Any], what: str) -> Link:
+        """Do what the other side decided."""
+        link_id, new = decision.get("id"), decision.get("new")
+        if not isinstance(link_id, str) or not isinstance(new, bool):
+            raise HandshakeError(f"{what}: the other side's message has no proper 'link'")
+        link = self.links.get(remote_id)
+        if link is not None and link.id == link_id:
+            if link.lost:
+                raise PeerLostError(f"{what}: the link between the two processes was lost; connect again")
+            return link
+        if not new:
+            raise PeerLostError(f"{what}: the other side wants to use a link that is gone; connect again")
+        return self._add(remote_id, link_id)
+
+    def _add(self, remote_id: str, link_id: str) -> Link:
+        # Whoever was lost has another id when it comes back: without this, each worker that ever came would stay.
+        for lost in [known for known, link in self.links.items() if link.lost]:
+            del self.links[lost]
+        link = self.links[remote_id] = Link(self, remote_id, link_id)
+        return link
+
+
+class Abortable(Protocol):
+    """A connection, as far as it matters here."""
+
+    def abort(self) -> None: ...
+
+
+class Local:
+    """The workers of one event loop or one thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.loop = loop
+        self._workers: dict[tuple[bool, tuple[tuple[str, str], ...]], LocalWorker] = {}
+        self._guard: AsyncGenerator[None] | None = None
+        self._adopted: weakref.WeakSet[Abortable] = weakref.WeakSet()
+        self.pid = os.getpid()
+
+    def worker(self, lan: Lan, *, same_host: bool) -> LocalWorker:
+        """Return the worker for peers on this host, or for those that `lan` leads to."""
+        settings = lan.settings(same_host=same_host)
+        settled = tuple(sorted(settings.items()))
+        key = (same_host, settled)
+        worker = self._workers.get(key)
+        if worker is None or worker.native.closed:
+            worker = self._workers[key] = LocalWorker(_context(settled), same_host=same_host)
+            if self.loop is not None:
+                worker.native.attach(self.loop)
+        return worker
+
+    async def guard(self) -> None:
+        """Have the loop's orderly end (``asyncio.run``) close these workers."""
+        if self._guard is None:
+            self._guard = _until_shutdown(self)
+            await anext(self._guard)
+
+    def close(self) -> None:
+        """Close every worker: connections that are still open are aborted."""
+        for worker in self._workers.values():
+            worker.native.close()
+        self._workers.clear()
+        for connection in list(self._adopted):
+            connection.abort()
+
+    def adopt(self, connection: Abortable) -> None:
+        """Have a connection that no worker carries end with the workers."""
+        self._adopted.add(connection)
+
+    def forget(self) -> None:
+        """Drop every worker as it is."""
+        for worker in self._workers.values():
+            worker.links.clear()  # which refer to it
+        self._workers.clear()
+
+    def __del__(self) -> None:
+        # A thread that ends drops its own: in it, so it may close them, and without waiting for the garbage collector.
+        if self.loop is None and self._workers and self.pid == os.getpid() and not sys.is_finalizing():
+            with contextlib.suppress(ThreadError):
+                self.close()
+
+
+async def _until_shutdown(local: Local) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        with _locals_lock:
+            _locals[:] = [entry for entry in _locals if entry[1] is not local]
+        local.close()
+
+
+def _told_of() -> bool:
+    """Tell whether the environment asks for each new endpoint to be told of."""
+    return os.environ.get("WEFT_EXPLAIN", "") not in ("", "0", "n")
+
+
+def _hint(same_host: bool) -> str:
+    """Say what is known to keep shared memory from working."""
+    if not same_host:
+        return ""
+    shm = os.statvfs("/dev/shm")  # noqa: S108
+    free = shm.f_bavail * shm.f_frsize >> 10
+    return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes 668 where 3200 are free)"
+
+
+def _context(key: tuple[tuple[str, str], ...]) -> Context:
+    with _contexts_lock:
+        context = _contexts.get(key)
+        if context is None:
+            context = _contexts[key] = Context(dict(key))
+        return context
+
+
+def local_of_thread() -> Local:
+    """Return the workers of this thread, for the blocking face."""
+    local = getattr(_thread, "local", None)
+    if local is None or local.pid != os.getpid():
+        _refuse_fork()
+        local = _thread.local = Local(None)
+    return local
+
+
+async def local_of_loop() -> Local:
+    """Return the workers of the running loop. Those of loops that were closed are taken down."""
+    _refuse_fork()
+    loop = asyncio.get_running_loop()
+    found = None
+    orphans: list[Local] = []
+    with _locals_lock:
+        for entry in list(_locals):
+            owner, local = entry
+            if owner is loop:
+                found = local
+            elif isinstance(owner, asyncio.AbstractEventLoop) and owner.is_closed():
+                _locals.remove(entry)
+                orphans.append(local)
+        if found is None:
+            found = Local(loop)
+            _locals.append((loop, found))
+    for orphan in orphans:
+        _close_orphan(orphan)
+    await found.guard()
+    return found
+
+
+def _close_orphan(local: Local) -> None:
+    try:
+        local.close()
+    except ThreadError:
+        # Its thread is gone, and with it whoever could use it: dropping the workers destroys them.
+        local.forget()
+
+
+def _refuse_fork() -> None:
+    if _native.forked():
+        raise ThreadError(
+            "this process was forked from one that uses weft, and cannot use it;"
+            " start processes with spawn or forkserver"
+        )

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A connection whose messages go over its TLS socket, where UCX would send them over the network in the clear.
+
+It has what ``_native.Channel`` has, so a :class:`weft.Peer` does not know which it is; nothing is lent, and UCX has no
+part in it. Like a worker it does nothing of itself: a turn is taken by every operation, by ``wait``, and in a loop
+whenever the socket is ready.
+
+A goodbye is answered when all before it has arrived, so an end of file without one is a loss, whoever made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import ssl
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft._connect.address import device_of
+from weft._tls.framing import ACKNOWLEDGE, DATA, GOODBYE, PIECE_NBYTES, Outgoing, bytes_of, message_parts
+from weft._tls.operation import Operation
+from weft._tls.session import Session
+from weft.errors import ClosedError, Error, NoMemoryError, PeerClosedError, PeerLostError, ThreadError, UnsupportedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: A turn moves so many bytes each way at most: 1 ms of encryption.
+_TURN_NBYTES = 1 << 20
+#: Messages that nobody has asked for: with so many bytes of them the socket is left alone.
+_UNREAD_NBYTES = 16 << 20
+
+
+class TlsChannel:
+    """One side of it; owns `sock`. Belongs to the thread, and the loop if there is one, that made it."""
+
+    lent_sent_nbytes = lent_received_nbytes = 0
+    memory_types = ("host",)
+    next_place = 0
+
+    def __init__(self, session: Session, sock: socket.socket, name: str) -> None:
+        sock.setblocking(False)
+        self._tls, self._incoming, self._outgoing = session.tls, session.incoming, session.outgoing
+        self._sock, self._name = sock, name
+        self._owner = threading.get_ident()
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
+        self._closed = False
+        self._closing: Operation | None = None
+        self._goodbye = self._acknowledged = False  # what the other side has said
+        self._fault: Error | None = None
+        self._sends: deque[Outgoing] = deque()
+        self._encrypted = memoryview(b"")  # and not yet taken by the socket
+        self._deaf: Error | None = None  # the other side: nothing can be sent to it
+        self._waiters: deque[Operation] = deque()
+        self._inbox: deque[tuple[memoryview, ...]] = deque()
+        self.unread_nbytes = 0
+        self._parts = message_parts()
+        self._part = next(self._parts)
+        self._filled = 0
+        self._watched = (False, False)
+        self._watch()
+
+    # ---- what a channel has
+
+    def send(
+        self, first: Buffer, rest: Sequence[Buffer] | None = None, lend: bool = False, stage: bool = False
+    ) -> Operation:
+        self._check_open("send")
+        segments = [bytes_of(buffer) for buffer in (first, *(rest or ()))]
+        operation = Operation(self, f"send to {self._name}")
+        refusal = self._fault or self._deaf
+        if refusal is not None:
+            operation.fail(refusal)
+            return operation
+        self._sends.append(Outgoing(operation, DATA, segments))
+        self.turn()
+        return operation
+
+    def lend(self, buffer: Buffer) -> Operation:
+        return self.send(buffer)
+
+    def recv(self) -> Operation:
+        self._check_open("recv")
+        operation = Operation(self, f"recv from {self._name}")
+        self._waiters.append(operation)
+        self._deliver()
+        if not operation.done() or self._watched[0] != self._reads():
+            self.turn()
+        return operation
+
+    def close(self) -> Operation:
+        self._check_owner("close")
+        if self._closing is not None:
+            return self._closing
+        operation = self._closing = Operation(self, f"close {self._name}")
+        _fail(self._waiters, self._closed_by_this_side())
+        if self._sock.fileno() < 0:
+            self._closed = True
+            self._settle_close()
+        else:
+            self._sends.append(Outgoing(None, GOODBYE, []))
+            self.turn()
+        return operation
+
+    def abort(self, reason: str = "the connection was aborted by this side") -> None:
+        if threading.get_ident() == self._owner:
+            self._end(ClosedError(f"{self._name}: {reason}"))
+            return
+        # From another thread: the owner does it at its next turn.
+        self._closed = True
+        with contextlib.suppress(OSError, RuntimeError):  # it has ended meanwhile, or its loop has
+            self._sock.shutdown(socket.SHUT_RDWR)
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self.turn)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self._closing is not None
+
+    @property
+    def ended(self) -> bool:
+        return self._fault is not None
+
+    @property
+    def transports(self) -> list[str]:
+        return [f"tls/{device_of(self._sock.getsockname()[0])}"] if self._sock.fileno() >= 0 else []
+
+    def send_placed(self, *_: object) -> Any:
+        raise UnsupportedError(f"send to {self._name}: device memory does not go over TLS; send it from host memory")
+
+    def recv_placed(self, *_: object) -> Any:
+        raise UnsupportedError(f"recv from {self._name}: the message claims device memory, which does not go over TLS")
+
+    # ---- what its operations ask of it
+
+    def turn_until(self, operation: Operation, timeout_ms: float | None) -> None:
+        """Take a turn, and if `operation` is still under way, wait until another can do more."""
+        self._check_owner("wait")
+        self.turn()
+        if not operation.done():
+            poll = select.poll()
+            poll.register(self._sock, self._reads() * select.POLLIN | self._writes() * select.POLLOUT)
+            poll.poll(timeout_ms)
+            self.turn()
+
+    def withdraw(self, operation: Operation) -> None:
+        """Take back what has not begun."""
+        with contextlib.suppress(ValueError):
+            self._waiters.remove(operation)
+        for send in self._sends:
+            if send.operation is operation:
+                if not send.begun:
+                    self._sends.remove(send)
+                return
+
+    def give_back(self, message: memoryview | tuple[memoryview, ...]) -> None:
+        """Have the next receive get a message that was taken for one that nobody waits for any more."""
+        if not self.closed:
+            self._keep(message if isinstance(message, tuple) else (message,), first=True)
+            self._deliver()
+
+    # ---- turns
+
+    def turn(self) -> None:
+        """Send and receive what can be without waiting."""
+        if self._sock.fileno() < 0:
+            return
+        if self._closed:
+            self._end(self._closed_by_this_side())
+            return
+        try:
+            self._send()
+            self._receive()
+            self._send()  # an acknowledgement, perhaps
+        except ssl.SSLError as e:
+            self._lose(f"TLS failed: {e.reason or e}")
+        except OSError as e:
+            self._lose(e.strerror or str(e))
+        except MemoryError as e:
+            self._end(NoMemoryError(f"{self._name}: no memory for a message: {e}"))
+        else:
+            if self._closing is not None and (self._acknowledged or (self._goodbye and not self._writes())):
+                self._closing.finish(None)
+                self._end(self._closed_by_this_side())
+            self._watch()
+
+    def _send(self) -> None:
+        for _ in range(2 * _TURN_NBYTES // PIECE_NBYTES):
+            if not self._encrypted and not self._encrypt():
+                return
+            try:
+                self._encrypted = self._encrypted[self._sock.send(self._encrypted) :]
+            except BlockingIOError:
+                return
+            except OSError as e:  # what it sent before may still be there to receive
+                self._encrypted = memoryview(b"")
+                self._deaf = PeerLostError(f"{self._name}: {e.strerror or e}")
+                self._drop_sends(self._deaf)
+                return
+
+    def _encrypt(self) -> bool:
+        """Encrypt the next pieces, as many as are sent at once; False if there is nothing to send."""
+        while self._sends and self._outgoing.pending < PIECE_NBYTES:
+            send = self._sends[0]
+            piece = send.next_piece()
+            taken = self._tls.write(piece)
+            if taken < piece.nbytes:
+                send.parts.appendleft(piece[taken:])
+            if not send.parts:
+                self._sends.popleft()
+                if send.operation is not None and not send.operation.done():
+                    send.operation.finish(None)
+        self._encrypted = memoryview(self._outgoing.read())
+        return bool(self._encrypted)
+
+    def _receive(self) -> None:
+        self._decrypt()
+        for _ in range(_TURN_NBYTES // PIECE_NBYTES):
+            if not self._reads():
+                return
+            try:
+                data = self._sock.recv(PIECE_NBYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                raise ConnectionError("the other side closed the socket without a goodbye")
+            self._incoming.write(data)
+            self._decrypt()
+
+    def _decrypt(self) -> None:
+        while self._reads():
+            if self._filled < self._part.nbytes:
+                try:
+                    nbytes: int = self._tls.read(self._part.nbytes - self._filled, self._part[self._filled :])  # type: ignore[assignment]
+                except ssl.SSLWantReadError:
+                    return
+                if not nbytes:
+                    raise ConnectionError("the other side ended TLS without a goodbye")
+                self._filled += nbytes
+            if self._filled == self._part.nbytes:
+                self._next_part()
+
+    def _next_part(self) -> None:
+        self._filled = 0
+        try:
+            self._part = next(self._parts)
+        except StopIteration as stop:
+            self._parts = message_parts()
+            self._part = next(self._parts)
+            self._hear(*stop.value)
+
+    def _hear(self, kind: int, segments: tuple[memoryview, ...]) -> None:
+        if kind == DATA and self._closing is None:
+            self._keep(segments)
+        elif kind == GOODBYE:
+            self._goodbye = True
+            self._fault = PeerClosedError(f"{self._name}: the peer has closed the connection")
+            self._drop_sends(self._fault)
+            self._sends.append(Outgoing(None, ACKNOWLEDGE, []))
+        elif kind == ACKNOWLEDGE:
+            self._acknowledged = True
+        self._deliver()
+
+    def _keep(self, segments: tuple[memoryview, ...], *, first: bool = False) -> None:
+        self.unread_nbytes += sum(segment.nbytes for segment in segments)
+        (self._inbox.appendleft if first else self._inbox.append)(segments)
+
+    def _deliver(self) -> None:
+        while self._waiters and self._inbox:
+            segments = self._inbox.popleft()
+            self.unread_nbytes -= sum(segment.nbytes for segment in segments)
+            self._waiters.popleft().finish(segments[0] if len(segments) == 1 else segments)
+        if self._fault is not None:
+            _fail(self._waiters, self._fault)
+
+    def _reads(self) -> bool:
+        return self._closing is not None or bool(self._waiters) or self.unread_nbytes < _UNREAD_NBYTES
+
+    def _writes(self) -> bool:
+        return self._deaf is None and bool(self._encrypted or self._sends or self._outgoing.pending)
+
+    # ---- ends
+
+    def _check_owner(self, op: str) -> None:
+        if threading.get_ident() != self._owner:
+            raise ThreadError(f"{op} ({self._name}): the connection belongs to another thread", op=op)
+
+    def _check_open(self, op: str) -> None:
+        self._check_owner(op)
+        if self.closed:
+            raise ClosedError(f"{op} ({self._name}): the connection was closed by this side", op=op)
+
+    def _closed_by_this_side(self) -> ClosedError:
+        return ClosedError(f"{self._name}: the connection was closed by this side")
+
+    def _settle_close(self) -> None:
+        """The socket is gone: all is well if the other side had taken its leave."""
+        if self._closing is not None and self._fault is not None and not self._goodbye:
+            self._closing.fail(self._fault)
+        elif self._closing is not None:
+            self._closing.finish(None)
+
+    def _drop_sends(self, error: Error) -> None:
+        """Fail what has not begun; what has must be brought to its end for anything to come after it."""
+        begun = [send for send in self._sends if send.begun and self._deaf is None]
+        for send in self._sends:
+            if send.operation is not None and send not in begun:
+                send.operation.fail(error)
+        self._sends = deque(begun)
+
+    def _lose(self, reason: str) -> None:
+        """The other side is gone."""
+        self._release()
+        if not self._goodbye:
+            self._fault = self._deaf = PeerLostError(f"{self._name}: {reason}")
+        assert self._fault is not None
+        self._deaf = self._fault
+        self._drop_sends(self._fault)
+        self._deliver()
+        self._settle_close()
+
+    def _end(self, error: Error) -> None:
+        """This side is done with it."""
+        self._closed = True
+        self._deaf = error
+        self._release()
+        self._inbox.clear()
+        self.unread_nbytes = 0
+        self._drop_sends(error)
+        _fail(self._waiters, error)
+        if self._closing is not None:
+            self._closing.fail(error)
+
+    # ---- the socket
+
+    def _watch(self) -> None:
+        """Have the loop give it a turn when the socket is ready for what is wanted of it."""
+        if self._loop is None or self._sock.fileno() < 0:
+            return
+        wanted = (self._reads(), self._writes())
+        me: weakref.ref[TlsChannel] = weakref.ref(self)  # the loop must not keep alive what everybody else has dropped
+        if wanted[0] != self._watched[0]:
+            if wanted[0]:
+                self._loop.add_reader(self._sock, _turn, me)
+            else:
+                self._loop.remove_reader(self._sock)
+        if wanted[1] != self._watched[1]:
+            if wanted[1]:
+                self._loop.add_writer(self._sock, _turn, me)
+            else:
+                self._loop.remove_writer(self._sock)
+        self._watched = wanted
+
+    def _release(self) -> None:
+        if self._sock.fileno() >= 0:
+            _close(self._loop, self._sock)
+
+    def __del__(self) -> None:
+        if self._loop is None or threading.get_ident() == self._owner:
+            self._release()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(_close, self._loop, self._sock)
+
+
+def _close(loop: asyncio.AbstractEventLoop | None, sock: socket.socket) -> None:
+    if loop is not None and not loop.is_closed():
+        loop.remove_reader(sock)
+        loop.remove_writer(sock)
+    sock.close()
+
+
+def _turn(reference: weakref.ref[TlsChannel]) -> None:
+    channel = reference()
+    if channel is not None:
+        channel.turn()
+
+
+def _fail(operations: deque[Operation], error: Error) -> None:
+    while operations:
+        operations.popleft().fail(error)

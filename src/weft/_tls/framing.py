@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How messages lie in a TLS channel's stream: kind, number of segments, their sizes, their bytes. No sockets here."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Generator
+from typing import Any
+
+from weft import _native
+from weft._connect.frames import MAX_LARGE, in_memory_order
+from weft._tls.operation import Operation
+from weft.errors import UnsupportedError
+
+DATA, GOODBYE, ACKNOWLEDGE = range(3)
+#: So much is encrypted at once.
+PIECE_NBYTES = 1 << 18
+_HEAD = struct.Struct("<II")
+
+
+class Outgoing:
+    """A message on its way, and what is left of it to encrypt; `operation` is None for the channel's own words."""
+
+    __slots__ = ("begun", "operation", "parts")
+
+    def __init__(self, operation: Operation | None, kind: int, segments: list[memoryview]) -> None:
+        sizes = struct.pack(f"<{len(segments)}Q", *(segment.nbytes for segment in segments))
+        head = memoryview(_HEAD.pack(kind, len(segments)) + sizes)
+        self.operation = operation
+        self.parts = deque([head, *(segment for segment in segments if segment.nbytes)])
+        self.begun = False
+
+    def next_piece(self) -> memoryview:
+        """Return what to encrypt next, and forget it."""
+        self.begun = True
+        whole = self.parts.popleft()
+        if whole.nbytes > PIECE_NBYTES:
+            self.parts.appendleft(whole[PIECE_NBYTES:])
+        return whole[:PIECE_NBYTES]
+
+
+def message_parts() -> Generator[memoryview, None, tuple[int, tuple[memoryview, ...]]]:
+    """Give what the next message fills, part by part; return its kind and segments."""
+    head = memoryview(bytearray(_HEAD.size))
+    yield head
+    kind, count = _HEAD.unpack(head)
+    if kind > ACKNOWLEDGE or count > MAX_LARGE + 1 or (kind == DATA) != (count > 0):
+        raise ConnectionError(f"the other side sent a message of kind {kind} with {count} segments")
+    sizes = memoryview(bytearray(8 * count))
+    yield sizes
+    segments = tuple(_native.pool_allocate(nbytes) for nbytes in struct.unpack(f"<{count}Q", sizes))
+    yield from segments
+    return kind, segments
+
+
+def bytes_of(buffer: Any) -> memoryview:
+    """View a contiguous buffer as bytes."""
+    try:
+        return in_memory_order(buffer)
+    except TypeError:
+        raise UnsupportedError(
+            f"send over TLS: {type(buffer).__name__} has no buffer protocol; copy it to host memory first", op="send"
+        ) from None

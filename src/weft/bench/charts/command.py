@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft bench plot``, and the options that draw.
+
+Sweeps are drawn in ``curves``, pingpong and peers in ``latencies``, Dask's work in ``charts``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from weft.bench.common.side import PairError
+
+INSTALL = 'pip install "weft[bench]"'
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def add_drawing_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what :func:`draw` reads."""
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the charts there: .png, .svg or .pdf")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write charts and tables there, as one page")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what :func:`run` reads."""
+    parser.add_argument("record", type=Path, help="what a benchmark wrote with --json, but for send-recv")
+    add_drawing_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw a record; return 1 if it cannot be drawn."""
+    notes = Console(stderr=True)
+    try:
+        refuse(args)
+        if not (args.plot or args.html):
+            raise PairError("nothing to draw: give --plot FILE or --html FILE")
+        draw(drawable(args.record), args)
+    except PairError as error:
+        notes.print(f"weft bench plot: {error}", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    return 0
+
+
+def drawable(path: Path) -> dict[str, Any]:
+    """Read the record of a sweep, a ping-pong or Dask's work; raise `PairError` for anything else."""
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise PairError(f"{path} is not a record: {error}") from error
+    if not isinstance(record, dict) or not (_first(record).keys() & {"measure", "latency_s", "wall_s"}):
+        raise PairError(f"{path} is not what a benchmark that can be drawn wrote with --json, or nothing was measured")
+    return record
+
+
+def _first(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first measurement of a record, by which kinds are told apart."""
+    entries = record.get("records") or record.get("workloads") or [{}]
+    return dict(entries[0])
+
+
+def refuse(args: argparse.Namespace) -> None:
+    """Raise for charts that could not be drawn in the end."""
+    for path in filter(None, (args.plot, args.html)):
+        if not path.parent.is_dir():
+            raise PairError(f"{path.parent} is not a folder to write {path.name} to")
+        if importlib.util.find_spec("matplotlib") is None:
+            raise PairError(f"{path.name} needs matplotlib: {INSTALL}")
+    if args.plot and args.plot.suffix not in PICTURES:
+        raise PairError(f"{args.plot.name} is none of {', '.join(PICTURES)}")
+
+
+def draw(record: Mapping[str, Any], args: argparse.Namespace) -> None:
+    """Write the picture and the page that were asked for, from the record alone."""
+    if not (args.plot or args.html):
+        return
+    if "workloads" in record:
+        from weft.bench.charts import dask as drawing
+    elif "measure" in _first(record):
+        from weft.bench.charts import sweep as drawing  # type: ignore[no-redef]
+    else:
+        from weft.bench.charts import pingpong as drawing  # type: ignore[no-redef]
+    if args.plot:
+        drawing.save(record, args.plot)
+    if args.html:
+        args.html.write_text(drawing.page(record), encoding="utf-8")

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The charts of Dask work over several protocols, and its page, drawn from the JSON record and nothing else.
+
+What is printed in a terminal is in ``printed``, what all pages share in ``page``.
+"""
+
+from __future__ import annotations
+
+import html
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure, FigureBase
+
+from weft.bench.charts.page import BLUE, GREY, INK, RED, document, flat, rc, svg, table
+from weft.bench.common.stats import ratio_text
+from weft.bench.dask import report
+
+_COLOURS = (BLUE, RED, "#009e73", "#e69f00")
+_WALL_HEIGHT = 3.1  # inches
+
+
+def page(record: Mapping[str, Any]) -> str:
+    """Draw the page.
+
+    Parameters
+    ----------
+    record : mapping
+        As in the file that ``--json`` writes.
+
+    Returns
+    -------
+    str
+        One HTML document without references to anything outside it.
+    """
+    protocols = record["protocols"]
+    title = f"{record['command']}: the same work over " + " and ".join(f"{p}://" for p in protocols)
+    wrong = not all(e["correct"] for e in record["workloads"])
+    workers = len(record["workloads"][0]["workers"])
+    rounds = f"{record['rounds']} round{'s' if record['rounds'] != 1 else ''}"
+    parts = [
+        f"<h1>{html.escape(title)}</h1>",
+        f'<p class="note">Dask, {workers} worker processes, {rounds} each, in turns.</p>',
+        f"<p{' class=wrong' if wrong else ''}>{html.escape(report.correctness(record))}</p>",
+        '<ul class="verdict">',
+        *(f"<li>{html.escape(line)}</li>" for line in report.verdicts(record)),
+        "</ul>",
+        _comparison(record),
+        "<h2>Wall clock</h2>",
+        '<p class="note">Bars are medians, dots the single rounds. Less is better.</p>',
+        _svg(_draw_wall, record, 3 * len(_names(record)), _WALL_HEIGHT),
+        "<h2>Bandwidth between the workers</h2>",
+        f'<p class="note">{html.escape(_p2p_note(record))} More is better.</p>',
+        _svg(_draw_p2p, record, 9, _p2p_height(record)),
+        _pairs(record),
+        "<h2>Idle cluster</h2>",
+        _idle(record),
+        "<h2>Environment</h2>",
+        table([], [[key, value] for key, value in flat(record["environment"])]),
+    ]
+    return document(title, parts)
+
+
+def _colour(record: Mapping[str, Any], protocol: str) -> str:
+    # The protocol that ratios are taken to is grey, the others stand out.
+    below = report.baseline(record["protocols"])
+    others = [p for p in record["protocols"] if p != below]
+    return GREY if protocol == below else _COLOURS[others.index(protocol) % len(_COLOURS)]
+
+
+def _names(record: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(e["name"] for e in record["workloads"]))
+
+
+def _entry(record: Mapping[str, Any], name: str, protocol: str) -> Mapping[str, Any]:
+    return next(e for e in record["workloads"] if (e["name"], e["protocol"]) == (name, protocol))
+
+
+# --- charts -------------------------------------------------------------------------------------------------
+
+
+def save(record: Mapping[str, Any], path: Path) -> None:
+    """Write the charts to `path`, in the format that its ending names."""
+    with mpl.rc_context(rc()):
+        figure = Figure(figsize=(9, _WALL_HEIGHT + _p2p_height(record)), layout="constrained")
+        halves = figure.subfigures(2, 1, squeeze=False, height_ratios=[_WALL_HEIGHT, _p2p_height(record)])
+        for draw, half in zip((_draw_wall, _draw_p2p), halves.flat, strict=True):
+            draw(half, record)
+        figure.savefig(path, dpi=130)
+
+
+def _svg(
+    draw: Callable[[FigureBase, Mapping[str, Any]], None], record: Mapping[str, Any], width: float, height: float
+) -> str:
+    with mpl.rc_context(rc()):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure, record)
+        return svg(figure, draw.__name__.removeprefix("_draw_"))
+
+
+def _p2p_height(record: Mapping[str, Any]) -> float:
+    return 0.8 + 0.42 * len(record["workloads"])
+
+
+def _draw_wall(figure: FigureBase, record: Mapping[str, Any]) -> None:
+    """Draw a panel per workload, each with its own scale: the workloads are not to be compared."""
+    names, protocols = _names(record), record["protocols"]
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for x, protocol in enumerate(protocols):
+            wall = _entry(record, name, protocol)["wall_s"]
+            median = statistics.median(wall)
+            axes.bar(x, median, width=0.62, color=_colour(record, protocol), alpha=0.85)
+            axes.plot(_apart(x, len(wall)), wall, "o", markersize=5, color=INK, markeredgecolor="white")
+            axes.annotate(
+                f"{median:.3g} s",
+                (x, max(wall)),
+                xytext=(0, 6),
+                textcoords="offset points",
+                ha="center",
+                fontweight="bold",
+            )
+        axes.set_xticks(range(len(protocols)), [f"{p}://" for p in protocols])
+        axes.set_xlim(-0.6, len(protocols) - 0.4)
+        axes.set_ylim(0, 1.18 * max(max(_entry(record, name, p)["wall_s"]) for p in protocols))
+        axes.set_title(name, loc="left")
+        axes.set_ylabel("seconds" if name == names[0] else "")
+        axes.grid(axis="y")
+
+
+def _apart(x: float, count: int) -> list[float]:
+    # Rounds from left to right in the order that they ran, so that a drift shows.
+    return [x + 0.1 * (i - (count - 1) / 2) * min(1, 5 / count) for i in range(count)]
+
+
+def _draw_p2p(figure: FigureBase, record: Mapping[str, Any]) -> None:
+    """Draw one line per workload and protocol: 25 % to 75 % as a bar, the median as a mark."""
+    rows = [
+        (name, protocol, _entry(record, name, protocol)["p2p_Bps"])
+        for name in _names(record)
+        for protocol in record["protocols"]
+    ]
+    axes = figure.subplots()
+    for y, (_, protocol, p2p) in enumerate(rows):
+        if p2p["q50"] is None:
+            axes.annotate("nothing moved", (0, y), xytext=(6, 0), textcoords="offset points", va="center")
+            continue
+        low, middle, high = (p2p[q] / 2**20 for q in ("q25", "q50", "q75"))
+        axes.barh(y, high - low, left=low, height=0.5, color=_colour(record, protocol), alpha=0.85)
+        axes.plot([middle, middle], [y - 0.34, y + 0.34], color=INK, linewidth=2.5)
+        axes.annotate(
+            f"{middle:,.0f}",
+            (max(high, middle), y),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontweight="bold",
+        )
+    axes.set_yticks(range(len(rows)), [f"{name}, {protocol}://" for name, protocol, _ in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    rates = [p2p["q75"] / 2**20 for *_, p2p in rows if p2p["q75"] is not None]
+    axes.set_xlim(0, 1.12 * max(rates, default=1.0))
+    axes.set_xlabel("MiB/s")
+    axes.grid(axis="x")
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def _comparison(record: Mapping[str, Any]) -> str:
+    compared = report.comparisons(record)
+    head = ["workload", *(f"{p}:// wall clock, throughput" for p in record["protocols"])]
+    for above, below in dict.fromkeys((c.above, c.below) for c in compared):
+        head += [f"wall, {above}/{below}", f"bandwidth, {above}/{below}"]
+    rows = []
+    for name in _names(record):
+        row = [name]
+        for protocol in record["protocols"]:
+            e = _entry(record, name, protocol)
+            wall, throughput = statistics.median(e["wall_s"]), statistics.median(e["throughput_Bps"])
+            row.append(f"{wall:.3g} s, {report.format_rate(throughput)}")
+        row += [_ratio(c.ratio, key) for c in compared if c.name == name for key in ("wall", "p2p")]
+        rows.append(row)
+    return table(head, rows, range(1, len(head)))
+
+
+def _ratio(ratio: Mapping[str, Any], key: str) -> str:
+    if ratio[key] is None:
+        return "-"
+    value, low, high = map(ratio_text, (ratio[key], *ratio[f"{key}_range"]))
+    return f"{value} ({low} to {high})"
+
+
+def _pairs(record: Mapping[str, Any]) -> str:
+    head = ["workload", "(w1,w2)", "25 %", "50 %", "75 %", "moved", "lanes"]
+    rows = []
+    for e in record["workloads"]:
+        for p in e["pairs"]:
+            rates = [report.format_rate(p[q]) for q in ("q25", "q50", "q75")]
+            lanes = ", ".join(p["lanes"]) or "not reported"
+            pair = f"({p['w1']},{p['w2']})"
+            rows.append([f"{e['name']}, {e['protocol']}://", pair, *rates, report.format_nbytes(p["nbytes"]), lanes])
+    note = f'<p class="note">Worker w1 received from worker w2. {_lent(record)}</p>'
+    return note + table(head, rows, range(2, 6))
+
+
+def _lent(record: Mapping[str, Any]) -> str:
+    parts = []
+    for e in record["workloads"]:
+        if any(e["lent_nbytes"]):
+            lent, moved = (statistics.median(e[key]) for key in ("lent_nbytes", "moved_nbytes"))
+            parts.append(f"{e['name']} {report.format_nbytes(lent)} of {report.format_nbytes(moved)}")
+    return f"Lent without a copy, per round: {', '.join(parts)}." if parts else ""
+
+
+def _p2p_note(record: Mapping[str, Any]) -> str:
+    text = "The middle half of all transfers, the mark is the median, as the receiving worker's log has them"
+    least = {e["p2p_min_nbytes"] for e in record["workloads"]}
+    if least == {0}:
+        return f"{text}; none was as large as {report.format_nbytes(report.P2P_MIN_NBYTES)}, so all count."
+    text = f"{text}; from {report.format_nbytes(max(least))} on"
+    return f"{text}, or all where none was that large." if 0 in least else f"{text}."
+
+
+def _idle(record: Mapping[str, Any]) -> str:
+    by_process = record["idle_cpu_percent_by_process"]
+    head = ["percent of one core", *(f"{p}://" for p in record["protocols"])]
+    parts = list(dict.fromkeys(part for used in by_process.values() for part in used))
+    rows = [[part, *(f"{by_process[p].get(part, 0):.1f}" for p in record["protocols"])] for part in parts]
+    rows.append(["together", *(f"{record['idle_cpu_percent'][p]:.1f}" for p in record["protocols"])])
+    return table(head, rows, range(1, len(head)))

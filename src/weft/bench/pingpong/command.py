@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft bench pingpong``: a message back and forth between two processes, over weft and what it is beside.
+
+Beside weft stand the C loop on the same libucp (``weft-pingpong``, the floor), blocking TCP sockets and
+asyncio streams. All run the same loop over buffers that are faulted in before and used again: *send, wait for
+the send, post the receive, wait for it*. The receive is posted while the message travels, so that posting it
+costs no latency. Only streams allocate for what they receive; it is their nature.
+
+Every measurement has a fresh pair of processes: no other library's worker spins or holds memory meanwhile,
+and the spread between rounds shows what differs from start to start. Rounds interleave the libraries. This
+process sleeps while a pair is measured, and draws its progress bar only between pairs.
+
+The clock is read once for each round trip, in C as in Python; up to 8 KiB once for ten of them, because reading
+it takes 35 ns in C and 80 ns in Python with the store (2-core Xeon, KVM guest, CPython 3.11). The p99 of small
+messages is thus one of means of ten.
+
+What the children and this process say to each other is at the head of ``c_loop.cpp``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from weft import _native
+from weft.bench.common import environment, stats
+from weft.bench.common.options import size_text, sizes, some_of
+from weft.bench.common.pair import pair, sampled, two_cores
+from weft.bench.common.side import LENT_LEAST_NBYTES, PairError, trips_of
+from weft.bench.pingpong.loops import CELLS, Cell
+from weft.bench.pingpong.table import losses, table_of
+from weft.topo.command import positive, timeout
+
+LIMIT_S = 30.0
+BANDWIDTHS = {"median": "median", "q1": "q3", "q3": "q1"}
+CHILD = "import sys; from weft.bench.pingpong.loops import child; child(sys.argv[1:])"
+
+#: What the command line may ask for.
+LIBRARIES = tuple(dict.fromkeys(cell.library for cell in CELLS))
+
+
+def command_of(cell: Cell, tls: str) -> tuple[list[str], list[str]]:
+    """Return what starts a child of this cell, and its settings."""
+    if cell.library != "c":
+        return [sys.executable, "-c", CHILD, *cell], [tls]
+    from weft.config import DEFAULTS, ucx_library
+
+    # As weft does: what the user set stands before weft's defaults, the transports before either.
+    defaults = {name: DEFAULTS[name] for name in DEFAULTS if f"UCX_{name}" not in os.environ}
+    settings = [f"{name}={value}" for name, value in (defaults | {"TLS": tls}).items()]
+    return [str(_c_loop()), str(ucx_library().path)], settings
+
+
+def _c_loop() -> Path:
+    """Find the C loop: it was built and installed with the native module."""
+    path = Path(_native.__file__).parent / "bench" / "pingpong" / "weft-pingpong"
+    if path.is_file():
+        return path
+    raise PairError("weft-pingpong is not installed beside weft.bench; --libraries weft,... leaves it out")
+
+
+def measure(
+    command: Sequence[str], settings: Sequence[str], nbytes: int, args: argparse.Namespace, cores: Sequence[int]
+) -> tuple[str, list[float]]:
+    """Measure once what `command` starts; return its transport and its one-way latencies in seconds."""
+    # Ample: streams take 0.5 s for a round trip of 128 MiB, spinners that share one core 8 ms for any.
+    limit_s = LIMIT_S + 20 * args.seconds_per_cell + nbytes / 10e6
+    with pair(command, settings, nbytes=nbytes, limit_s=limit_s, cores=cores) as both:
+        transport = both.connect()
+        stamps = sampled(both.exchange, seconds=args.seconds_per_cell, iterations=args.iterations)
+        both.close()
+    return transport, [stamp / 2 / trips_of(nbytes) for stamp in stamps]
+
+
+def entry(cell: Cell, transport: str, nbytes: int, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Make the JSON record of one cell at one size from the latencies of its rounds."""
+    latency = stats.summarise([sample for samples in rounds for sample in samples])
+    medians = [stats.quantile(samples, 0.5) for samples in rounds]
+    return {
+        "library": cell.library,
+        "mode": cell.mode,
+        "transport": transport,
+        "nbytes": nbytes,
+        "latency_s": latency._asdict() | {"round_medians": medians, "spread": stats.spread(medians)},
+        "bandwidth_Bps": {name: nbytes / getattr(latency, of) for name, of in BANDWIDTHS.items()},
+        "iterations": sum(map(len, rounds)),
+        "rounds": len(rounds),
+    }
+
+
+def has(cell: Cell, nbytes: int) -> bool:
+    """Tell whether a library can be measured at a size: smaller messages than the pool's blocks are not lent."""
+    return cell.library != "lent" or nbytes >= LENT_LEAST_NBYTES
+
+
+def _all(args: argparse.Namespace, cells: Sequence[Cell], cores: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Measure every cell, size by size, its rounds interleaved with the others'."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    # Drawn between measurements only: a thread that redraws would take turns on the cores that are measured.
+    with Progress(console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
+        task = progress.add_task(
+            "pingpong", total=args.rounds * sum(has(cell, n) for cell in cells for n in args.sizes)
+        )
+        for nbytes in args.sizes:
+            taken: dict[Cell, list[tuple[str, list[float]]]] = {cell: [] for cell in cells if has(cell, nbytes)}
+            for _ in range(args.rounds):
+                for cell in taken:
+                    label = f"{size_text(nbytes)} {cell.library} {cell.mode}"
+                    progress.update(task, description=label, refresh=True)
+                    try:
+                        taken[cell].append(measure(*command_of(cell, args.tls), nbytes, args, cores))
+                    except PairError as error:
+                        raise PairError(f"{label}: {error}") from error
+                    progress.advance(task)
+            for cell, results in taken.items():
+                yield entry(cell, results[0][0], nbytes, [samples for _, samples in results])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what :func:`run` reads."""
+    add, partial = parser.add_argument, functools.partial
+    add("--sizes", type=sizes, default="8,1KiB,1MiB,128MiB", help="of the message (%(default)s)")
+    wait = "ways to wait; the C loop, which only blocks, is measured with either (%(default)s)"
+    add("--wait", type=partial(some_of, ("block", "await")), default="block,await", help=wait)
+    add("--libraries", type=partial(some_of, LIBRARIES), default=",".join(LIBRARIES), help="(%(default)s)")
+    add("--rounds", type=partial(positive, int), default=3, help="of every cell, interleaved (%(default)s)")
+    seconds = "for one size of one library in one round (%(default)s)"
+    add("--seconds-per-cell", type=timeout, default=0.5, help=seconds)
+    add(
+        "--iterations",
+        type=partial(positive, int),
+        default=100_000,
+        help="at most, of the same (%(default)s)",
+    )
+    add("--tls", default="posix,self", help="UCX transports, for C and weft (%(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write the record there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print the table, write the JSON; return 1 if a child is missing, died or hung, else 0."""
+    import psutil
+    from rich.console import Console
+
+    console, notes = Console(), Console(stderr=True)
+    cells = [c for c in CELLS if c.library in args.libraries and (c.mode in args.wait or c.library == "c")]
+    cores = two_cores()
+    surroundings = environment.collect() | {"cores_pinned": cores}
+    try:
+        if not any(has(cell, nbytes) for cell in cells for nbytes in args.sizes):
+            raise PairError("nothing to measure: no library of --libraries has these sizes and ways of --wait")
+        if args.json and not args.json.parent.is_dir():
+            raise PairError(f"{args.json.parent} is not a folder to write {args.json.name} to")
+        if 8 * max(args.sizes) > psutil.virtual_memory().available:
+            raise PairError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
+        records = list(_all(args, cells, cores))
+    except PairError as error:
+        notes.print(f"weft bench pingpong: {error}", markup=False, highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        notes.print("weft bench pingpong: interrupted; its processes are ended, nothing is written")
+        return 130
+    if args.json:
+        args.json.write_text(json.dumps({"records": records, "environment": surroundings}, indent=2) + "\n")
+    console.print(table_of(records))
+    if "weft" in args.libraries and len(args.libraries) > 1:
+        console.print("\n".join(losses(records)) or "weft loses nowhere here.", highlight=False)
+    for remark in environment.remarks(surroundings, 2):
+        console.print(remark, highlight=False)
+    return 0

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What ``weft bench pingpong`` shows of its records: the table, and where weft loses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.bench.common import stats
+from weft.bench.common.options import size_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+CAPTION = "spread: of the rounds' medians; (low-high): what the rounds' ratios lay within"
+LENT = "lent: handed over, not copied and not read"
+
+
+#: Libraries as people call them, by name and way to wait; without either by name alone.
+NAMES = {
+    "c": "C loop",
+    "weft block": "weft, .wait()",
+    "weft await": "weft, await",
+    "lent block": "weft, lent",
+    "tcp": "TCP socket",
+    "asyncio": "asyncio streams",
+    "pyzmq": "pyzmq (ipc)",
+    "mpi4py": "mpi4py (Open MPI)",
+    "perftest": "ucx_perftest",
+    "ucxx": "UCXX, asyncio",
+    "ucx-py": "ucx-py, asyncio",
+}
+
+
+def named(record: Mapping[str, Any]) -> str:
+    """Name the library of a record."""
+    library = str(record["library"])
+    return NAMES.get(f"{library} {record['mode']}") or NAMES.get(library, library)
+
+
+def time_text(seconds: float) -> str:
+    """Write a time with a unit that suits it; below 1 us, in us all the same."""
+    scale, unit = (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
+    value = seconds * scale
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def _ratio(record: dict[str, Any], other: dict[str, Any]) -> stats.Ratio:
+    return stats.ratio(record["latency_s"]["round_medians"], other["latency_s"]["round_medians"])
+
+
+def _interval(ratio: stats.Ratio) -> str:
+    value, low, high = map(stats.ratio_text, ratio)
+    return f"{value} ({low}-{high})"
+
+
+def _us(seconds: float) -> str:
+    us = 1e6 * seconds
+    return f"{us:,.0f}" if us >= 100 else f"{us:#.3g}"
+
+
+def table_of(records: Sequence[dict[str, Any]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    lent = any(record["library"] == "lent" for record in records)
+    caption = f"{CAPTION}\n{LENT}" if lent else CAPTION
+    table = Table(title="one-way latency in us", caption=caption, box=box.SIMPLE_HEAD, padding=0)
+    for heading in ("size", "library", "over"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("median", "p99", "spread", "GB/s", "to c"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for nbytes in dict.fromkeys(record["nbytes"] for record in records):
+        table.add_section()
+        rows = [record for record in records if record["nbytes"] == nbytes]
+        floor = rows[0] if rows[0]["library"] == "c" else None
+        for row in rows:
+            library = row["library"] if row["library"] != "weft" else f"weft {row['mode']}"
+            latency, bandwidth = row["latency_s"], row["bandwidth_Bps"]["median"] / 1e9
+            table.add_row(
+                size_text(nbytes),
+                library,
+                row["transport"],
+                _us(latency["median"]),
+                _us(latency["p99"]),
+                f"{latency['spread'] / latency['median']:.0%}",
+                f"{bandwidth:.2f}" if bandwidth >= 0.01 else "<0.01",
+                _interval(_ratio(row, floor)) if floor and floor is not row else "",
+            )
+    return table
+
+
+def lost(records: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+    """List where weft takes longer than another library, by more than the rounds differ: both, and how much."""
+    for mine in (record for record in records if record["library"] == "weft"):
+        for other in (record for record in records if record["nbytes"] == mine["nbytes"]):
+            ratio = _ratio(mine, other)
+            if other["library"] not in ("weft", "lent") and ratio.low > 1:
+                yield mine, other, _interval(ratio)
+
+
+def losses(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Say the same in words."""
+    for mine, other, times in lost(records):
+        where = f"{size_text(mine['nbytes'])}, {mine['mode']}, against {other['library']}"
+        yield f"weft loses at {where}: {times} times its latency"

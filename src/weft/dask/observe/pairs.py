@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who talked with whom, over which lanes, how much and how fast: the processes' own counts put together.
+
+Each process knows its half of each conversation; here the halves meet. No drawing but a table.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dask.utils import format_bytes
+
+from weft.dask.observe import traffic
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: Pairs that a terminal shows; `Transports.rows` has them all.
+_MOST_SHOWN = 40
+_COLUMNS = ("from", "to", "lanes", "messages", "bytes", "lent", "bandwidth", "requests", "errors")
+_CAPTION = (
+    "bandwidth: median of the latest transfers that moved 1 MiB or more, by the sender's clock\n"
+    "lent: of the bytes, in how many of the messages; requests: as their receivers saw them, until they had it all"
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What went one way between two processes.
+
+    Attributes
+    ----------
+    source, destination : str
+        Names: the worker's in Dask, ``scheduler``, ``client``, or an address where it is none of those. Workers that
+        share a process share a name.
+    lanes : tuple of str
+        As ``transport/device``; ``lent`` if memory was lent.
+    messages, nbytes, lent_nbytes : int
+        Dask messages, the bytes in them, and how many of those were mapped in place of moved.
+    lent_messages : int
+        The messages that had such bytes.
+    seconds : float or None
+        From send to completion, added up; None where only the receiver was asked.
+    bandwidth_Bps : float or None
+        Median of the latest transfers that moved 1 MiB or more; None if there was none.
+    errors : int
+        Comms with `destination` that broke at `source`.
+    requests_Bps : float or None
+        Bytes a second of whole requests, lent or moved, from when `destination` asked until it had them; Dask's own
+        mean. None between any but workers, or if there was no request of 1 MB.
+    """
+
+    source: str
+    destination: str
+    lanes: tuple[str, ...]
+    messages: int
+    nbytes: int
+    lent_nbytes: int
+    lent_messages: int
+    seconds: float | None
+    bandwidth_Bps: float | None  # noqa: N815
+    errors: int
+    requests_Bps: float | None = None  # noqa: N815
+
+
+def join(
+    names: Mapping[str, str],
+    reports: Iterable[Mapping[str, Any]],
+    requests: Mapping[tuple[str, str], float] | None = None,
+) -> list[Pair]:
+    """Put the reports of processes together.
+
+    Parameters
+    ----------
+    names : mapping
+        A name for each process that has one, by its id.
+    reports : iterable
+        What :func:`weft.dask.observe.traffic.report` returned in each process; the same one twice counts once.
+    requests : mapping, optional
+        The bandwidth of whole requests between two processes, by the ids of sender and receiver.
+
+    Returns
+    -------
+    list of Pair
+        Most bytes first. The sender's count is taken where it was asked, else the receiver's.
+    """
+    by_process = {report["process"]: report["peers"] for report in reports}
+    pairs, rates = [], requests or {}
+    for process, peers in by_process.items():
+        for peer, row in peers.items():
+            here, there = names.get(process, process), names.get(peer, row["address"])
+            if row["sent_messages"] or row["errors"]:
+                pairs.append(_sent(here, there, row, rates.get((process, peer))))
+            if peer not in by_process and row["received_messages"]:
+                pairs.append(_received(there, here, row, rates.get((peer, process))))
+    return sorted(pairs, key=lambda p: (-p.nbytes, p.source, p.destination))
+
+
+def _lanes(row: Mapping[str, Any], lent: int) -> tuple[str, ...]:
+    return (*row["lanes"], *(["lent"] if lent else []))
+
+
+def _sent(source: str, destination: str, row: Mapping[str, Any], rate: float | None) -> Pair:
+    return Pair(
+        source,
+        destination,
+        _lanes(row, row["lent_nbytes"]),
+        row["sent_messages"],
+        row["sent_nbytes"],
+        row["lent_nbytes"],
+        row["lent_messages"],
+        row["sent_seconds"],
+        row["bandwidth_Bps"],
+        row["errors"],
+        rate,
+    )
+
+
+def _received(source: str, destination: str, row: Mapping[str, Any], rate: float | None) -> Pair:
+    lanes = _lanes(row, row["borrowed_nbytes"])
+    counts = row["received_messages"], row["received_nbytes"], row["borrowed_nbytes"], row["borrowed_messages"]
+    return Pair(source, destination, lanes, *counts, None, None, 0, rate)
+
+
+def bandwidth_text(rate: float | None) -> str:
+    """Write bytes per second as in ``8.13 GB/s``; a dash for None."""
+    if rate is None:
+        return "-"
+    # rounded first: 999.7 MB/s is 1 GB/s
+    unit, name = next(((u, n) for u, n in ((1e9, "GB/s"), (1e6, "MB/s")) if rate >= 0.9995 * u), (1e3, "kB/s"))
+    size = rate / unit
+    return f"{size:.3g} {name}" if size < 999.5 else f"{size:.0f} {name}"
+
+
+def lent_text(pair: Pair) -> str:
+    """Write how much was lent, and in how many messages, as in ``30.52 MiB in 4``."""
+    return f"{format_bytes(pair.lent_nbytes)} in {pair.lent_messages:,}"
+
+
+class Transports:
+    """A table of :class:`Pair`: print it, show it in a notebook, or take its `rows`.
+
+    ``silent`` is the number of workers that did not answer: those that had just died, and were not yet missed.
+    """
+
+    def __init__(self, pairs: list[Pair], silent: int = 0) -> None:
+        self.pairs = pairs
+        self.silent = silent
+
+    @property
+    def _caption(self) -> str:
+        if not self.silent:
+            return _CAPTION
+        return f"{_CAPTION}\n{self.silent} worker{'s' if self.silent > 1 else ''} did not answer"
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The pairs as JSON-able dictionaries, most bytes first."""
+        return [asdict(pair) | {"lanes": list(pair.lanes)} for pair in self.pairs]
+
+    def to_json(self) -> str:
+        """Return `rows` as JSON."""
+        return json.dumps(self.rows, indent=1)
+
+    def _cells(self, pair: Pair) -> tuple[str, ...]:
+        return (
+            pair.source,
+            pair.destination,
+            ", ".join(pair.lanes) or "-",
+            f"{pair.messages:,}",
+            format_bytes(pair.nbytes),
+            lent_text(pair).replace(" in", "\nin") if pair.lent_nbytes else "-",  # 80 columns are soon full
+            bandwidth_text(pair.bandwidth_Bps),
+            bandwidth_text(pair.requests_Bps),
+            str(pair.errors) if pair.errors else "-",
+        )
+
+    def __rich__(self) -> Table:
+        from rich import box
+        from rich.table import Table
+
+        more = len(self.pairs) - _MOST_SHOWN
+        caption = self._caption if more <= 0 else f"{self._caption}\n{more} more pairs are in .rows"
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
+        for i, column in enumerate(_COLUMNS):
+            table.add_column(column, justify="left" if i < 3 else "right", overflow="fold", no_wrap=i > 2)
+        for pair in self.pairs[:_MOST_SHOWN]:
+            table.add_row(*self._cells(pair))
+        return table
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=120, color_system=None)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get()
+
+    def __repr__(self) -> str:
+        return f"<weft.dask.Transports, {len(self.pairs)} pairs>"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in self._cells(pair)) + "</tr>"
+            for pair in self.pairs
+        )
+        return f"<table><caption>{self._caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _report_of_worker(dask_worker: Any) -> dict[str, Any]:
+    return {**traffic.report(), "name": str(dask_worker.name)}
+
+
+def _report_of_scheduler(dask_scheduler: Any) -> dict[str, Any]:
+    extension = dask_scheduler.extensions.get("weft")  # none where workers come by another protocol
+    return {**traffic.report(), "requests": extension.requests() if extension else {}}
+
+
+def named(names: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Give each process the names of all that live in it."""
+    shared: dict[str, list[str]] = {}
+    for process, name in names:
+        shared.setdefault(process, []).append(name)
+    return {process: ", ".join(sorted(set(all_of_it))) for process, all_of_it in shared.items()}
+
+
+async def _collect(client: Any) -> Transports:
+    answers = (await client.run(_report_of_worker, on_error="return")).values()
+    workers = [answer for answer in answers if not isinstance(answer, Exception)]
+    for answer in answers:
+        if isinstance(answer, Exception) and not isinstance(answer, OSError):  # that is what a lost connection is
+            raise answer
+    scheduler = await client.run_on_scheduler(_report_of_scheduler)
+    here = traffic.report()
+    names = named(
+        [(r["process"], r["name"]) for r in workers]
+        + [(scheduler["process"], "scheduler"), (here["process"], "client")]
+    )
+    return Transports(join(names, [*workers, scheduler, here], scheduler["requests"]), len(answers) - len(workers))
+
+
+def transports(client: Any) -> Any:
+    """Return what the processes of a cluster have told each other over ``ucx://``, and by which lanes.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Of the cluster. Its workers, its scheduler and this process are asked once; nothing is kept there.
+
+    Returns
+    -------
+    Transports
+        A table that prints itself, in a notebook too; ``.rows`` is a list of dictionaries, ``.to_json()`` a string. To
+        be awaited if `client` is asynchronous.
+
+    Counts begin with each process and have no end; take the difference of two tables for what happened in between.
+    """
+    return client.sync(_collect, client)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""weft's counters for Prometheus, beside Dask's own under ``/metrics`` of a worker and of the scheduler.
+
+By lane, not by peer: a series for each pair of 200 workers would be 40,000 of them for every metric.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import prometheus_client
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from weft.dask.observe import traffic
+
+_LANE = ["lane"]
+#: Counters of a record, by the metric that they add up in.
+_COUNTERS = {
+    "weft_sent_messages": ("sent_messages", "Messages sent over ucx://"),
+    "weft_received_messages": ("received_messages", "Messages received over ucx://"),
+    "weft_send_seconds": ("sent_seconds", "Seconds from each send to its completion"),
+    "weft_errors": ("errors", "Comms that broke because the peer was lost"),
+}
+
+
+@functools.cache
+def register() -> None:
+    """Have every scrape of this process include weft's metrics."""
+    prometheus_client.REGISTRY.register(TrafficCollector())
+
+
+class TrafficCollector:
+    """The counters of :mod:`weft.dask.observe.traffic`, by lane."""
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Yield one family for each counter."""
+        lanes = list(traffic.lanes.values())
+        yield _bytes("sent", lanes, lent="lent_nbytes")
+        yield _bytes("received", lanes, lent="borrowed_nbytes")
+        for metric, (name, text) in _COUNTERS.items():
+            family = CounterMetricFamily(metric, text, labels=_LANE)
+            for lane in lanes:
+                family.add_metric([lane.process], getattr(lane, name))
+            yield family
+        comms = GaugeMetricFamily("weft_comms", "Comms over ucx:// that this process has", labels=_LANE)
+        for lane in lanes:
+            comms.add_metric([lane.process], lane.comms)
+        yield comms
+
+
+def _bytes(way: str, lanes: list[traffic.Record], *, lent: str) -> CounterMetricFamily:
+    text = (
+        f"Bytes {way} over ucx://; those that were lent by one process and mapped by the other have a lane of their own"
+    )
+    family = CounterMetricFamily(f"weft_{way}_bytes", text, labels=_LANE)
+    total_lent = 0
+    for lane in lanes:
+        lent_nbytes = getattr(lane, lent)
+        family.add_metric([lane.process], getattr(lane, f"{way}_nbytes") - lent_nbytes)
+        total_lent += lent_nbytes
+    family.add_metric(["lent"], total_lent)
+    return family

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Arrays on CUDA devices: who can be sent them, how they are taken apart, and what memory they are received into.
+
+Both sides of a comm say in Dask's handshake whether they can hold device memory. Only then is the serializer family
+``cuda`` used, whose frames are arrays on a device; anybody else, and whoever passes messages on unread, as a scheduler
+does, is sent host memory by ``dask`` and ``pickle``.
+
+distributed's own handlers of CuPy, Numba, RMM and cuDF stay in use. Here is what takes every other array that exports
+DLPack, if its library imports it too; PyTorch, JAX and TensorFlow have some more in ``tensors``. Memory is
+allocated by RMM, CuPy, Numba or PyTorch only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
+
+from weft import _native
+from weft._connect.frames import CUDA, HOST, device_of
+from weft.dask import config
+from weft.errors import NoMemoryError, UnsupportedError
+
+Header = dict[str, Any]
+
+#: What this side tells of itself in Dask's handshake.
+CAPABILITY = "weft-device"
+_FAMILIES = ("cuda", "dask", "pickle")
+
+
+def _cupy(nbytes: int, device: int) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(device if device < cupy.cuda.runtime.getDeviceCount() else 0):
+        return cupy.empty(nbytes, dtype="u1")
+
+
+def _numba(nbytes: int, device: int) -> Any:
+    import numba.cuda
+
+    with numba.cuda.gpus[device if device < len(numba.cuda.gpus) else 0]:
+        return numba.cuda.device_array(nbytes, dtype="u1")
+
+
+def _torch(nbytes: int, device: int) -> Any:
+    import torch
+
+    index = device if device < torch.cuda.device_count() else 0
+    return torch.empty(nbytes, dtype=torch.uint8, device=f"cuda:{index}")
+
+
+_ALLOCATORS: dict[str, Callable[[int, int], Any]] = {"cupy": _cupy, "torch": _torch, "numba": _numba}
+
+
+def _installed() -> list[str]:
+    """Return who could allocate here: what the program has imported already comes first."""
+    names = sorted(_ALLOCATORS, key=lambda name: name not in sys.modules)
+    return [name for name in names if name in sys.modules or importlib.util.find_spec(name) is not None]
+
+
+def can_hold(memory_types: Sequence[str], *, deserialize: bool) -> bool:
+    """Tell whether this process can receive device memory over a connection that reaches these kinds of memory.
+
+    Whoever does not `deserialize` only passes on what it gets, perhaps to somebody without a device.
+    """
+    return bool(deserialize and "cuda" in memory_types and config.device() and _installed())
+
+
+def families(asked: Iterable[str] | None, *, to_device: bool) -> Iterable[str] | None:
+    """Return the serializers for a message, given those that the caller of ``write`` wants, if any."""
+    if asked is None:
+        return _FAMILIES if to_device else None
+    return asked if to_device else [name for name in asked if name != "cuda"]
+
+
+def refuse(frames: Iterable[Any], peer: str) -> None:
+    """Raise UnsupportedError if a frame is device memory, for a peer that cannot hold any."""
+    if any(type(frame) not in HOST and device_of(frame) is not None for frame in frames):
+        raise UnsupportedError(
+            f"write to {peer}: a message that was serialized elsewhere has device memory, and this peer cannot hold any"
+        )
+
+
+def allocate(nbytes: int, device: int, library: str) -> Any:
+    """Allocate bytes on a device: by RMM if ``weft.rmm`` is set, by the object's own library, or by any that is there.
+
+    A device that this process does not have is replaced by its first. RMM allocates on the current device only, so
+    it is asked for the first, and for its own buffers.
+
+    Raises
+    ------
+    NoMemoryError
+        No library here can allocate.
+    """
+    if library == "rmm" or (device == 0 and config.rmm()):
+        import rmm
+
+        return rmm.DeviceBuffer(size=nbytes)
+    names = _installed()
+    if not names:
+        raise NoMemoryError(f"recv of {nbytes} B for CUDA device {device}: neither CuPy nor PyTorch nor Numba is here")
+    return _ALLOCATORS[library if library in names else names[0]](nbytes, device)
+
+
+# ---- any array that exports DLPack --------------------------------------------------------------------------
+
+#: Where ``from_dlpack`` is, if it is not in the top of the array's package.
+_IMPORTERS = {"jaxlib": "jax.dlpack", "tensorflow": "tensorflow.experimental.dlpack"}
+
+
+class _Sized:
+    """An array that offers DLPack and does not tell its size in bytes, as TensorFlow's."""
+
+    def __init__(self, array: Any, nbytes: int) -> None:
+        self.array, self.nbytes = array, nbytes
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        return self.array.__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()  # type: ignore[no-any-return]
+
+
+def importer(library: str) -> Any:
+    """Return the function that makes an array of `library` of what exports DLPack; None if there is none."""
+    module = importlib.import_module(_IMPORTERS.get(library, library))
+    function = getattr(module, "from_dlpack", None)
+    if library == "tensorflow":  # it wants a capsule
+        return lambda exporter: function(exporter.__dlpack__())  # type: ignore[misc]
+    return function
+
+
+def serialize(array: Any) -> tuple[Header, list[Any]]:
+    """Take an array on a device apart: its memory is the frame.
+
+    Raises
+    ------
+    NotImplementedError
+        It is none, or its library could not make one of the memory: the next serializer is asked.
+    """
+    library = type(array).__module__.partition(".")[0]
+    if not hasattr(type(array), "__dlpack_device__") or device_of(array) is None or importer(library) is None:
+        raise NotImplementedError(type(array).__name__)
+    dtype, shape, strides, _ = _native.layout(array)
+    if not is_contiguous(shape, strides):
+        if not hasattr(array, "copy"):
+            raise NotImplementedError(type(array).__name__)
+        array = array.copy()
+        dtype, shape, strides, _ = _native.layout(array)
+    header = {"library": library, "dtype": dtype, "shape": shape, "strides": strides}
+    if hasattr(array, "nbytes"):
+        return header, [array]
+    return header, [_Sized(array, math.prod(shape) * dtype[1] * dtype[2] // 8)]
+
+
+def deserialize(header: Header, frames: list[Any]) -> Any:
+    """Make an array of its library of the memory that came, without a copy."""
+    (frame,) = frames
+    array = exported(frame, header["dtype"], header["shape"], header["strides"])
+    return importer(header["library"])(array)
+
+
+def exported(frame: Any, dtype: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> Any:
+    """Return an exporter of DLPack for memory, on a device or not, that was received."""
+    device = (1, 0)
+    if (index := device_of(frame)) is not None:
+        device = frame.__dlpack_device__() if hasattr(frame, "__dlpack_device__") else (CUDA, index)
+    return _native.view(frame, (dtype[0], dtype[1], dtype[2]), shape, strides, (int(device[0]), int(device[1])), True)
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Tell whether items lie in C or Fortran order without gaps; `strides` are in items."""
+    sides = list(zip(shape, strides, strict=True))
+    return _is_dense(sides) or _is_dense(sides[::-1]) or 0 in shape
+
+
+def _is_dense(sides: list[tuple[int, int]]) -> bool:
+    expected = 1
+    for extent, stride in reversed(sides):
+        if extent > 1 and stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+# ---- distributed's registry ---------------------------------------------------------------------------------
+
+
+def _register_cupy() -> None:
+    """Keep the types that NumPy has from elsewhere (bfloat16), which distributed passes on as bytes without meaning."""
+    import cupy
+
+    known = importlib.import_module("distributed.protocol.cupy")
+
+    @cuda_serialize.register(cupy.ndarray)  # type: ignore[untyped-decorator]
+    def serialize_cupy(x: Any) -> tuple[Header, list[Any]]:
+        header, frames = known.cuda_serialize_cupy_ndarray(x)
+        return {**header, "weft-dtype": x.dtype.name}, frames
+
+    @cuda_deserialize.register(cupy.ndarray)  # type: ignore[untyped-decorator]
+    def deserialize_cupy(header: Header, frames: list[Any]) -> Any:
+        array = known.cuda_deserialize_cupy_ndarray(header, frames)
+        name = header.get("weft-dtype", array.dtype.name)
+        if name == array.dtype.name:
+            return array
+        importlib.import_module("ml_dtypes")  # NumPy knows its names from then on
+        return array.view(name)
+
+
+def register() -> None:
+    """Have distributed serialize whatever lies on a device, when it is asked for the family ``cuda``."""
+    cuda_serialize.register(object)(serialize)
+    cuda_deserialize.register(object)(deserialize)
+    lazily([cuda_serialize, cuda_deserialize], ["cupy", "cupyx"], _register_cupy, known="distributed.protocol.cupy")
+
+
+def lazily(
+    dispatches: Iterable[Any], packages: Iterable[str], function: Callable[[], object], *, known: str = ""
+) -> None:
+    """Call `function` when the first object of one of `packages` is seen; at once if distributed already saw one.
+
+    Its own handlers are in the module `known`: what is registered last counts.
+    """
+    done = False
+
+    def once() -> None:
+        nonlocal done
+        if not done:
+            done = True
+            function()
+
+    if known in sys.modules:
+        return once()
+    for dispatch in dispatches:
+        for package in packages:
+            dispatch.register_lazy(package, once)
+    return None
