@@ -12,7 +12,7 @@ ROOT = Path(weft.__file__).parent
 
 #: Imports go one way: a room may import from the rooms before it.
 FLOORS = [
-    {"errors", "typing", "_native"},
+    {"errors", "typing", "_native", "_units"},
     {"_claim", "_load"},
     {"config"},
     {"explain"},
