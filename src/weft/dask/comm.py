@@ -27,7 +27,7 @@ from distributed.worker import Worker
 from distributed.worker_memory import NannyMemoryManager
 
 from weft import _native
-from weft._tls.policy import Payload
+from weft._connect.encryption import EncryptionPolicy
 from weft.connect import connect
 from weft.dask import config
 from weft.dask.memory.limits import live_within_limits, watch_by_the_same_count
@@ -165,7 +165,7 @@ def _carries_results(msg: Any) -> bool:
     return type(msg) is dict and msg.get("status") == "OK" and "data" in msg
 
 
-def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext | None, Payload]:
+def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext | None, EncryptionPolicy]:
     """Take what weft needs of what distributed's ``Security`` gives.
 
     Raises

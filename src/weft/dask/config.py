@@ -15,7 +15,7 @@ import dask.config
 import yaml
 
 from weft._claim import flag
-from weft._tls.policy import PAYLOADS, Payload
+from weft._connect.encryption import POLICIES, EncryptionPolicy
 from weft.errors import InvalidParamError
 
 DEFAULTS = yaml.safe_load(Path(__file__).with_name("weft.yaml").read_text())
@@ -81,13 +81,13 @@ def ucx() -> dict[str, str]:
     return {name.upper().replace("-", "_"): _text(value) for name, value in settings.items()}
 
 
-def encrypted_payload() -> Payload:
+def encrypted_payload() -> EncryptionPolicy:
     """Return what to do, with TLS, where messages would leave the host unencrypted."""
     given = _get("encrypted-payload")
-    for payload in PAYLOADS:
+    for payload in POLICIES:
         if given == payload:
             return payload
-    raise InvalidParamError(f"weft.encrypted-payload: {given!r} is none of {', '.join(PAYLOADS)}")
+    raise InvalidParamError(f"weft.encrypted-payload: {given!r} is none of {', '.join(POLICIES)}")
 
 
 def _text(value: Any) -> str:

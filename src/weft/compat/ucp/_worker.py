@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
 import weft
-from weft._connect.driver import keep_alive
-from weft._connect.forks import close_in_child
+from weft._connect.sockets import close_in_child, keep_alive
 from weft.compat.ucp._address import UCXAddress, door_name
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import Any
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 from weft import _native
-from weft._connect.frames import CUDA, HOST, device_of
+from weft._frames import CUDA, HOST, device_of
 from weft.dask import config
 from weft.errors import NoMemoryError, UnsupportedError
 

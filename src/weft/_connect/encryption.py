@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether messages would leave this host unencrypted, and what then."""
+"""Whether messages would leave this host unencrypted, and what then: ``payload`` of :func:`weft.connect`."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from weft.errors import EncryptionError
+from weft.errors import EncryptionError, InvalidParamError
 
-#: What becomes of messages that would leave the host unencrypted, the strictest first: that of either side holds.
-Payload = Literal["refuse", "tls", "clear"]
-PAYLOADS: tuple[Payload, ...] = ("refuse", "tls", "clear")
+#: What to do with messages that would leave the host unencrypted, the strictest first. The stricter side decides.
+EncryptionPolicy = Literal["refuse", "tls", "clear"]
+POLICIES: tuple[EncryptionPolicy, ...] = ("refuse", "tls", "clear")
 #: UCX's transports that reach no further than this host, by the names that ``UCX_TLS`` takes.
 _MEMORY_TLS = frozenset(
     (
@@ -35,7 +35,22 @@ def memory_only(tls: str | None) -> bool:
     return tls is None or _MEMORY_TLS.issuperset(tls.split(","))
 
 
-def over_tls(payload: Payload | None, hello: dict[str, Any], stays: bool, what: str) -> bool:
+def policy_of(tls: object, payload: EncryptionPolicy) -> EncryptionPolicy | None:
+    """Check what a caller gave as ``payload``; None without TLS (`tls` is None), where there is no choice.
+
+    Raises
+    ------
+    InvalidParamError
+        There is no such policy, or no TLS to carry it out.
+    """
+    if payload not in POLICIES:
+        raise InvalidParamError(f"payload {payload!r}: it is one of {', '.join(POLICIES)}")
+    if tls is None and payload == "tls":
+        raise InvalidParamError("payload 'tls': needs TLS, so give an ssl.SSLContext as `ssl`")
+    return None if tls is None else payload
+
+
+def over_tls(policy: EncryptionPolicy | None, hello: dict[str, Any], stays: bool, what: str) -> bool:
     """Tell whether messages go over the TLS socket. Both sides ask this of the same facts.
 
     `stays` is true if they are on one host, and this side's transports lead nowhere else.
@@ -45,12 +60,12 @@ def over_tls(payload: Payload | None, hello: dict[str, Any], stays: bool, what: 
     EncryptionError
         They would leave the host unencrypted, and a side does not allow it.
     """
-    if payload is None or (stays and hello.get("memory_only") is True):
+    if policy is None or (stays and hello.get("memory_only") is True):
         return False
     told = hello.get("payload")
-    strictest = min([payload, *(known for known in PAYLOADS if known == told)], key=PAYLOADS.index)
+    strictest = min([policy, *(known for known in POLICIES if known == told)], key=POLICIES.index)
     if strictest == "refuse":
-        whose = "this" if payload == "refuse" else "the other"
+        whose = "this" if policy == "refuse" else "the other"
         raise EncryptionError(
             f"{what}: no shared memory leads there, so UCX would send the messages over the network unencrypted, and"
             f" {whose} side refuses that; payload='tls' (Dask: weft.encrypted-payload: tls) on both sides has them go"
