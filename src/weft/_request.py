@@ -42,9 +42,6 @@ class PythonRequest(Request[ResultT_co]):
     def _withdraw(self) -> bool:
         """Withdraw the operation; False if that is too late, because it has ended."""
 
-    def _poll(self) -> None:
-        """End the request if what it waits for has ended."""
-
     def _watch(self) -> None:
         """Have the loop end the request: the first callback was added."""
 
@@ -80,31 +77,27 @@ class PythonRequest(Request[ResultT_co]):
 
     def wait(self, timeout: float | None = None) -> ResultT_co:
         """Block until the operation is complete and return its result; see :meth:`weft.Request.wait`."""
-        if not self._done:
-            self._wait(timeout)
+        deadline = None
+        if timeout is not None:
+            if math.isnan(timeout):
+                raise InvalidParamError(f"{self._name}: a timeout of nan is none")
+            deadline = time.monotonic() + timeout
+        while not self._done:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            self._block(left)
+            if left == 0 and not self._done:
+                raise TimedOutError(f"{self._name}: not complete after {timeout} s")
         if self._cancelled:
             raise CanceledError(f"{self._name}: cancelled by its waiter")
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[no-any-return]
 
-    def _wait(self, timeout: float | None) -> None:
-        if timeout is not None and math.isnan(timeout):
-            raise InvalidParamError(f"{self._name}: a timeout of nan is none")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._done:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            self._block(left)
-            if left == 0 and not self._done:
-                raise TimedOutError(f"{self._name}: not complete after {timeout} s")
-
     @abstractmethod
     def __await__(self) -> Generator[Any, None, ResultT_co]: ...
 
     def done(self) -> bool:
         """Tell whether the waiter has ended: by completion, failure or cancellation."""
-        if not self._done:
-            self._poll()
         return self._done
 
     def cancelled(self) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -322,7 +323,10 @@ class Peer:
 
 
 class Pending(PythonRequest[ResultT_co]):
-    """A request that others follow, or whose result is converted into something else."""
+    """A request that others follow, or whose result is converted into something else.
+
+    :meth:`wait`, :meth:`__await__` and callbacks each take the requests one after the other; so does :meth:`done`.
+    """
 
     _name = "message"
 
@@ -341,18 +345,21 @@ class Pending(PythonRequest[ResultT_co]):
         if convert is not None:
             self._result, self._parts = convert(value)
             self._left = iter(self._parts)
-        following = next(self._left, None)
-        if following is None:
-            self.finish(self._result)
-        else:
+        for following in self._left:
             self._current = following
+            return
+        self._done = True
+        if self._callbacks is not None:
+            self._end()
 
-    def _poll(self) -> None:
+    def done(self) -> bool:
+        """Tell whether the waiter has ended: by completion, failure or cancellation."""
         while not self._done and self._current.done():
             try:
                 self._next(self._current.result())
             except BaseException as e:  # noqa: BLE001 - that of a cancelled request, too
                 self._stop(e)
+        return self._done
 
     def _block(self, timeout: float | None) -> None:
         current = self._current
@@ -367,8 +374,7 @@ class Pending(PythonRequest[ResultT_co]):
         self._current.add_done_callback(self._on_done)
 
     def _on_done(self, _: Request[Any]) -> None:
-        self._poll()
-        if not self._done:
+        if not self.done():
             self._watch()
 
     def __await__(self) -> Generator[Any, None, ResultT_co]:
@@ -381,7 +387,9 @@ class Pending(PythonRequest[ResultT_co]):
         except BaseException as e:
             self._stop(e)
             raise
-        return self.result()
+        if self._cancelled or self._error is not None:
+            return self.result()
+        return self._result  # type: ignore[no-any-return]
 
     __iter__ = __await__
 
@@ -394,6 +402,8 @@ class Pending(PythonRequest[ResultT_co]):
         elif not self._done:
             self._cancelled = True
             self._end()
+        if not isinstance(error, Exception | asyncio.CancelledError):  # Ctrl-C, in the midst of a conversion
+            raise error
 
     def _withdraw(self) -> bool:
         if not self._parts:
