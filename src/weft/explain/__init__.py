@@ -2,7 +2,7 @@
 """Which wire carries a connection's data, and why that one: for :meth:`weft.Peer.explain` and ``weft explain``.
 
 ``evidence`` reads this machine, ``protocols`` reads UCX's tables, ``reasons`` judges the transports, ``draw`` prints.
-Nothing is sent to the peer; what a message takes is measured by ``weft.explain.command``, not here.
+Nothing is sent to the peer; what a message takes is measured in ``round_trip``, for ``weft explain``: ``command``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.explain.protocols import Lane, Size
 from weft.explain.reasons import Case, Setting, Verdict, verdicts
 
 #: What the processes of ``weft explain`` tell each other of themselves goes by this name in the handshake.
-PLACE = "place"
+LOCATION = "location"
 #: Sizes for which UCX is asked what it expects.
 TIMED_NBYTES = (8, 64 << 10, 4 << 20)
 #: Settings that limit which transports and devices may be used.
@@ -120,7 +120,7 @@ def explain(
     text = channel.print_info()
     tables = protocols.tables(text)
     scope = protocols.scope(tables)
-    told: dict[str, object] | None = remote.get(PLACE)
+    told: dict[str, object] | None = remote.get(LOCATION)
     apart = "" if same_host else _apart(told if isinstance(told, dict) else {}, remote_address)
     abilities = tuple((name, value) for name, (value, _) in config.items() if name not in _LIMITS)
     case = Case(channel.transports, settings, same_host, apart, _evidence(library, abilities))
@@ -173,7 +173,7 @@ def lines(settings: Mapping[str, Setting], endpoint: str, scope: str, transports
 def _apart(told: Mapping[str, object], remote_address: str) -> str:
     host = address.split(remote_address)[0]
     own = address.is_loopback(host) or address.device_of(host) is not None
-    return evidence.apart(evidence.place(), told, own_address=own)
+    return evidence.apart(evidence.location(), told, own_address=own)
 
 
 @functools.cache
