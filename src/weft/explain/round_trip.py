@@ -17,7 +17,8 @@ from collections.abc import Generator
 
 import weft
 from weft.errors import PeerClosedError, PeerLostError, TimedOutError, UnreachableError
-from weft.explain import LOCATION, TIMED_NBYTES, Explanation, evidence
+from weft.explain import LOCATION, TIMED_NBYTES, evidence
+from weft.explain.explanation import Explanation
 
 #: Seconds that either process waits for the other's next message.
 _PATIENCE_S = 30.0
