@@ -24,13 +24,12 @@ from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
 from distributed.utils import ensure_ip, get_ip, get_ipv6
 from distributed.worker import Worker
-from distributed.worker_memory import NannyMemoryManager
 
 from weft import _native
 from weft._tls.policy import Payload
 from weft.connect import connect
-from weft.dask import config
-from weft.dask.memory.limits import live_within_limits, watch_by_the_same_count
+from weft.dask import config, patches
+from weft.dask.memory.limits import count_in_nanny, count_worker
 from weft.dask.observe import traffic
 from weft.dask.offload import read_offloads, write_offloads
 from weft.dask.tensors import device
@@ -84,6 +83,11 @@ class UCX(Comm):  # type: ignore[misc]
     def transports(self) -> list[str]:
         """The lanes that carry this comm, as ``transport/device``."""
         return self._peer.transports
+
+    @property
+    def lent(self) -> bool:
+        """Whether memory was lent, this way or that."""
+        return any(self._peer.lent_nbytes)
 
     def handshake_info(self) -> dict[str, Any]:
         holds = device.can_hold(self._peer.memory_types, deserialize=self.deserialize)
@@ -240,16 +244,16 @@ class UCXListener(BaseListener):  # type: ignore[misc]
 
     async def start(self) -> None:
         config.check()
-        from weft.dask.observe import extensions  # distributed may load this module while it is itself half imported
+        from weft.dask.observe.attach import attach  # distributed may load this module while it is itself half imported
 
-        server = getattr(self.comm_handler, "__self__", None)
+        server = patches.server_of(self.comm_handler)
         if isinstance(server, Worker):
             _arrays_of_tasks_in_pool()
-            live_within_limits(server)
+            count_worker(server)
             self.default_host = self.default_host or _host_towards(server.scheduler.address, self.ip)
-        elif isinstance(getattr(server, "memory_manager", None), NannyMemoryManager):
-            watch_by_the_same_count(server)
-        extensions.listening(server)
+        elif patches.is_nanny(server):
+            count_in_nanny(server)
+        attach(server)
         listener = Listener(
             unparse_host_port(self.ip, self.port),
             None,
@@ -263,9 +267,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         self._listener = listener
         self._host_port = parse_host_port(listener.bound_address)
         if isinstance(server, Worker):
-            # After this, Worker reads its protocol only in close: which, for what begins with ucx, sleeps 0.2 s for
-            # other comms' sake after its own connections are closed. Shuffles that still send to it then fail.
-            server._protocol = "weft"
+            patches.close_without_delay(server)
 
     def stop(self) -> None:
         listener, self._listener = self._listener, None
@@ -328,13 +330,9 @@ def _host_towards(scheduler: str, bound: str) -> str | None:
 
 
 def _arrays_of_tasks_in_pool() -> None:
-    """Have what a worker's tasks make with NumPy be born where other workers can read it.
-
-    NumPy keeps its allocator in a context variable. A worker awaits its listener's start before it talks to the
-    scheduler, and runs each task in a copy of the context that this leads to.
-    """
+    """Have what a worker's tasks make with NumPy, which keeps its allocator in a context variable, be lendable."""
     if config.arrays_in_pool() and importlib.util.find_spec("numpy") is not None:
-        _native.numpy_in_pool(True)
+        patches.set_in_context_of_tasks(lambda: _native.numpy_in_pool(True))
 
 
 @functools.lru_cache(1024)
@@ -373,11 +371,10 @@ def lanes() -> dict[str, list[str]]:
 
     ``lent`` is one of them where memory was lent, this way or that.
     """
-    lanes: dict[str, list[str]] = {}
+    by_peer: dict[str, list[str]] = {}
     for comm in list(_comms):
-        if comm.closed():
-            continue
-        used = lanes.setdefault(comm.peer_address, list(comm.transports))
-        if any(comm._peer.lent_nbytes) and "lent" not in used:
-            used.append("lent")
-    return lanes
+        if not comm.closed():
+            used = by_peer.setdefault(comm.peer_address, list(comm.transports))
+            if comm.lent and "lent" not in used:
+                used.append("lent")
+    return by_peer

@@ -88,6 +88,23 @@ class Record:
         """Median of the latest transfers to that process; None if there was none."""
         return statistics.median(self._rates) if self._rates else None
 
+    def count_sent(self, nbytes: int, moved_nbytes: int, seconds: float) -> None:
+        """Count a message that was sent, so many bytes of it not lent."""
+        self.sent_messages += 1
+        self.sent_nbytes += nbytes
+        self.lent_nbytes += nbytes - moved_nbytes
+        self.lent_messages += moved_nbytes < nbytes
+        self.sent_seconds += seconds
+        if moved_nbytes >= TRANSFER_NBYTES and seconds > 0:
+            self._rates.append(moved_nbytes / seconds)
+
+    def count_received(self, nbytes: int, borrowed_nbytes: int) -> None:
+        """Count a message that was received."""
+        self.received_messages += 1
+        self.received_nbytes += nbytes
+        self.borrowed_nbytes += borrowed_nbytes
+        self.borrowed_messages += borrowed_nbytes > 0
+
     def add(self, other: Record) -> None:
         """Take over the counts of another record."""
         for name in COUNTERS:
@@ -160,13 +177,7 @@ class Account:
         lent = self._peer.lent_nbytes[0]
         moved, self._lent = total - (lent - self._lent), lent
         for record in (self.record, self._of_lanes):
-            record.sent_messages += 1
-            record.sent_nbytes += total
-            record.lent_nbytes += total - moved
-            record.lent_messages += moved < total
-            record.sent_seconds += seconds
-        if moved >= TRANSFER_NBYTES and seconds > 0:
-            self.record._rates.append(moved / seconds)
+            record.count_sent(total, moved, seconds)
         # As distributed's own activities; what is not sent remains of its "network".
         context_meter.digest_metric(self._label, seconds, "seconds")
         self._digest(moved, total - moved, "weft lent")
@@ -178,10 +189,7 @@ class Account:
         borrowed = self._peer.lent_nbytes[1]
         lent, self._borrowed = borrowed - self._borrowed, borrowed
         for record in (self.record, self._of_lanes):
-            record.received_messages += 1
-            record.received_nbytes += total
-            record.borrowed_nbytes += lent
-            record.borrowed_messages += lent > 0
+            record.count_received(total, lent)
         self._digest(total - lent, lent, "weft borrowed")
 
     def _digest(self, moved: int, lent: int, lent_label: str) -> None:

@@ -17,6 +17,7 @@ from dask.sizeof import sizeof
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
+from weft.dask import patches
 from weft.dask.tensors.device import lazily
 
 
@@ -24,6 +25,11 @@ def register() -> None:
     """Have distributed and dask know these libraries' tensors, each from the first of them that they see."""
     dispatches = [cuda_serialize, cuda_deserialize, dask_serialize, dask_deserialize, sizeof]
     load = functools.partial(importlib.import_module, package=__name__)
-    lazily(dispatches, ["torch", "torchvision"], lambda: load(".torch"), known="distributed.protocol.torch")
+
+    def load_torch() -> None:
+        if patches.torch_handlers() is not None:
+            load(".torch")
+
+    lazily(dispatches, ["torch", "torchvision"], load_torch, known="distributed.protocol.torch")
     lazily(dispatches, ["jaxlib"], lambda: load(".jax"))
     lazily(dispatches, ["tensorflow"], lambda: load(".tensorflow"))

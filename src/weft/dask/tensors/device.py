@@ -23,7 +23,7 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 from weft import _native
 from weft._connect.frames import CUDA, HOST, device_of
-from weft.dask import config
+from weft.dask import config, patches
 from weft.errors import NoMemoryError, UnsupportedError
 
 Header = dict[str, Any]
@@ -195,16 +195,19 @@ def _register_cupy() -> None:
     """Keep the types that NumPy has from elsewhere (bfloat16), which distributed passes on as bytes without meaning."""
     import cupy
 
-    known = importlib.import_module("distributed.protocol.cupy")
+    known = patches.cupy_handlers()
+    if known is None:
+        return
+    serialize_plain, deserialize_plain = known
 
     @cuda_serialize.register(cupy.ndarray)  # type: ignore[untyped-decorator]
     def serialize_cupy(x: Any) -> tuple[Header, list[Any]]:
-        header, frames = known.cuda_serialize_cupy_ndarray(x)
+        header, frames = serialize_plain(x)
         return {**header, "weft-dtype": x.dtype.name}, frames
 
     @cuda_deserialize.register(cupy.ndarray)  # type: ignore[untyped-decorator]
     def deserialize_cupy(header: Header, frames: list[Any]) -> Any:
-        array = known.cuda_deserialize_cupy_ndarray(header, frames)
+        array = deserialize_plain(header, frames)
         name = header.get("weft-dtype", array.dtype.name)
         if name == array.dtype.name:
             return array

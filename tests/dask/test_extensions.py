@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from distributed import Scheduler, Worker
 
-from weft.dask.observe import extensions as observe
 from weft.dask.observe import traffic
-from weft.dask.observe.extensions import EXTENSION, SchedulerTraffic, WorkerTraffic
+from weft.dask.observe.attach import attach
+from weft.dask.observe.extensions import SchedulerTraffic, WorkerTraffic
+from weft.dask.observe.pairs import EXTENSION
 
 
 def peer(process: str) -> Any:
@@ -40,7 +41,7 @@ def test_only_a_scheduler_that_is_weft_s_is_told(scheduler: str, told: bool) -> 
     # Another's heartbeat handler would look the extension up, fail, and the worker would close itself.
     worker = object.__new__(Worker)
     worker.extensions, worker.scheduler = {}, SimpleNamespace(address=scheduler)
-    observe.listening(worker)
+    attach(worker)
     assert (EXTENSION in worker.extensions) is told
 
 
@@ -136,7 +137,7 @@ def test_a_worker_at_the_address_of_an_old_one_is_another() -> None:
 def test_a_scheduler_without_a_dashboard_gets_the_rest() -> None:
     scheduler = object.__new__(Scheduler)
     scheduler.extensions, scheduler.http_application = {}, SimpleNamespace(applications=[])
-    observe.listening(scheduler)
+    attach(scheduler)
     first = scheduler.extensions[EXTENSION]
-    observe.listening(scheduler)
+    attach(scheduler)
     assert scheduler.extensions == {EXTENSION: first}
