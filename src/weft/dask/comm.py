@@ -22,7 +22,7 @@ from distributed.comm.addressing import get_address_host, parse_host_port, unpar
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector, FatalCommClosedError
 from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
-from distributed.utils import ensure_ip, get_ip, get_ipv6
+from distributed.utils import ensure_ip, get_ip, get_ipv6, nbytes
 from distributed.worker import Worker
 
 from weft import _native
@@ -68,7 +68,7 @@ class UCX(Comm):  # type: ignore[misc]
         self._lend = config.lend()
         self._local_addr = local_addr
         self._peer_addr = peer_addr
-        self._account = traffic.Account(peer, peer_addr)
+        self._traffic = traffic.CommTraffic(peer, peer_addr)
         _comms.add(self)
 
     @property
@@ -99,19 +99,20 @@ class UCX(Comm):  # type: ignore[misc]
         except ClosedError as e:  # by this side, perhaps still on its way: abort would cut short what it sends
             raise CommClosedError(f"{self!r}: {e}") from e
         except PeerLostError as e:
-            self._account.failed(e)
+            self._traffic.failed(e)
             self.abort()
             raise CommClosedError(f"{self!r}: {e}") from e
         except BaseException:
             self.abort()
             raise
-        self._account.received(frames)
+        size = sum(map(nbytes, frames))
+        self._traffic.received(size)
         try:
             return await from_frames(
                 frames,
                 deserialize=self.deserialize,
                 deserializers=deserializers,
-                allow_offload=self.allow_offload and self.deserialize and read_offloads(frames),
+                allow_offload=self.allow_offload and self.deserialize and read_offloads(frames, size),
             )
         except EOFError:
             self.abort()
@@ -127,19 +128,21 @@ class UCX(Comm):  # type: ignore[misc]
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
             frame_split_size=_WHOLE,
         )
-        if not to_device:
-            device.refuse(frames, self._peer_addr)
         began = time.perf_counter()
+        message = self._peer.pack(frames)
+        if message.on_device and not to_device:
+            raise device.refused(self._peer_addr)
         try:
-            await self._peer.send_frames(frames, lend=self._lend and _carries_results(msg), stage=self._lend)
+            await self._peer.send_packed(message, lend=self._lend and _carries_results(msg), stage=self._lend)
         except (PeerLostError, ClosedError) as e:
-            self._account.failed(e)
+            self._traffic.failed(e)
             self.abort()
             raise CommClosedError(f"{self!r}: {e}") from e
         except BaseException:
             self.abort()
             raise
-        return self._account.sent(frames, began)
+        self._traffic.sent(message.nbytes, began)
+        return message.nbytes
 
     async def close(self) -> None:
         if self._peer.closed:

@@ -79,10 +79,10 @@ def _of_objects(dtype: Any) -> bool:
     return dtype.name == "object" or getattr(dtype, "storage", None) == "python"
 
 
-def read_offloads(frames: Sequence[Any]) -> bool:
-    """Tell whether making a message of `frames` is work for the offload thread."""
+def read_offloads(frames: Sequence[Any], size: int) -> bool:
+    """Tell whether making a message of `frames`, of `size` bytes in all, is work for the offload thread."""
     threshold = patches.offload_threshold()
-    if not threshold or sum(map(nbytes, frames)) <= threshold:
+    if not threshold or size <= threshold:
         return False
     try:
         return bool(_to_unpickle(frames) > threshold)

@@ -22,7 +22,7 @@ from typing import Any
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 from weft import _native
-from weft._connect.frames import CUDA, HOST, device_of
+from weft._connect.frames import CUDA, device_of
 from weft.dask import config, patches
 from weft.errors import NoMemoryError, UnsupportedError
 
@@ -78,12 +78,11 @@ def families(asked: Iterable[str] | None, *, to_device: bool) -> Iterable[str] |
     return asked if to_device else [name for name in asked if name != "cuda"]
 
 
-def refuse(frames: Iterable[Any], peer: str) -> None:
-    """Raise UnsupportedError if a frame is device memory, for a peer that cannot hold any."""
-    if any(type(frame) not in HOST and device_of(frame) is not None for frame in frames):
-        raise UnsupportedError(
-            f"write to {peer}: a message that was serialized elsewhere has device memory, and this peer cannot hold any"
-        )
+def refused(peer: str) -> UnsupportedError:
+    """Make the error of a message with device memory for a peer that cannot hold any."""
+    return UnsupportedError(
+        f"write to {peer}: a message that was serialized elsewhere has device memory, and this peer cannot hold any"
+    )
 
 
 def allocate(nbytes: int, device: int, library: str) -> Any:
