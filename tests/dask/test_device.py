@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import math
 import sys
 import types
@@ -24,6 +25,7 @@ from tests.dask.fakecuda import BFLOAT16, FLOAT8, FLOAT32, UINT8, Array, allocat
 
 import weft.dask
 from weft import UnsupportedError
+from weft.dask import tensors
 from weft.dask.tensors import device
 
 pytestmark = pytest.mark.usefixtures("no_comms_left")
@@ -328,7 +330,10 @@ def test_a_type_that_cupy_has_from_elsewhere_is_kept(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "distributed.protocol.cupy", known)
     monkeypatch.setitem(sys.modules, "ml_dtypes", types.ModuleType("ml_dtypes"))
-    device._register_cupy()
+    spec = importlib.util.spec_from_file_location("weft_cupy_again", tensors.__path__[0] + "/cupy.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
     for name in ("bfloat16", "float32"):
         header, frames = serialize(cupy.ndarray(name), serializers=("cuda",), on_error="raise")
         assert deserialize(header, frames).dtype.name == name
@@ -337,13 +342,13 @@ def test_a_type_that_cupy_has_from_elsewhere_is_kept(monkeypatch: pytest.MonkeyP
 def test_handlers_are_registered_with_the_first_object_or_at_once_if_distributed_saw_one() -> None:
     calls: list[str] = []
     one, two = Dispatch("one"), Dispatch("two")
-    device.lazily([one, two], ["decimal"], lambda: calls.append("first"), known="not.loaded")
+    tensors.lazily([one, two], ["decimal"], lambda: calls.append("first"), known="not.loaded")
     assert calls == []
     for dispatch in (one, two):
         with pytest.raises(TypeError):
             dispatch.dispatch(Decimal)
     assert calls == ["first"]
-    device.lazily([one], ["decimal"], lambda: calls.append("at once"), known="decimal")
+    tensors.lazily([one], ["decimal"], lambda: calls.append("at once"), known="decimal")
     assert calls == ["first", "at once"]
 
 
