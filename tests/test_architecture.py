@@ -43,11 +43,8 @@ FLOORS = [line.split() for line in ORDER.split("\n") if line]
 
 #: Circles that are left, each within a room.
 CIRCLES = [
-    {"weft.explain", "weft.explain.draw"},
     {"weft.bench.dask.report", "weft.bench.dask.workloads"},
     {"weft.bench.sweep.loops", "weft.bench.sweep.self_loops"},
-    {"weft.compat.ucp._connection", "weft.compat.ucp._worker"},
-    {"weft.compat.ucp._endpoint", "weft.compat.ucp._listener", "weft.compat.ucp.core"},
 ]
 
 

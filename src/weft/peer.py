@@ -21,7 +21,7 @@ from weft.typing import Request, ResultT_co
 
 if TYPE_CHECKING:
     from weft._connect.handshake import Joined
-    from weft.explain import Explanation
+    from weft.explain.explanation import Explanation
     from weft.typing import BufferLike
 
 #: ``allocate(nbytes, device, library)``: memory to receive into.
@@ -164,10 +164,24 @@ class Peer:
 
         Cancelling a message with device memory aborts the connection: the other side was promised all of it.
         """
-        first, large, placed = _frames.pack(buffers, self._channel.next_place)
-        if not placed:
-            return self._channel.send(first, large, lend, stage)
-        head, *rest = self._channel.send_placed(first, large, lend, stage, placed)
+        return self.send_packed(self.pack(buffers), lend=lend, stage=stage)
+
+    def pack(self, buffers: Sequence[Any]) -> _frames.Packed:
+        """Arrange buffers as a message, for :meth:`send_packed`, with nothing sent in between; see :meth:`send_frames`.
+
+        Returns
+        -------
+        Packed
+            Has their bytes, and whether one lies on a CUDA device: so a caller that wants to know need not go through
+            them again.
+        """
+        return _frames.pack(buffers, self._channel.next_place)
+
+    def send_packed(self, packed: _frames.Packed, *, lend: bool = False, stage: bool = False) -> Request[None]:
+        """Send what :meth:`pack` arranged, as :meth:`send_frames` does."""
+        if not packed.placed:
+            return self._channel.send(packed.first, packed.large, lend, stage)
+        head, *rest = self._channel.send_placed(packed.first, packed.large, lend, stage, packed.placed)
         return Pending(head, self._channel, None, rest)
 
     def recv_frames(self, allocate: Allocate = _on_host) -> Request[list[Any]]:
