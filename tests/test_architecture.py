@@ -30,6 +30,7 @@ explain
 peer
 connect listen memory
 weft
+explain.round_trip
 explain.command topo
 doctor
 dask deploy lab
