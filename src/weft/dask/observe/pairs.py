@@ -91,7 +91,8 @@ def join(
         Most bytes first. The sender's count is taken where it was asked, else the receiver's.
     """
     by_process = {report["process"]: report["peers"] for report in reports}
-    pairs, rates = [], requests or {}
+    pairs: list[Pair] = []
+    rates = requests or {}
     for process, peers in by_process.items():
         for peer, row in peers.items():
             here, there = names.get(process, process), names.get(peer, row["address"])
