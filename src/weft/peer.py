@@ -14,7 +14,7 @@ from weft._native import Request
 from weft.errors import PeerLostError, UnsupportedError
 
 if TYPE_CHECKING:
-    from weft.explain import Explanation
+    from weft.explain.explanation import Explanation
     from weft.typing import BufferLike
 #: ``allocate(nbytes, device, library)``: memory to receive into.
 Allocate = Callable[[int, int, str], Any]
