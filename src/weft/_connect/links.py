@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from weft import _native
 from weft._connect.address import device_of, infiniband_ports, is_loopback
 from weft._tls.policy import memory_only
-from weft.config import Context, link_queue, link_settings, uses_shm
+from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, Context, link_queue, link_settings, uses_shm
 from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
 
 _contexts: dict[tuple[tuple[str, str], ...], Context] = {}
@@ -317,8 +317,8 @@ def _hint(same_host: bool) -> str:
     if not same_host:
         return ""
     shm = os.statvfs("/dev/shm")  # noqa: S108
-    free = shm.f_bavail * shm.f_frsize >> 10
-    return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes 668 where 3200 are free)"
+    free, takes, wants = (nbytes >> 10 for nbytes in (shm.f_bavail * shm.f_frsize, LINK_SHM_NBYTES, LINK_FREE_NBYTES))
+    return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes {takes} where {wants} are free)"
 
 
 def _context(key: tuple[tuple[str, str], ...]) -> Context:

@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import weft
 from weft._connect.address import join, resolve, split
+from weft._units import format_rate, format_seconds
 from weft.doctor import here, ucx
 from weft.doctor.finding import Finding, error, note, ok, warning
 from weft.doctor.machine import Machine, brief, printable
@@ -153,7 +154,8 @@ def _unreached(name: str, failure: OSError) -> Finding:
 def _judged(trial: str, told: dict[str, Any]) -> Finding:
     try:
         lanes = ", ".join(map(str, told["transports"]))
-        speed = f"{told['one_way_s'] * 1e6:.0f} us one way for 8 B, {told['bandwidth_Bps'] / 1e6:.0f} MB/s for 8 MiB"
+        one_way, rate = format_seconds(float(told["one_way_s"])), format_rate(float(told["bandwidth_Bps"]))
+        speed = f"{one_way} one way for 8 B, {rate} for 8 MiB"
         return ok(printable(f"{lanes}: {speed}"), f"UCX_TLS: {TRIALS[trial] or 'as it is'}")
     except (KeyError, TypeError, ValueError):
         said = printable(str(told.get("error", "no answer")))
