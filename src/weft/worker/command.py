@@ -139,7 +139,7 @@ def options(args: argparse.Namespace, made: Plan) -> list[dict[str, Any]]:
         )
         if value is not None
     }
-    common = {
+    common: dict[str, Any] = {
         "scheduler_ip": args.scheduler,
         "scheduler_file": args.scheduler_file,
         "protocol": args.protocol,
@@ -152,10 +152,10 @@ def options(args: argparse.Namespace, made: Plan) -> list[dict[str, Any]]:
         "dashboard": not args.no_dashboard,
         "dashboard_address": args.dashboard_address or ":0",
     }
-    given = []
+    given: list[dict[str, Any]] = []
     for i, worker in enumerate(made.workers):
         name = args.name if args.name is None or len(made.workers) == 1 else f"{args.name}-{i}"
-        one = {**common, **nanny_options(worker), "name": name}
+        one: dict[str, Any] = {**common, **nanny_options(worker), "name": name}
         given.append({**one, "preload": [*one["preload"], *args.preload]})
     return given
 
