@@ -15,14 +15,15 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     from weft.bench import compare
     from weft.bench.charts import command as plot
-    from weft.bench.dask import demo, loads
+    from weft.bench.dask import command as dask
+    from weft.bench.dask import demo
     from weft.bench.peers import command as peers
     from weft.bench.pingpong import command as pingpong
     from weft.bench.send_recv import command as send_recv
     from weft.bench.sweep import command as sweep
     from weft.deploy import command as deploy
     from weft.doctor import command as doctor
-    from weft.explain import command as pair
+    from weft.explain import command as explain
     from weft.lab import command as lab
     from weft.topo import command as topo
     from weft.worker import command as worker
@@ -39,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         ("topo", topo, "what this machine consists of, and where to put workers"),
         ("doctor", doctor, "examine this machine, and say what to mend"),
         ("worker", worker, "start Dask workers where this machine has places for them"),
-        ("explain", pair, "which wire carries the data between two processes, and why"),
+        ("explain", explain, "which wire carries the data between two processes, and why"),
         ("lab", lab, "hosts and links on this machine, and a command on each"),
         ("deploy", deploy, "scripts that start a cluster elsewhere: Slurm, SSH, Azure"),
         ("demo", demo, "the same Dask jobs over tcp:// and ucx://, side by side"),
@@ -61,10 +62,10 @@ def main(argv: list[str] | None = None) -> int:
         benchmark = benches.add_parser(name, help=text)
         module.add_arguments(benchmark)
         benchmark.set_defaults(run=module.run)
-    for name, load in loads.LOADS.items():
+    for name, load in dask.LOADS.items():
         benchmark = benches.add_parser(name, help=f"Dask: {load.text}")
-        loads.add_arguments(benchmark, name)
-        benchmark.set_defaults(run=loads.run, load=name)
+        dask.add_arguments(benchmark, name)
+        benchmark.set_defaults(run=dask.run, load=name)
 
     args = parser.parse_args(argv)
     try:

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("dask.dataframe")
 
+from weft.bench.common.errors import BenchError
 from weft.bench.dask import arrays, clusters, demo, report, rounds, tables
 
 
@@ -96,14 +97,14 @@ def test_a_failure_is_one_line_with_its_first_cause():
         except OSError as error:
             raise RuntimeError("wrapped") from error
 
-    with pytest.raises(clusters.ClusterError) as failed, clusters.named("ucx:// did not start", 5):
+    with pytest.raises(BenchError) as failed, clusters.named("ucx:// did not start", 5):
         fail()
     assert str(failed.value) == "ucx:// did not start: OSError: no route"
 
 
 def test_a_timeout_says_after_how_long():
     with (
-        pytest.raises(clusters.ClusterError, match=r"^merge did not finish within 5 s: "),
+        pytest.raises(BenchError, match=r"^merge did not finish within 5 s: "),
         clusters.named("merge did not finish", 5),
     ):
         raise TimeoutError

@@ -21,8 +21,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from weft.bench.common.errors import BenchError
 from weft.bench.common.options import size_text
-from weft.bench.common.side import PairError
 from weft.bench.common.stats import Ratio, ratio_text
 from weft.topo.command import positive
 
@@ -73,11 +73,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         (kind, a), (other, b) = read(args.a), read(args.b)
         if kind != other:
-            raise PairError(f"{args.a.name} is of weft {kind}, {args.b.name} of weft {other}: nothing to compare")
+            raise BenchError(f"{args.a.name} is of weft {kind}, {args.b.name} of weft {other}: nothing to compare")
         rows, alone = compare(times(kind, a), times(kind, b))
         if not rows:
-            raise PairError(f"{args.a.name} and {args.b.name} have no row in common")
-    except PairError as error:
+            raise BenchError(f"{args.a.name} and {args.b.name} have no row in common")
+    except BenchError as error:
         notes.print(f"weft bench compare: {error}", markup=False, highlight=False, soft_wrap=True)
         return 1
     console.print(_table(kind, rows, args.a.name, args.b.name))
@@ -96,7 +96,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise PairError(f"{path} is not a record: {error}") from error
+        raise BenchError(f"{path} is not a record: {error}") from error
     if isinstance(record, dict) and "workloads" in record:
         return str(record.get("command", "weft demo")).removeprefix("weft "), record
     records = record.get("records", []) if isinstance(record, dict) else []
@@ -105,7 +105,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
         return "bench sweep", record
     if "latency_s" in first:
         return "bench pingpong", record
-    raise PairError(f"{path} is no record of Dask's work, bench sweep or bench pingpong, or an empty one")
+    raise BenchError(f"{path} is no record of Dask's work, bench sweep or bench pingpong, or an empty one")
 
 
 def times(kind: str, record: Mapping[str, Any]) -> dict[tuple[str, ...], list[float]]:

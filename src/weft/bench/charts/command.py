@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from weft.bench.common.side import PairError
+from weft.bench.common.errors import BenchError
 
 INSTALL = 'pip install "weft[bench]"'
 PICTURES = (".png", ".svg", ".pdf")
@@ -39,22 +39,22 @@ def run(args: argparse.Namespace) -> int:
     try:
         refuse(args)
         if not (args.plot or args.html):
-            raise PairError("nothing to draw: give --plot FILE or --html FILE")
+            raise BenchError("nothing to draw: give --plot FILE or --html FILE")
         draw(drawable(args.record), args)
-    except PairError as error:
+    except BenchError as error:
         notes.print(f"weft bench plot: {error}", markup=False, highlight=False, soft_wrap=True)
         return 1
     return 0
 
 
 def drawable(path: Path) -> dict[str, Any]:
-    """Read the record of a sweep, a ping-pong or Dask's work; raise `PairError` for anything else."""
+    """Read the record of a sweep, a ping-pong or Dask's work; raise `BenchError` for anything else."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise PairError(f"{path} is not a record: {error}") from error
+        raise BenchError(f"{path} is not a record: {error}") from error
     if not isinstance(record, dict) or not (_first(record).keys() & {"measure", "latency_s", "wall_s"}):
-        raise PairError(f"{path} is not what a benchmark that can be drawn wrote with --json, or nothing was measured")
+        raise BenchError(f"{path} is not what a benchmark that can be drawn wrote with --json, or nothing was measured")
     return record
 
 
@@ -68,11 +68,11 @@ def refuse(args: argparse.Namespace) -> None:
     """Raise for charts that could not be drawn in the end."""
     for path in filter(None, (args.plot, args.html)):
         if not path.parent.is_dir():
-            raise PairError(f"{path.parent} is not a folder to write {path.name} to")
+            raise BenchError(f"{path.parent} is not a folder to write {path.name} to")
         if importlib.util.find_spec("matplotlib") is None:
-            raise PairError(f"{path.name} needs matplotlib: {INSTALL}")
+            raise BenchError(f"{path.name} needs matplotlib: {INSTALL}")
     if args.plot and args.plot.suffix not in PICTURES:
-        raise PairError(f"{args.plot.name} is none of {', '.join(PICTURES)}")
+        raise BenchError(f"{args.plot.name} is none of {', '.join(PICTURES)}")
 
 
 def draw(record: Mapping[str, Any], args: argparse.Namespace) -> None:

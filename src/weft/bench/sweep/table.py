@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.bench.common import hosts
+from weft.bench.common import lab_hosts
 from weft.bench.common.environment import remarks
 from weft.bench.common.options import size_text
 from weft.bench.sweep.loops import MAPPED, WITHOUT_PEER_ERRORS
@@ -104,7 +104,7 @@ def _memories(record: Mapping[str, Any]) -> list[str]:
 
 def notes(record: Mapping[str, Any]) -> Iterator[str]:
     """Say what "all" stood for, what is missing, what was left out, and whether the machine was busy."""
-    if where := hosts.told(record):
+    if where := lab_hosts.told(record):
         yield where
     chosen = {r["lanes"] for r in record["records"] if r["transport"] == "all"}
     if chosen:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from weft.bench.common.side import PairError
+from weft.bench.common.errors import BenchError
 
 LIMIT_S = 60.0
 MPI = "from weft.bench.peers.mpi import rank; rank(sys.argv[2:])"
@@ -27,7 +27,7 @@ def mpi4py(
     """Measure mpi4py in the environment of `python`; return its transport and one-way latencies in seconds."""
     mpirun = python.parent / "mpirun"
     if not mpirun.is_file():
-        raise PairError("no mpirun came with it")
+        raise BenchError("no mpirun came with it")
     # ranks pin themselves, so that they stand where every other pair stands
     command = [str(mpirun), "-n", "2", "--bind-to", "none", "--oversubscribe", str(python), *prelude]
     command += [str(nbytes), str(seconds), str(iterations), json.dumps(list(cores))]
@@ -37,7 +37,7 @@ def mpi4py(
         answer = json.loads(printed.strip().splitlines()[-1])
         return str(answer["transport"]), [float(latency) for latency in answer["latencies"]]
     except (IndexError, ValueError, KeyError, TypeError) as error:
-        raise PairError(f"mpi4py printed no figures: {printed[-200:]!r}") from error
+        raise BenchError(f"mpi4py printed no figures: {printed[-200:]!r}") from error
 
 
 def perftest(
@@ -46,7 +46,7 @@ def perftest(
     """Measure with the ``ucx_perftest`` beside `library`; return its transport and its median, all that it tells."""
     tool = Path(library).parent.parent / "bin" / "ucx_perftest"
     if not tool.is_file():
-        raise PairError(f"ucx_perftest is not beside {Path(library).name}")
+        raise BenchError(f"ucx_perftest is not beside {Path(library).name}")
     # it counts round trips, not seconds: 1 us for each and 2 GB/s is slow enough for any shared memory
     count = max(10, min(iterations, int(seconds / (2e-6 + nbytes / 1e9))))
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -71,7 +71,7 @@ def median_of(printed: str) -> float:
         if "50.0_percentile_lat" in heads:
             with contextlib.suppress(ValueError, IndexError):
                 return float(figures[heads.index("50.0_percentile_lat")]) * 1e-6
-    raise PairError(f"ucx_perftest printed no figures: {printed[-200:]!r}")
+    raise BenchError(f"ucx_perftest printed no figures: {printed[-200:]!r}")
 
 
 def _listens(port: int) -> bool:
@@ -119,7 +119,7 @@ def _printed(command: Sequence[str], environment: Mapping[str, str], limit_s: fl
         try:
             printed, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired as error:
-            raise PairError(f"{name}: not done within {limit_s:.0f} s") from error
+            raise BenchError(f"{name}: not done within {limit_s:.0f} s") from error
         finally:
             # started in a session of its own, so its group is its id; mpirun's ranks are in it
             with contextlib.suppress(ProcessLookupError):
@@ -128,4 +128,4 @@ def _printed(command: Sequence[str], environment: Mapping[str, str], limit_s: fl
             return printed
         log.seek(0)
         said = log.read().strip().splitlines() or [""]
-    raise PairError(f"{name} ended with status {process.returncode}: {said[-1]}")
+    raise BenchError(f"{name} ended with status {process.returncode}: {said[-1]}")
