@@ -146,7 +146,7 @@ def _quartiles(transfers: Sequence[Transfer]) -> dict[str, float | None]:
     if not transfers:
         return {"q25": None, "q50": None, "q75": None}
     rates = [t.nbytes / t.duration_s for t in transfers]
-    return {name: stats.quantile(rates, at) for name, at in (("q25", 0.25), ("q50", 0.5), ("q75", 0.75))}
+    return dict(zip(("q25", "q50", "q75"), stats.quartiles(rates), strict=True))
 
 
 class Comparison(NamedTuple):

@@ -23,6 +23,7 @@ import argparse
 import functools
 import json
 import os
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ def measure(
 def entry(cell: Cell, transport: str, nbytes: int, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
     """Make the JSON record of one cell at one size from the latencies of its rounds."""
     latency = stats.summarise([sample for samples in rounds for sample in samples])
-    medians = [stats.quantile(samples, 0.5) for samples in rounds]
+    medians = [statistics.median(samples) for samples in rounds]
     return {
         "library": cell.library,
         "mode": cell.mode,

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import itertools
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -185,7 +186,7 @@ def entry(cell: Cell, rounds: Sequence[Taken], window: int) -> dict[str, Any]:
     messages travel in that time, one each way, and the bandwidth is that of both.
     """
     seconds = stats.summarise([sample for taken in rounds for sample in taken.seconds])
-    medians = [stats.quantile(taken.seconds, 0.5) for taken in rounds]
+    medians = [statistics.median(taken.seconds) for taken in rounds]
     ways = 2 if cell.measure == "bibandwidth" else 1
     return {
         "measure": cell.measure,
