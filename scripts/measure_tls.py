@@ -29,8 +29,9 @@ from pathlib import Path
 import trustme
 
 import weft
+from weft._units import format_size
 from weft.bench.common import environment
-from weft.bench.common.options import size_text, sizes
+from weft.bench.common.options import sizes
 
 #: Of each size in a round.
 EXCHANGED_NBYTES, FEWEST, MOST = 64 << 20, 5, 500
@@ -153,8 +154,8 @@ def main() -> int:
             child.join(10)
     show(taken)
     if args.json:
-        rows = {f"{size_text(nbytes)}, answered": sides for nbytes, sides in taken.items()}
-        nbytes_of = {f"{size_text(nbytes)}, answered": nbytes for nbytes in taken}
+        rows = {f"{format_size(nbytes)}, answered": sides for nbytes, sides in taken.items()}
+        nbytes_of = {f"{format_size(nbytes)}, answered": nbytes for nbytes in taken}
         args.json.write_text(
             json.dumps({"rows": rows, "nbytes": nbytes_of, "environment": surroundings}, indent=1) + "\n"
         )

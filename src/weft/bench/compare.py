@@ -21,9 +21,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from weft._units import format_ratio, format_seconds, format_size
 from weft.bench.common.errors import BenchError
-from weft.bench.common.options import size_text
-from weft.bench.common.stats import Ratio, ratio_text
+from weft.bench.common.stats import Ratio
 from weft.topo.command import positive
 
 #: What two runs should share before their ratio means anything.
@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
     def within(self) -> str:
         """Write what the ratio lies within."""
-        return f"{ratio_text(self.ratio.low)}-{ratio_text(self.ratio.high)}" if self.rounds > 1 else "one round"
+        return f"{format_ratio(self.ratio.low)}-{format_ratio(self.ratio.high)}" if self.rounds > 1 else "one round"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     slower = [row for row in rows if args.fail_above is not None and row.slower(args.fail_above)]
     for row in slower:
-        ratio = f"{ratio_text(row.ratio.value)} ({row.within()})"
+        ratio = f"{format_ratio(row.ratio.value)} ({row.within()})"
         text = f"slower than {args.fail_above:g} times: {' '.join(row.key)}: {ratio}"
         notes.print(text, markup=False, highlight=False, soft_wrap=True)
     return 1 if slower else 0
@@ -115,7 +115,7 @@ def times(kind: str, record: Mapping[str, Any]) -> dict[tuple[str, ...], list[fl
     names = ("library", "mode", "transport") if kind == "bench pingpong" else ("measure", "transport", "wait", "memory")
     summary = "latency_s" if kind == "bench pingpong" else "seconds"
     return {
-        (*(r[name] for name in names), size_text(r["nbytes"])): r[summary]["round_medians"] for r in record["records"]
+        (*(r[name] for name in names), format_size(r["nbytes"])): r[summary]["round_medians"] for r in record["records"]
     }
 
 
@@ -145,8 +145,9 @@ def _table(kind: str, rows: Sequence[Row], a: str, b: str) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("B is", no_wrap=True)
     for row in rows:
-        figures = _time(row.a_s), _time(row.b_s), ratio_text(row.ratio.value), row.within(), row.verdict()
-        table.add_row(*(row.key[i] for i in shown), *figures)
+        times = format_seconds(row.a_s), format_seconds(row.b_s)
+        ratio = format_ratio(row.ratio.value), row.within(), row.verdict()
+        table.add_row(*(row.key[i] for i in shown), *times, *ratio)
     return table
 
 
@@ -155,7 +156,7 @@ def _remarks(
 ) -> Iterator[str]:
     yield "Times; B/A above 1: B is slower. Within: the best round of one over the worst of the other."
     whole = statistics.geometric_mean([row.ratio.value for row in rows])
-    yield f"All {len(rows)} rows together (geometric mean): {ratio_text(whole)}"
+    yield f"All {len(rows)} rows together (geometric mean): {format_ratio(whole)}"
     if alone:
         shown = ", ".join(" ".join(key) for key in alone[:4])
         yield f"In one record only: {len(alone)} rows ({shown}{', ...' if len(alone) > 4 else ''})"
@@ -166,10 +167,3 @@ def _remarks(
         mine, theirs = a["environment"].get(name), b["environment"].get(name)
         if mine != theirs:
             yield f"Not alike: {name}: {mine} in {names[0]}, {theirs} in {names[1]}"
-
-
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1:
-            return f"{seconds * scale:.3g} {unit}" if seconds * scale < 1000 else f"{seconds * scale:,.0f} {unit}"
-    return f"{seconds * 1e9:.3g} ns"

@@ -15,8 +15,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure, FigureBase
 
+from weft._units import format_nbytes, format_rate, format_seconds
 from weft.bench.charts.page import BLUE, GREY, INK, RED, document, flat, rc, svg, table
-from weft.bench.common.stats import ratio_text
 from weft.bench.dask import report
 
 _COLOURS = (BLUE, RED, "#009e73", "#e69f00")
@@ -115,7 +115,7 @@ def _draw_wall(figure: FigureBase, record: Mapping[str, Any]) -> None:
             axes.bar(x, median, width=0.62, color=_colour(record, protocol), alpha=0.85)
             axes.plot(_apart(x, len(wall)), wall, "o", markersize=5, color=INK, markeredgecolor="white")
             axes.annotate(
-                f"{median:.3g} s",
+                format_seconds(median),
                 (x, max(wall)),
                 xytext=(0, 6),
                 textcoords="offset points",
@@ -147,7 +147,7 @@ def _draw_p2p(figure: FigureBase, record: Mapping[str, Any]) -> None:
         if p2p["q50"] is None:
             axes.annotate("nothing moved", (0, y), xytext=(6, 0), textcoords="offset points", va="center")
             continue
-        low, middle, high = (p2p[q] / 2**20 for q in ("q25", "q50", "q75"))
+        low, middle, high = (p2p[q] / 1e6 for q in ("q25", "q50", "q75"))
         axes.barh(y, high - low, left=low, height=0.5, color=_colour(record, protocol), alpha=0.85)
         axes.plot([middle, middle], [y - 0.34, y + 0.34], color=INK, linewidth=2.5)
         axes.annotate(
@@ -160,9 +160,9 @@ def _draw_p2p(figure: FigureBase, record: Mapping[str, Any]) -> None:
         )
     axes.set_yticks(range(len(rows)), [f"{name}, {protocol}://" for name, protocol, _ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    rates = [p2p["q75"] / 2**20 for *_, p2p in rows if p2p["q75"] is not None]
+    rates = [p2p["q75"] / 1e6 for *_, p2p in rows if p2p["q75"] is not None]
     axes.set_xlim(0, 1.12 * max(rates, default=1.0))
-    axes.set_xlabel("MiB/s")
+    axes.set_xlabel("MB/s")
     axes.grid(axis="x")
 
 
@@ -180,17 +180,12 @@ def _comparison(record: Mapping[str, Any]) -> str:
         for protocol in record["protocols"]:
             e = _entry(record, name, protocol)
             wall, throughput = statistics.median(e["wall_s"]), statistics.median(e["throughput_Bps"])
-            row.append(f"{wall:.3g} s, {report.format_rate(throughput)}")
-        row += [_ratio(c.ratio, key) for c in compared if c.name == name for key in ("wall", "p2p")]
+            row.append(f"{format_seconds(wall)}, {format_rate(throughput)}")
+        row += [
+            str(report.ratio_of(c.ratio, key) or "-") for c in compared if c.name == name for key in ("wall", "p2p")
+        ]
         rows.append(row)
     return table(head, rows, range(1, len(head)))
-
-
-def _ratio(ratio: Mapping[str, Any], key: str) -> str:
-    if ratio[key] is None:
-        return "-"
-    value, low, high = map(ratio_text, (ratio[key], *ratio[f"{key}_range"]))
-    return f"{value} ({low} to {high})"
 
 
 def _pairs(record: Mapping[str, Any]) -> str:
@@ -198,10 +193,10 @@ def _pairs(record: Mapping[str, Any]) -> str:
     rows = []
     for e in record["workloads"]:
         for p in e["pairs"]:
-            rates = [report.format_rate(p[q]) for q in ("q25", "q50", "q75")]
+            rates = [format_rate(p[q]) for q in ("q25", "q50", "q75")]
             lanes = ", ".join(p["lanes"]) or "not reported"
             pair = f"({p['w1']},{p['w2']})"
-            rows.append([f"{e['name']}, {e['protocol']}://", pair, *rates, report.format_nbytes(p["nbytes"]), lanes])
+            rows.append([f"{e['name']}, {e['protocol']}://", pair, *rates, format_nbytes(p["nbytes"]), lanes])
     note = f'<p class="note">Worker w1 received from worker w2. {_lent(record)}</p>'
     return note + table(head, rows, range(2, 6))
 
@@ -211,7 +206,7 @@ def _lent(record: Mapping[str, Any]) -> str:
     for e in record["workloads"]:
         if any(e["lent_nbytes"]):
             lent, moved = (statistics.median(e[key]) for key in ("lent_nbytes", "moved_nbytes"))
-            parts.append(f"{e['name']} {report.format_nbytes(lent)} of {report.format_nbytes(moved)}")
+            parts.append(f"{e['name']} {format_nbytes(lent)} of {format_nbytes(moved)}")
     return f"Lent without a copy, per round: {', '.join(parts)}." if parts else ""
 
 
@@ -219,8 +214,8 @@ def _p2p_note(record: Mapping[str, Any]) -> str:
     text = "The middle half of all transfers, the mark is the median, as the receiving worker's log has them"
     least = {e["p2p_min_nbytes"] for e in record["workloads"]}
     if least == {0}:
-        return f"{text}; none was as large as {report.format_nbytes(report.P2P_MIN_NBYTES)}, so all count."
-    text = f"{text}; from {report.format_nbytes(max(least))} on"
+        return f"{text}; none was as large as {format_nbytes(report.P2P_MIN_NBYTES)}, so all count."
+    text = f"{text}; from {format_nbytes(max(least))} on"
     return f"{text}, or all where none was that large." if 0 in least else f"{text}."
 
 

@@ -14,16 +14,16 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from weft._units import format_ratio, format_seconds
 from weft.bench.charts.page import BLUE, GREY, INK, RED, rc, under
-from weft.bench.common.stats import ratio_text
+from weft.bench.common.stats import Ratio
 from weft.bench.dask.report import comparisons
-from weft.bench.pingpong.table import time_text
 
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 class Row(NamedTuple):
-    """One workload: the wall clocks' medians over both protocols, their ratio, and what its rounds lay within.
+    """One workload: the wall clocks' medians over both protocols, and their ratio.
 
     `communication` is the ratio of the times in which workers received, `p2p` that of single transfers' rates.
     """
@@ -31,9 +31,7 @@ class Row(NamedTuple):
     name: str
     tcp_s: float
     ucx_s: float
-    wall: float
-    low: float
-    high: float
+    wall: Ratio
     communication: float | None
     p2p: float | None
 
@@ -45,15 +43,12 @@ def rows_of(record: Mapping[str, Any], variant: str = "") -> list[Row]:
     for c in comparisons(record):
         tcp, ucx = found[c.name, c.below], found[c.name, c.above]
         communication = [statistics.median(e.get("communication_s", [0])) for e in (ucx, tcp)]
-        low, high = c.ratio["wall_range"]
         rows.append(
             Row(
                 _name(tcp, variant),
                 statistics.median(tcp["wall_s"]),
                 statistics.median(ucx["wall_s"]),
-                c.ratio["wall"],
-                low,
-                high,
+                Ratio(c.ratio["wall"], *c.ratio["wall_range"]),
                 communication[0] / communication[1] if communication[1] else None,
                 c.ratio["p2p"],
             )
@@ -78,14 +73,16 @@ def chart(rows: Sequence[Row], record: Mapping[str, Any]) -> Figure:
         figure = Figure(figsize=(8.6, 1.0 + 0.31 * len(rows)), layout="constrained")
         axes = figure.subplots()
         for y, row in enumerate(rows):
-            colour = BLUE if row.high < 1 else RED if row.low > 1 else GREY
-            axes.plot([row.low, row.high], [y, y], color=colour, alpha=0.4, linewidth=6, solid_capstyle="round")
-            axes.plot(row.wall, y, "o", color=colour, ms=7)
-            text = f"{time_text(row.tcp_s)} → {time_text(row.ucx_s)}"
+            colour = BLUE if row.wall.high < 1 else RED if row.wall.low > 1 else GREY
+            axes.plot(
+                [row.wall.low, row.wall.high], [y, y], color=colour, alpha=0.4, linewidth=6, solid_capstyle="round"
+            )
+            axes.plot(row.wall.value, y, "o", color=colour, ms=7)
+            text = f"{format_seconds(row.tcp_s)} → {format_seconds(row.ucx_s)}"
             axes.annotate(text, (1.02, y), xycoords=axes.get_yaxis_transform(), va="center", fontsize=10)
             axes.annotate(
-                ratio_text(row.wall),
-                (row.high, y),
+                format_ratio(row.wall.value),
+                (row.wall.high, y),
                 xytext=(8, 0),
                 textcoords="offset points",
                 va="center",
@@ -95,7 +92,7 @@ def chart(rows: Sequence[Row], record: Mapping[str, Any]) -> Figure:
             )
         axes.axvline(1, color=INK, linewidth=1.2, zorder=0.5)
         axes.set_xscale("log")
-        axes.set_xlim(min(row.low for row in rows) / 1.3, max(1.6, 1.9 * max(row.high for row in rows)))
+        axes.set_xlim(min(row.wall.low for row in rows) / 1.3, max(1.6, 1.9 * max(row.wall.high for row in rows)))
         axes.xaxis.set_major_locator(FixedLocator(_TICKS))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value != 1 else "1 = tcp"))

@@ -17,9 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from weft._units import format_seconds, format_size
 from weft.bench.charts.page import BLUE, GREY, INK, document, flat, rc, svg, table, under
-from weft.bench.common.options import size_text
-from weft.bench.pingpong.table import losses, named, time_text
+from weft.bench.pingpong.table import losses, named
 
 _WIDTH = 8.6  # inches: what a page on GitHub shows without shrinking it
 _ROW = 0.26
@@ -36,7 +36,7 @@ def chart(record: Mapping[str, Any]) -> Figure:
         panels = list(figure.subplots(high, min(2, len(sizes)), squeeze=False, sharey=True).flat)
         for axes, nbytes in zip(panels, sizes, strict=False):
             _panel(axes, [r for r in records if r["nbytes"] == nbytes], rows)
-            axes.set_title(f"{size_text(nbytes)}, one way", loc="left")
+            axes.set_title(f"{format_size(nbytes)}, one way", loc="left")
         for axes in panels[len(sizes) :]:
             axes.remove()
         figure.suptitle(under(record), x=0.01, ha="left", fontsize=9, color="#586273")
@@ -52,7 +52,12 @@ def _panel(axes: Axes, records: list[Mapping[str, Any]], rows: list[str]) -> Non
         axes.plot(latency["median"], y, "o", color=colour, ms=6)
         # behind the dot, unless there is no room to the right of it
         axes.annotate(
-            time_text(latency["median"]), (high, y), xytext=(7, 0), textcoords="offset points", va="center", fontsize=9
+            format_seconds(latency["median"]),
+            (high, y),
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
         )
     every = [end for r in records for end in r["latency_s"]["round_medians"]]
     axes.set_xscale("log")
@@ -63,7 +68,7 @@ def _panel(axes: Axes, records: list[Mapping[str, Any]], rows: list[str]) -> Non
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_locator(LogLocator(numticks=6))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_seconds(value)))
     axes.grid(axis="x")
     for label in axes.get_yticklabels():
         label.set_color(BLUE if label.get_text().startswith("weft") else INK)
@@ -82,11 +87,11 @@ def page(record: Mapping[str, Any]) -> str:
         drawn = svg(chart(record), "latencies")
     rows = [
         [
-            size_text(r["nbytes"]),
+            format_size(r["nbytes"]),
             named(r),
             r["transport"],
-            time_text(r["latency_s"]["median"]),
-            time_text(r["latency_s"]["p99"]),
+            format_seconds(r["latency_s"]["median"]),
+            format_seconds(r["latency_s"]["p99"]),
             f"{r['latency_s']['spread'] / r['latency_s']['median']:.0%}",
             f"{r['bandwidth_Bps']['median'] / 1e9:#.3g}",
         ]

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from weft._units import format_size
 from weft.bench.charts.page import GREY, document, flat, rc, svg, table, under
-from weft.bench.common.options import size_text
 from weft.bench.sweep import table as sweep_table
 from weft.bench.sweep.loops import MAPPED
 from weft.bench.sweep.table import FIGURES
@@ -97,7 +97,7 @@ def _panel(axes: Axes, record: Mapping[str, Any], name: str) -> None:
     axes.set_yscale("log")
     measured = sorted({r["nbytes"] for r in record["records"]})
     shown = _ticks(measured)
-    axes.set_xticks(shown, [size_text(n) for n in shown])
+    axes.set_xticks(shown, [format_size(n) for n in shown])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.set_title(f"{figure.title}, {figure.unit}", loc="left")
@@ -158,7 +158,7 @@ def _figures(record: Mapping[str, Any], name: str) -> str:
         shown = {(line[0], line[2]): sizes for line, sizes in lines.items() if line[1] == wait}
         one_memory = len({memory for _, memory in shown if memory != MAPPED}) <= 1
         heads = [transport if one_memory else f"{transport}, {memory}" for transport, memory in shown]
-        rows = [[size_text(n), *(_cell(name, figure, sizes.get(n)) for sizes in shown.values())] for n in nbytes]
+        rows = [[format_size(n), *(_cell(name, figure, sizes.get(n)) for sizes in shown.values())] for n in nbytes]
         parts.append(table([wait, *heads], rows, range(1, len(shown) + 1)))
     return "\n".join(parts)
 

@@ -4,28 +4,17 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator, Sequence
 
-UNITS = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+from weft._units import parse_size
 
 
-def size_text(nbytes: int) -> str:
-    """Write a size with the largest unit that divides it."""
-    for unit in ("GiB", "GB", "MiB", "MB", "KiB", "kB"):
-        if nbytes % UNITS[unit] == 0:
-            return f"{nbytes // UNITS[unit]} {unit}"
-    return f"{nbytes} B"
-
-
-def parse_size(text: str) -> int:
+def size(text: str) -> int:
     """Read a size such as ``8``, ``1KiB`` or ``1MB``; raise what argparse shows for anything else."""
-    match = re.fullmatch(r"([0-9]+) ?([A-Za-z]*)", text.strip())
-    if match is None or match[2] not in UNITS or int(match[1]) == 0:
-        units = ", ".join(filter(None, UNITS))
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8, 1KiB or 1MB (whole {units})")
-    return int(match[1]) * UNITS[match[2]]
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def sizes(text: str) -> list[int]:
@@ -35,12 +24,12 @@ def sizes(text: str) -> list[int]:
 
 def _series(text: str) -> Iterator[int]:
     first, *rest = text.split(":")
-    nbytes = parse_size(first)
+    nbytes = size(first)
     if not rest:
         yield nbytes
         return
     factor = rest[1] if len(rest) == 2 else "2" if len(rest) == 1 else ""
-    if not (factor.isascii() and factor.isdecimal()) or int(factor) < 2 or (largest := parse_size(rest[0])) < nbytes:
+    if not (factor.isascii() and factor.isdecimal()) or int(factor) < 2 or (largest := size(rest[0])) < nbytes:
         raise argparse.ArgumentTypeError(f"{text!r} is not a range such as 1:1MiB, or 1:1MiB:4 for 1, 4, 16 and so on")
     while nbytes <= largest:
         yield nbytes

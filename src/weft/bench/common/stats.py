@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from weft._units import format_ratio, format_seconds
+
 
 class Summary(NamedTuple):
     """Order statistics of one set of samples, in the samples' unit."""
@@ -26,6 +28,9 @@ class Ratio(NamedTuple):
     value: float
     low: float
     high: float
+
+    def __str__(self) -> str:
+        return f"{format_ratio(self.value)} ({format_ratio(self.low)}-{format_ratio(self.high)})"
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -123,6 +128,16 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
     ratios = [a / b for a, b in zip(numerators, denominators, strict=True)]
     low, high = interval(ratios)
     return Ratio(statistics.median(ratios), low, high)
+
+
+def format_rounds(seconds: Sequence[float], *, median: float | None = None) -> str:
+    """Write the median of the rounds' times, or `median`, and what they lay within: ``1.2 us (1.1-1.4)``."""
+    median = statistics.median(seconds) if median is None else median
+    middle, low, high = map(format_seconds, (median, min(seconds), max(seconds)))
+    units = {text.rpartition(" ")[2] for text in (middle, low, high)}
+    if len(units) > 1:
+        return f"{middle} ({low} to {high})"
+    return f"{middle} ({low.partition(' ')[0]}-{high.partition(' ')[0]})"
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 
 from weft import lab
+from weft._units import format_size
 from weft.bench.charts import command as plot
 from weft.bench.common import lab_hosts
 from weft.bench.common.errors import BenchError
-from weft.bench.common.options import parse_size, protocols, size_text, sizes
+from weft.bench.common.options import protocols, size, sizes
 from weft.bench.dask import dask_cuda, lab_clusters, printed, report, rounds
 from weft.bench.dask.clusters import WORKERS, Deployment
 from weft.topo.command import positive, timeout
@@ -117,7 +118,7 @@ LOADS = {
         "a table dealt out by a column's hash, as local_cudf_shuffle",
         "tables",
         "Shuffle",
-        (Option("partition-size", "50MiB", "bytes of each chunk", parse_size), _PARTS, _SHUFFLE, _IGNORE_INDEX),
+        (Option("partition-size", "50MiB", "bytes of each chunk", size), _PARTS, _SHUFFLE, _IGNORE_INDEX),
         _TABLES,
     ),
     "groupby": Load(
@@ -204,7 +205,7 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
     add("-d", "--devs", metavar="GPUS", help="GPUs of this machine, one worker beside each (default: all)")
     add("--workers", type=whole, metavar="N", help=f"on this machine, or on each host (default: {WORKERS}, or 1)")
     add("--threads-per-worker", type=whole, metavar="N", help="default: 1")
-    add("--memory-limit", type=parse_size, metavar="SIZE", help="of each worker (default: none)")
+    add("--memory-limit", type=size, metavar="SIZE", help="of each worker (default: none)")
     add("--interface", metavar="NAME", help="the network device to listen on")
     add("--hosts", type=_names, metavar="A,B,C", help="by SSH: the scheduler's host, then those of workers")
     add("--lab", type=Path, metavar="FILE", help="on the hosts of a lab (docs/lab.md): scheduler on the first")
@@ -214,10 +215,10 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
     add("--warmup-runs", type=_count, default=1, metavar="N", help="before them, checked but not timed (default: 1)")
     add(
         "--ignore-size",
-        type=parse_size,
+        type=size,
         default=report.P2P_MIN_NBYTES,
         metavar="SIZE",
-        help=f"smaller transfers do not count for bandwidths (default: {size_text(report.P2P_MIN_NBYTES)})",
+        help=f"smaller transfers do not count for bandwidths (default: {format_size(report.P2P_MIN_NBYTES)})",
     )
     add(
         "--timeout",

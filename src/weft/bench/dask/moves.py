@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, wait
 
-from weft.bench.common.options import size_text
+from weft._units import format_size
 from weft.bench.dask.workloads import Workload, on_device, on_host, submit_to
 
 
@@ -34,8 +34,8 @@ class _Payloads(Workload):
     def __init__(self, *, nbytes: int, count: int, kind: str = "cpu") -> None:
         self.each, self.count, self.kind = nbytes, count, kind
         self.nbytes = nbytes * count
-        self.name = f"{type(self).__name__.lower()} {size_text(nbytes)}"
-        self.parameters = {"Array": size_text(nbytes), "Arrays": count}
+        self.name = f"{type(self).__name__.lower()} {format_size(nbytes)}"
+        self.parameters = {"Array": format_size(nbytes), "Arrays": count}
 
     def prepare(self, client: Client, workers: Sequence[str], timeout: float) -> Any:
         if len(workers) < 2:

@@ -190,6 +190,11 @@ def _ratio(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]
     return answer
 
 
+def ratio_of(ratio: Mapping[str, Any], key: str) -> stats.Ratio | None:
+    """Read ``wall`` or ``p2p`` of a comparison; None where a round moved nothing."""
+    return None if ratio[key] is None else stats.Ratio(ratio[key], *ratio[f"{key}_range"])
+
+
 def verdict(ratio: Mapping[str, Any], *, above: str, below: str) -> str:
     """Say in words what a ratio of wall clocks means, and say so as plainly when `above` loses."""
     low, high = ratio["wall_range"]
@@ -217,7 +222,7 @@ def correctness(record: Mapping[str, Any]) -> str:
     return f"Every result, warm-up included, {' or '.join(checks)}."
 
 
-def format_nbytes(nbytes: float) -> str:
+def format_bytes(nbytes: float) -> str:
     """Write a size with its binary unit, as the tables of dask-cuda do: ``5.49 GiB``."""
     for unit in ("B", "KiB", "MiB"):
         if abs(nbytes) < 1024:
@@ -226,11 +231,11 @@ def format_nbytes(nbytes: float) -> str:
     return f"{nbytes:.2f} GiB"
 
 
-def format_rate(rate: float | None) -> str:
+def format_bandwidth(rate: float | None) -> str:
     """Write bytes/second with a binary unit; a rate that was not measured is a dash."""
-    return "-" if rate is None else f"{format_nbytes(rate)}/s"
+    return "-" if rate is None else f"{format_bytes(rate)}/s"
 
 
 def format_p2p(quartiles: Mapping[str, float | None]) -> str:
     """Write the three quartiles of a bandwidth."""
-    return " ".join(format_rate(quartiles[q]) for q in ("q25", "q50", "q75"))
+    return " ".join(format_bandwidth(quartiles[q]) for q in ("q25", "q50", "q75"))

@@ -19,10 +19,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 import weft
+from weft._units import format_size
 from weft.bench.common import environment
 from weft.bench.common.children import two_cores
 from weft.bench.common.errors import BenchError
-from weft.bench.common.options import size_text, sizes, some_of
+from weft.bench.common.options import sizes, some_of
 from weft.bench.peers import install, programs
 from weft.bench.pingpong import command as pingpong
 from weft.bench.pingpong.loops import CELLS, Cell
@@ -109,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json and not args.json.parent.is_dir():
             raise BenchError(f"{args.json.parent} is not a folder to write {args.json.name} to")
         if 8 * max(args.sizes) > psutil.virtual_memory().available:
-            raise BenchError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
+            raise BenchError(f"{format_size(max(args.sizes))} is too large for the memory that is free")
         records = _all(bench, cells, notes)
     except BenchError as error:
         notes.print(f"weft bench peers: {error}", markup=False, highlight=False)
@@ -154,7 +155,7 @@ def _all(bench: Bench, cells: Sequence[Cell], notes: Console) -> list[dict[str, 
             taken: dict[Cell, list[tuple[str, list[float]]]] = {c: [] for c in cells if pingpong.has(c, nbytes)}
             for _ in range(args.rounds):
                 for cell in taken:
-                    result = attempt(cell, size_text(nbytes), functools.partial(bench.measure, cell, nbytes))
+                    result = attempt(cell, format_size(nbytes), functools.partial(bench.measure, cell, nbytes))
                     if result is not None:
                         taken[cell].append(result)
             for cell, results in taken.items():

@@ -30,11 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from weft import _native
+from weft._units import format_size
 from weft.bench.common import environment, stats
 from weft.bench.common.child import LENT_LEAST_NBYTES, trips_of
 from weft.bench.common.children import children, sampled, two_cores
 from weft.bench.common.errors import BenchError
-from weft.bench.common.options import size_text, sizes, some_of
+from weft.bench.common.options import sizes, some_of
 from weft.bench.pingpong.loops import CELLS, Cell
 from weft.bench.pingpong.table import losses, table_of
 from weft.topo.command import positive, timeout
@@ -115,7 +116,7 @@ def _all(args: argparse.Namespace, cells: Sequence[Cell], cores: Sequence[int]) 
             taken: dict[Cell, list[tuple[str, list[float]]]] = {cell: [] for cell in cells if has(cell, nbytes)}
             for _ in range(args.rounds):
                 for cell in taken:
-                    label = f"{size_text(nbytes)} {cell.library} {cell.mode}"
+                    label = f"{format_size(nbytes)} {cell.library} {cell.mode}"
                     progress.update(task, description=label, refresh=True)
                     try:
                         taken[cell].append(measure(*command_of(cell, args.tls), nbytes, args, cores))
@@ -161,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json and not args.json.parent.is_dir():
             raise BenchError(f"{args.json.parent} is not a folder to write {args.json.name} to")
         if 8 * max(args.sizes) > psutil.virtual_memory().available:
-            raise BenchError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
+            raise BenchError(f"{format_size(max(args.sizes))} is too large for the memory that is free")
         records = list(_all(args, cells, cores))
     except BenchError as error:
         notes.print(f"weft bench pingpong: {error}", markup=False, highlight=False)

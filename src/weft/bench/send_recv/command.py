@@ -17,15 +17,14 @@ import re
 import select
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import weft
-from weft.bench.dask.report import format_nbytes
-from weft.bench.send_recv import loops
+from weft._units import format_nbytes
+from weft.bench.send_recv import loops, table
 from weft.topo import machine
 from weft.topo.command import port, timeout
 
@@ -41,7 +40,6 @@ UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 1
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
 START_S = 60.0
 CHILD = "import sys; from weft.bench.send_recv.command import serve; serve(sys.argv[1])"
-_WIDTH, _KEY = 80, 26
 _PR_SET_PDEATHSIG = 1
 
 
@@ -152,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("weft bench send-recv: interrupted", file=sys.stderr)
         return 130
-    _report(args, result)
+    table.show(args, _parameters(args), result)
     return 0
 
 
@@ -287,51 +285,3 @@ def _exchange(args: argparse.Namespace, sock: socket.socket, *, client: bool) ->
         )
     finally:
         os.sched_setaffinity(0, before)
-
-
-def _report(args: argparse.Namespace, result: loops.Result) -> None:
-    """Print the lines that ucx-py's and UCXX's print, by the same names, and the lanes."""
-    seconds = result.seconds[args.n_warmup_iter :]
-    moved = 2 * args.n_bytes * args.n_buffers
-    over, _ = BACKENDS[args.backend]
-
-    def line(key: object, value: object) -> None:
-        print(f"{key!s:<{_KEY}}| {value}")
-
-    def rate(time_s: float) -> str:
-        return f"{format_nbytes(moved / time_s)}/s"
-
-    mean, middle = statistics.fmean(seconds), statistics.median(seconds)
-    print("Roundtrip benchmark")
-    print("=" * _WIDTH)
-    line("Iterations", args.n_iter)
-    line("Bytes", format_nbytes(args.n_bytes))
-    if args.n_buffers > 1:
-        line("Number of buffers", args.n_buffers)
-    line("Object type", args.object_type)
-    line("Reuse allocation", args.reuse_alloc)
-    line("Backend", args.backend)
-    if over == "weft":
-        line("Transfer API", _parameters(args).api.upper())
-        line("UCX_TLS", os.environ.get("UCX_TLS", "weft's default"))
-        line("UCX_NET_DEVICES", os.environ.get("UCX_NET_DEVICES", "all"))
-    line("Lanes", ", ".join(result.lanes))
-    print("=" * _WIDTH)
-    if args.object_type == "numpy":
-        line("Device(s)", "CPU-only")
-        for name, core in (("Server CPU", args.server_cpu_affinity), ("Client CPU", args.client_cpu_affinity)):
-            line(name, core if core >= 0 else "affinity not set")
-    else:
-        line("Device(s)", f"{args.server_dev}, {args.client_dev}")
-    print("=" * _WIDTH)
-    line("Bandwidth (average)", rate(mean))
-    line("Bandwidth (median)", rate(middle))
-    line("Latency (average)", f"{1e9 * mean / 2:.0f} ns")
-    line("Latency (median)", f"{1e9 * middle / 2:.0f} ns")
-    if args.no_detailed_report:
-        return
-    print("=" * _WIDTH)
-    line("Iterations", "Bandwidth, Latency")
-    print("-" * _WIDTH)
-    for i, each in enumerate(seconds):
-        line(i, f"{rate(each)}, {1e9 * each / 2:.0f}ns")

@@ -28,12 +28,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from weft import lab
+from weft._units import format_size
 from weft.bench.charts import command as plot
 from weft.bench.common import environment, lab_hosts, stats
 from weft.bench.common.child import LENT_LEAST_NBYTES, trips_of
 from weft.bench.common.children import Children, children, sampled, two_cores
 from weft.bench.common.errors import BenchError
-from weft.bench.common.options import size_text, sizes, some_of
+from weft.bench.common.options import sizes, some_of
 from weft.bench.sweep import table as sweep_table
 from weft.bench.sweep import transports
 from weft.bench.sweep.loops import LENT, MAPPED, MEASURES, MEMORIES, SELF_MEASURES
@@ -129,7 +130,7 @@ class Sweep:
             if line.transport != "all" and line.transport not in lanes.split("+"):
                 raise BenchError(f"UCX takes {lanes} between these processes", last=f"UCX takes {lanes} instead")
             for cell in cells:
-                say(f"{' '.join(line)} {cell.measure} {size_text(cell.nbytes)}")
+                say(f"{' '.join(line)} {cell.measure} {format_size(cell.nbytes)}")
                 if time.monotonic() > self.deadline:
                     self.left_out += 1
                 else:
@@ -277,7 +278,7 @@ def refuse(args: argparse.Namespace) -> None:
     if args.json and not args.json.parent.is_dir():
         raise BenchError(f"{args.json.parent} is not a folder to write {args.json.name} to")
     if 8 * max(args.sizes) > psutil.virtual_memory().available:
-        raise BenchError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
+        raise BenchError(f"{format_size(max(args.sizes))} is too large for the memory that is free")
 
 
 def _lab(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[list[str]]:
