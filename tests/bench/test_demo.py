@@ -87,7 +87,7 @@ def test_interruption_ends_with_the_code_that_shells_use(monkeypatch, capsys):
 
     monkeypatch.setattr(rounds, "measure", interrupted)
     assert demo.run(parse("--workloads", "merge")) == 130
-    assert capsys.readouterr().err == "weft demo: interrupted\n"
+    assert capsys.readouterr().err == "weft demo: interrupted; its processes are ended, nothing is written\n"
 
 
 def test_a_failure_is_one_line_with_its_first_cause():
@@ -200,7 +200,10 @@ def test_interruption_stops_the_workers(monkeypatch, capsys):
     assert demo.run(parse("--protocols", "tcp", "--quick", "--timeout", "200")) == 130
     assert len(set(pids)) == clusters.WORKERS
     assert not any(psutil.pid_exists(pid) for pid in pids)
-    assert capsys.readouterr().err.splitlines()[-1] == "weft demo: interrupted"
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == "weft demo: interrupted; its processes are ended, nothing is written"
+    )
 
 
 @pytest.mark.slow

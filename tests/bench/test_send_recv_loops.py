@@ -139,7 +139,7 @@ def test_an_other_side_that_has_agreed_and_goes(over):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours = socket.create_connection(listener.getsockname())
         theirs, _ = listener.accept()
-    plan, make = loops.Plan(over, "tag", 8, 1, 1), loops.objects("numpy", 8, 0)
+    plan, make = loops.Parameters(over, "tag", 8, 1, 1), loops.objects("numpy", 8, 0)
     with ours, theirs, pytest.raises(weft.PeerLostError, match="send-recv: the other side went away"):
         theirs.sendall(json.dumps(plan._asdict()).encode() + b"\n")
         theirs.shutdown(socket.SHUT_WR)

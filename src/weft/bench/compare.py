@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weft._units import format_ratio, format_seconds, format_size
+from weft.bench.common import outcome
 from weft.bench.common.errors import BenchError
 from weft.bench.common.stats import Ratio
 from weft.topo.command import positive
@@ -69,17 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare two records; return 1 if that cannot be done, or if a row is slower than asked for."""
-    console, notes = Console(), Console(stderr=True)
-    try:
-        (kind, a), (other, b) = read(args.a), read(args.b)
-        if kind != other:
-            raise BenchError(f"{args.a.name} is of weft {kind}, {args.b.name} of weft {other}: nothing to compare")
-        rows, alone = compare(times(kind, a), times(kind, b))
-        if not rows:
-            raise BenchError(f"{args.a.name} and {args.b.name} have no row in common")
-    except BenchError as error:
-        notes.print(f"weft bench compare: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 1
+    return outcome.reported("weft bench compare", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    console, notes = Console(), outcome.notes()
+    (kind, a), (other, b) = read(args.a), read(args.b)
+    if kind != other:
+        raise BenchError(f"{args.a.name} is of weft {kind}, {args.b.name} of weft {other}: nothing to compare")
+    rows, alone = compare(times(kind, a), times(kind, b))
+    if not rows:
+        raise BenchError(f"{args.a.name} and {args.b.name} have no row in common")
     console.print(_table(kind, rows, args.a.name, args.b.name))
     for line in _remarks(a, b, rows, alone, args.a.name, args.b.name):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     for row in slower:
         ratio = f"{format_ratio(row.ratio.value)} ({row.within()})"
         text = f"slower than {args.fail_above:g} times: {' '.join(row.key)}: {ratio}"
-        notes.print(text, markup=False, highlight=False, soft_wrap=True)
+        notes.print(text)
     return 1 if slower else 0
 
 

@@ -163,33 +163,3 @@ def two_cores() -> list[int]:
     """Return the cores to pin both to, or an empty list where there is only one."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     return cores if len(cores) == 2 else []
-
-
-def sampled(
-    exchange: Callable[[int], list[float]], *, seconds: float, iterations: int, at_least: int = 3
-) -> list[float]:
-    """Take stamps in growing batches until `seconds` of them or `iterations` are there.
-
-    Parameters
-    ----------
-    exchange : callable
-        Takes that many stamps, returns the seconds of each.
-    seconds : float
-        Of stamps, warm-up not counted.
-    iterations, at_least : int, >= 1
-        Bounds on the number of stamps in a batch, the first on all of them.
-    """
-    count, warm = 1, exchange(1)
-    while sum(warm) < seconds / 10 and count < iterations:
-        count = min(2 * count, iterations)
-        warm = exchange(count)
-    if len(warm) >= at_least and sum(warm) >= seconds:
-        return warm
-    latest, samples, left_s = warm, list[float](), seconds
-    # A batch is as long as the one before it predicts; the little that it then leaves over is left.
-    while len(samples) < iterations and left_s > seconds / 10:
-        count = max(at_least, int(left_s / (sum(latest) / len(latest))))
-        latest = exchange(min(count, iterations - len(samples)))
-        samples += latest
-        left_s -= sum(latest)
-    return samples

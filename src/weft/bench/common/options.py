@@ -1,12 +1,70 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the benchmarks' command lines have in common: sizes, choices."""
+"""The options that several benchmarks and scripts have, each with its type and help, and the types of others."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from weft._units import parse_size
+from weft.topo.command import positive, timeout
+
+#: A whole number above 0.
+whole = functools.partial(positive, int)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record there")
+
+
+def add_rounds(parser: argparse.ArgumentParser, default: int | None, *, shown: int | None = None) -> None:
+    """Add ``--rounds``; where there is no `default`, help says the one `shown`."""
+    text = f"rounds of everything, interleaved ({default or shown})"
+    parser.add_argument("--rounds", type=whole, default=default, metavar="N", help=text)
+
+
+def add_sizes(parser: argparse.ArgumentParser, default: str | None, *, shown: str | None = None) -> None:
+    """Add ``--sizes``."""
+    text = f"of the message, with commas, or MIN:MAX[:FACTOR] ({default or shown})"
+    parser.add_argument("--sizes", type=sizes, default=default, help=text)
+
+
+def add_seconds_per_cell(parser: argparse.ArgumentParser, default: float | None, *, shown: float | None = None) -> None:
+    """Add ``--seconds-per-cell``."""
+    text = f"to measure one thing at one size in one round ({default or shown})"
+    parser.add_argument("--seconds-per-cell", type=timeout, default=default, metavar="S", help=text)
+
+
+def add_iterations(parser: argparse.ArgumentParser) -> None:
+    """Add ``--iterations``."""
+    text = "round trips of one size in one round, at most (%(default)s)"
+    parser.add_argument("--iterations", type=whole, default=100_000, metavar="N", help=text)
+
+
+def add_libraries(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    """Add ``--libraries``, all of `names` without it."""
+    allowed = functools.partial(some_of, names)
+    parser.add_argument("--libraries", type=allowed, default=",".join(names), metavar="NAMES", help="(%(default)s)")
+
+
+def add_transports(parser: argparse.ArgumentParser) -> None:
+    """Add ``--tls`` of the ping-pongs."""
+    text = "UCX transports, for whatever runs over UCX as weft has it (%(default)s)"
+    parser.add_argument("--tls", default="posix,self", metavar="NAMES", help=text)
+
+
+def add_wait(parser: argparse.ArgumentParser, text: str = "ways to wait") -> None:
+    """Add ``--wait``."""
+    ways = functools.partial(some_of, ("block", "await"))
+    parser.add_argument("--wait", type=ways, default="block,await", help=f"{text} (%(default)s)")
+
+
+def add_timeout(parser: argparse.ArgumentParser, default: float, text: str = "seconds for any one step") -> None:
+    """Add ``--timeout``."""
+    parser.add_argument("--timeout", type=timeout, default=default, metavar="S", help=f"{text} (default: {default:g})")
 
 
 def size(text: str) -> int:

@@ -22,12 +22,12 @@ from rich.console import Console
 from weft import lab
 from weft._units import format_size
 from weft.bench.charts import command as plot
-from weft.bench.common import lab_hosts
+from weft.bench.common import lab_hosts, options, outcome
 from weft.bench.common.errors import BenchError
-from weft.bench.common.options import protocols, size, sizes
+from weft.bench.common.options import protocols, size, sizes, whole
 from weft.bench.dask import dask_cuda, lab_clusters, printed, report, rounds
 from weft.bench.dask.clusters import WORKERS, Deployment
-from weft.topo.command import positive, timeout
+from weft.topo.command import positive
 
 if TYPE_CHECKING:
     from weft.bench.dask.workloads import Workload
@@ -42,7 +42,7 @@ class Option(NamedTuple):
     name: str
     default: str | None
     text: str
-    read: Callable[[str], Any] = functools.partial(positive, int)
+    read: Callable[[str], Any] = whole
     short: str | None = None
 
 
@@ -181,7 +181,6 @@ ON_HOST = "import sys; from weft.bench.dask.command import on_host; sys.exit(on_
 
 def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
     """Add the options of the workload `load`, a key of `LOADS`, to `parser`."""
-    whole = functools.partial(positive, int)
     for option in LOADS[load].options:
         names = [f"--{option.name}", *filter(None, [option.short])]
         if option.read is bool:
@@ -220,16 +219,10 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
         metavar="SIZE",
         help=f"smaller transfers do not count for bandwidths (default: {format_size(report.P2P_MIN_NBYTES)})",
     )
-    add(
-        "--timeout",
-        type=timeout,
-        default=600.0,
-        metavar="S",
-        help="seconds for any one step (default: 600)",
-    )
+    options.add_timeout(parser, 600.0)
     add("--no-show-p2p-bandwidth", action="store_true", help="leave out the tables of pairs of workers")
     add("--markdown", action="store_true", help="print Markdown")
-    add("--json", type=Path, metavar="FILE", help="write the record")
+    options.add_json(parser)
     plot.add_drawing_arguments(parser)
     dask_cuda.add_arguments(parser, load)
 
@@ -269,7 +262,7 @@ def _measured(args: argparse.Namespace, where: dict[str, Deployment], errors: Co
     if args.lab:
         record["lab"] = lab_hosts.described(lab.read(args.lab))
     record["ratios"] = [c._asdict() for c in report.comparisons(record)]
-    rounds.write(args.json, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    outcome.write_record(args.json, record)
     if args.markdown:
         print(printed.markdown(record, show_p2p=not args.no_show_p2p_bandwidth), end="")
     else:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from weft.bench.common import outcome
 from weft.bench.common.environment import collect
 from weft.bench.common.errors import BenchError
 from weft.bench.dask import report
@@ -172,19 +172,7 @@ def refuse(packages: Iterable[str], *paths: Path | None) -> None:
         wheels = dict.fromkeys(WHEELS.get(name, '"weft[demo]"') for name in missing)
         cuda = " (with CUDA 12)" if WHEELS.keys() & missing else ""
         raise BenchError(f"{', '.join(missing)} not installed: pip install {' '.join(wheels)}{cuda}")
-    for path in filter(None, paths):
-        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-            raise BenchError(f"cannot write {path}")
-
-
-def write(path: Path | None, text: str) -> None:
-    """Write `text` to `path`, if there is one."""
-    if path is None:
-        return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BenchError(f"cannot write {path}: {error.strerror}") from error
+    outcome.refuse_files(*paths)
 
 
 def reported(command: str, work: Callable[[Console], dict[str, Any] | int]) -> int:
@@ -196,18 +184,15 @@ def reported(command: str, work: Callable[[Console], dict[str, Any] | int]) -> i
         0: every result was right. 1: one was not, or a step failed; the reason is the last line on stderr. 130:
         interrupted. The clusters are gone in each case.
     """
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    try:
+    errors = outcome.notes()
+
+    def status() -> int:
         record = work(errors)
-    except BenchError as error:
-        errors.print(f"{command}: {error}")
-        return 1
-    except KeyboardInterrupt:
-        errors.print(f"{command}: interrupted")
-        return 130
-    if isinstance(record, int):
-        return record
-    wrong = [e for e in record["workloads"] if not e["correct"]]
-    for e in wrong:
-        errors.print(f"{command}: wrong result: {e['name']} over {e['protocol']}://: {e['difference']}")
-    return 1 if wrong else 0
+        if isinstance(record, int):
+            return record
+        wrong = [e for e in record["workloads"] if not e["correct"]]
+        for e in wrong:
+            errors.print(f"{command}: wrong result: {e['name']} over {e['protocol']}://: {e['difference']}")
+        return 1 if wrong else 0
+
+    return outcome.reported(command, status)

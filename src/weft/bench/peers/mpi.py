@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 
 from weft.bench.common.child import FILL, pages, trips_of
-from weft.bench.common.children import sampled
 from weft.bench.common.errors import BenchError
+from weft.bench.common.rounds import sampled
 
 
 def rank(arguments: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 import weft
 from weft._units import format_nbytes
-from weft.bench.send_recv import loops, table
+from weft.bench.send_recv import loops
 from weft.topo import machine
 from weft.topo.command import port, timeout
 
@@ -150,6 +150,8 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("weft bench send-recv: interrupted", file=sys.stderr)
         return 130
+    from weft.bench.send_recv import table  # weft.compat, which it uses, takes 0.1 s to import
+
     table.show(args, _parameters(args), result)
     return 0
 

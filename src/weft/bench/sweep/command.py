@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import functools
 import itertools
-import json
 import statistics
 import sys
 import time
@@ -23,24 +22,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 from rich.console import Console
-from rich.progress import Progress
 
 from weft import lab
 from weft._units import format_size
 from weft.bench.charts import command as plot
-from weft.bench.common import environment, lab_hosts, stats
+from weft.bench.common import environment, lab_hosts, options, outcome, stats
 from weft.bench.common.child import LENT_LEAST_NBYTES, trips_of
-from weft.bench.common.children import Children, children, sampled, two_cores
+from weft.bench.common.children import Children, children, two_cores
 from weft.bench.common.errors import BenchError
-from weft.bench.common.options import sizes, some_of
+from weft.bench.common.rounds import progress, sampled
 from weft.bench.sweep import table as sweep_table
 from weft.bench.sweep import transports
 from weft.bench.sweep.loops import LENT, MAPPED, MEASURES, MEMORIES, SELF_MEASURES
-from weft.errors import Error
 from weft.lab.command import ended_by_signals
-from weft.topo.command import positive, timeout
+from weft.topo.command import timeout
 
 LIMIT_S = 30.0
 #: A window shrinks for large messages, so that it holds no more than this (OSU's does not).
@@ -49,8 +45,8 @@ ITERATIONS = 20_000
 CHILD = "import sys; from weft.bench.sweep.loops import child; child(sys.argv[1:])"
 #: Only where both processes are on one host.
 NEAR = ("self", *LENT)
-QUICK = {"sizes": "1:1MiB:16", "rounds": 1, "seconds_per_cell": 0.05, "limit": 40.0}
-FULL = {"sizes": "1:4MiB:4", "rounds": 3, "seconds_per_cell": 0.1, "limit": 3600.0}
+QUICK: dict[str, Any] = {"sizes": "1:1MiB:16", "rounds": 1, "seconds_per_cell": 0.05, "limit": 40.0}
+FULL: dict[str, Any] = {"sizes": "1:4MiB:4", "rounds": 3, "seconds_per_cell": 0.1, "limit": 3600.0}
 
 
 class Line(NamedTuple):
@@ -207,18 +203,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
     add, partial = parser.add_argument, functools.partial
     figures = tuple(sweep_table.FIGURES)
-    add("--sizes", type=sizes, help=f"of the message, with commas, or MIN:MAX[:FACTOR] ({FULL['sizes']})")
+    options.add_sizes(parser, None, shown=FULL["sizes"])
     tls = "UCX transports, 'all' for UCX's own choice, weft's lent and lent-read (default: what UCX finds, and those)"
     add("--tls", metavar="NAMES", help=tls)
-    add("--measures", type=partial(some_of, figures), default=",".join(figures), help="(%(default)s)")
-    add("--wait", type=partial(some_of, ("block", "await")), default="block,await", help="(%(default)s)")
+    add("--measures", type=partial(options.some_of, figures), default=",".join(figures), help="(%(default)s)")
+    options.add_wait(parser)
     memory = f"where messages are received: {', '.join(MEMORIES)} (%(default)s)"
-    add("--memory", type=partial(some_of, MEMORIES), default="reused", help=memory)
+    add("--memory", type=partial(options.some_of, MEMORIES), default="reused", help=memory)
     window = "messages sent before any is waited for, at most 64 MiB of them (%(default)s)"
-    add("--window", type=partial(positive, int), default=64, help=window)
-    add("--rounds", type=partial(positive, int), help=f"of every line, interleaved ({FULL['rounds']})")
-    seconds = f"for one measure at one size in one round ({FULL['seconds_per_cell']})"
-    add("--seconds-per-cell", type=timeout, help=seconds)
+    add("--window", type=options.whole, default=64, help=window)
+    options.add_rounds(parser, None, shown=FULL["rounds"])
+    options.add_seconds_per_cell(parser, None, shown=FULL["seconds_per_cell"])
     add("--limit", type=timeout, metavar="S", help="seconds for all; the rest is left out (3600)")
     add("--lab", type=Path, metavar="FILE", help="between the first two hosts of a lab (docs/lab.md)")
     add("--quick", action="store_true", help="few sizes, one round, less than a minute")
@@ -227,43 +222,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--osu", dest="form", action="store_const", const="osu", default="wide", help=osu)
     long = "print a row for each point, with p99 and spread"
     form.add_argument("--long", dest="form", action="store_const", const="long", help=long)
-    add("--json", type=Path, metavar="FILE", help="write the record there")
+    options.add_json(parser)
     plot.add_drawing_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write; return 1 if nothing could be measured, else 0."""
+    return outcome.reported("weft bench sweep", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
     from weft.config import ucx_library
 
-    notes = Console(stderr=True)
     for name, value in (QUICK if args.quick else FULL).items():
         if getattr(args, name) is None:
-            setattr(args, name, sizes(value) if isinstance(value, str) else value)
+            setattr(args, name, options.sizes(value) if isinstance(value, str) else value)
     cores = two_cores()
     surroundings = environment.collect() | {"cores_pinned": cores}
-    try:
-        refuse(args)
-        names = args.tls.split(",") if args.tls else [*transports.found(ucx_library()), "all", *LENT]
+    refuse(args)
+    names = args.tls.split(",") if args.tls else [*transports.found(ucx_library()), "all", *LENT]
+    if args.lab:
+        names = [name for name in names if name not in NEAR]
+    sweep, lines = Sweep(args, cores), lines_of(names, args.wait, args.memory)
+    if not any(map(sweep.cells, lines)):
+        raise BenchError(f"nothing to measure: none of {', '.join(names)} has these --sizes and --measures")
+    with contextlib.ExitStack() as stack:
         if args.lab:
-            names = [name for name in names if name not in NEAR]
-        sweep, lines = Sweep(args, cores), lines_of(names, args.wait, args.memory)
-        if not any(map(sweep.cells, lines)):
-            raise BenchError(f"nothing to measure: none of {', '.join(names)} has these --sizes and --measures")
-        with contextlib.ExitStack() as stack:
-            if args.lab:
-                sweep.apart = _lab(args, stack)
-            _measure(sweep, lines, notes)
-    except (BenchError, Error) as error:
-        notes.print(f"weft bench sweep: {error}", markup=False, highlight=False)
-        return 1
-    except KeyboardInterrupt:
-        notes.print("weft bench sweep: interrupted; its processes are ended, nothing is written")
-        return 130
+            sweep.apart = _lab(args, stack)
+        _measure(sweep, lines)
     record = sweep.record() | {"environment": surroundings}
     if args.lab:
         record["lab"] = lab_hosts.described(lab.read(args.lab))
-    if args.json:
-        args.json.write_text(json.dumps(record, indent=2) + "\n")
+    outcome.write_record(args.json, record)
     sweep_table.show(record, Console(), form=args.form)
     if record["records"]:
         plot.draw(record, args)
@@ -275,10 +265,8 @@ def refuse(args: argparse.Namespace) -> None:
     plot.refuse(args)
     if near := [name for name in NEAR if args.lab and name in (args.tls or "").split(",")]:
         raise BenchError(f"{', '.join(near)}: within one host only, not with --lab")
-    if args.json and not args.json.parent.is_dir():
-        raise BenchError(f"{args.json.parent} is not a folder to write {args.json.name} to")
-    if 8 * max(args.sizes) > psutil.virtual_memory().available:
-        raise BenchError(f"{format_size(max(args.sizes))} is too large for the memory that is free")
+    outcome.refuse_files(args.json)
+    outcome.refuse_sizes(args.sizes)
 
 
 def _lab(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[list[str]]:
@@ -290,18 +278,11 @@ def _lab(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[list[str
     return [standing.command(host.name, []) for host in plan.hosts[:2]]
 
 
-def _measure(sweep: Sweep, lines: Sequence[Line], notes: Console) -> None:
-    rounds = list(range(sweep.args.rounds))
-    # Drawn between measurements only: a thread that redraws would take turns on the cores that are measured.
-    with Progress(console=notes, auto_refresh=False, transient=True) as progress:
-        task = progress.add_task("sweep", total=len(rounds) * len(lines))
-
-        def say(text: str) -> None:
-            progress.update(task, description=text, refresh=True)
-
+def _measure(sweep: Sweep, lines: Sequence[Line]) -> None:
+    rounds = range(sweep.args.rounds)
+    with progress("sweep", sum(len(sweep.cells(line)) for line in lines) * len(rounds)) as step:
         for _, line in itertools.product(rounds, lines):
             try:
-                sweep.measure(line, say)
+                sweep.measure(line, step)
             except BenchError as error:
                 sweep.missing[line] = error.last or str(error)
-            progress.advance(task)
