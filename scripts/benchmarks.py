@@ -32,7 +32,7 @@ from typing import Any
 import long_figures
 
 from weft._units import format_rate, format_seconds, format_size
-from weft.bench.charts.overview import Row, rows_of
+from weft.bench.charts.dask import Row, overview, rows_of
 from weft.bench.common import stats
 from weft.bench.pingpong import table as pingpong_table
 from weft.bench.sweep import table as sweep_table
@@ -311,22 +311,18 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 def charts(records: Records) -> Iterator[tuple[str, str]]:
     """Draw every chart of the pages: its name, and its SVG."""
-    import matplotlib as mpl
+    from weft.bench.charts import pingpong
+    from weft.bench.charts import sweep as swept
+    from weft.bench.charts.drawing import picture
 
-    from weft.bench.charts import overview
-    from weft.bench.charts import pingpong as latencies
-    from weft.bench.charts import sweep as curves
-    from weft.bench.charts.page import picture, rc
-
-    with mpl.rc_context(rc()):
-        for name in ("pingpong", "peers"):
-            if name in records:
-                yield name, picture(latencies.chart(records[name]))
-        if "sweep" in records:
-            kept = [r for r in records["sweep"]["records"] if r["wait"] == "block"]
-            yield "sweep", picture(curves.chart({**records["sweep"], "records": kept}, ["latency", "bandwidth"]))
-        if rows := dask_rows(records):
-            yield "dask", picture(overview.chart(rows, records["dask/merge"]))
+    for name in ("pingpong", "peers"):
+        if name in records:
+            yield name, picture(pingpong.chart(records[name]))
+    if "sweep" in records:
+        kept = [r for r in records["sweep"]["records"] if r["wait"] == "block"]
+        yield "sweep", picture(swept.chart({**records["sweep"], "records": kept}, ["latency", "bandwidth"]))
+    if rows := dask_rows(records):
+        yield "dask", picture(overview(rows, records["dask/merge"]))
 
 
 def write(root: Path) -> None:

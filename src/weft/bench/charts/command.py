@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """``weft bench plot``, and the options that draw.
 
-Sweeps are drawn in ``curves``, pingpong and peers in ``latencies``, Dask's work in ``charts``.
+Sweeps are drawn in ``sweep``, pingpong and peers in ``pingpong``, Dask's work in ``dask``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from weft.bench.common import outcome
 from weft.bench.common.errors import BenchError
 
 INSTALL = 'pip install "weft[bench]"'
@@ -35,15 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw a record; return 1 if it cannot be drawn."""
-    notes = Console(stderr=True)
-    try:
-        refuse(args)
-        if not (args.plot or args.html):
-            raise BenchError("nothing to draw: give --plot FILE or --html FILE")
-        draw(drawable(args.record), args)
-    except BenchError as error:
-        notes.print(f"weft bench plot: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 1
+    return outcome.reported("weft bench plot", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    refuse(args)
+    if not (args.plot or args.html):
+        raise BenchError("nothing to draw: give --plot FILE or --html FILE")
+    draw(drawable(args.record), args)
     return 0
 
 
@@ -67,8 +65,7 @@ def _first(record: Mapping[str, Any]) -> Mapping[str, Any]:
 def refuse(args: argparse.Namespace) -> None:
     """Raise for charts that could not be drawn in the end."""
     for path in filter(None, (args.plot, args.html)):
-        if not path.parent.is_dir():
-            raise BenchError(f"{path.parent} is not a folder to write {path.name} to")
+        outcome.refuse_files(path)
         if importlib.util.find_spec("matplotlib") is None:
             raise BenchError(f"{path.name} needs matplotlib: {INSTALL}")
     if args.plot and args.plot.suffix not in PICTURES:
@@ -79,13 +76,15 @@ def draw(record: Mapping[str, Any], args: argparse.Namespace) -> None:
     """Write the picture and the page that were asked for, from the record alone."""
     if not (args.plot or args.html):
         return
+    from weft.bench.charts.drawing import save
+
     if "workloads" in record:
-        from weft.bench.charts import dask as drawing
+        from weft.bench.charts import dask as figures
     elif "measure" in _first(record):
-        from weft.bench.charts import sweep as drawing  # type: ignore[no-redef]
+        from weft.bench.charts import sweep as figures  # type: ignore[no-redef]
     else:
-        from weft.bench.charts import pingpong as drawing  # type: ignore[no-redef]
+        from weft.bench.charts import pingpong as figures  # type: ignore[no-redef]
     if args.plot:
-        drawing.save(record, args.plot)
+        save(figures.chart(record), args.plot)
     if args.html:
-        args.html.write_text(drawing.page(record), encoding="utf-8")
+        outcome.write(args.html, figures.page(record))
