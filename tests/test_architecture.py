@@ -103,4 +103,4 @@ def test_every_file_has_its_licence_and_is_short():
     for path in [*ROOT.rglob("*.py"), *Path(__file__).parent.rglob("*.py")]:
         lines = path.read_text().splitlines()
         assert not lines or "SPDX-License-Identifier: BSD-3-Clause" in lines[0], path
-        assert len(lines) <= 400 or ROOT not in path.parents, path
+        assert len(lines) <= 700 or ROOT not in path.parents, path

@@ -286,15 +286,16 @@ def test_what_is_lent_across_the_network_is_sent(hosts):
 
 EXPLAINED = """
 import json
-from weft.explain import command as pair
-pair._MEASURE_S = 0.05
-say(json.dumps(pair.explain(sys.argv[1]).json()))
+from weft.explain import round_trip
+round_trip._MEASURE_S = 0.05
+say(json.dumps(round_trip.explain(sys.argv[1]).json()))
 """
 
 
 def test_explained_from_the_other_host(hosts):
     a, b = hosts
-    answering = a.python("from weft.explain import command; command.answer(sys.argv[1], once=True)", bound(a, "IPv4"))
+    echo = "from weft.explain import round_trip; round_trip.echo(sys.argv[1], once=True)"
+    answering = a.python(echo, bound(a, "IPv4"))
     told = json.loads(b.python(EXPLAINED, answering.line()).line())
     assert (told["same_host"], told["lines"][1].split(" ", 1)[1]) == (False, f"inter-node cfg#0 tag(tcp/{b.device})")
     assert told["apart"] == "same boot of the same kernel, but another net namespace, another ipc namespace"

@@ -14,7 +14,7 @@ from weft._native import Request
 from weft.errors import PeerLostError, UnsupportedError
 
 if TYPE_CHECKING:
-    from weft.explain import Explanation
+    from weft.explain.explanation import Explanation
     from weft.typing import BufferLike
 #: ``allocate(nbytes, device, library)``: memory to receive into.
 Allocate = Callable[[int, int, str], Any]
@@ -156,10 +156,24 @@ class Peer:
 
         Cancelling a message with device memory aborts the connection: the other side was promised all of it.
         """
-        first, large, placed = frames.pack(buffers, self._channel.next_place)
-        if not placed:
-            return self._channel.send(first, large, lend, stage)
-        head, *rest = self._channel.send_placed(first, large, lend, stage, placed)
+        return self.send_packed(self.pack(buffers), lend=lend, stage=stage)
+
+    def pack(self, buffers: Sequence[Any]) -> frames.Packed:
+        """Arrange buffers as a message, for :meth:`send_packed`, with nothing sent in between; see :meth:`send_frames`.
+
+        Returns
+        -------
+        Packed
+            Has their bytes, and whether one lies on a CUDA device: so a caller who wants to know need not go through
+            them again.
+        """
+        return frames.pack(buffers, self._channel.next_place)
+
+    def send_packed(self, packed: frames.Packed, *, lend: bool = False, stage: bool = False) -> Request | Pending:
+        """Send what :meth:`pack` arranged, as :meth:`send_frames` does."""
+        if not packed.placed:
+            return self._channel.send(packed.first, packed.large, lend, stage)
+        head, *rest = self._channel.send_placed(packed.first, packed.large, lend, stage, packed.placed)
         return Pending(head, self._channel, None, rest)
 
     def recv_frames(self, allocate: Allocate = _on_host) -> Pending:

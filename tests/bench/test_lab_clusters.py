@@ -20,8 +20,8 @@ FILE = '[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ["a", "b"]\n'
 
 def test_the_link_that_joins_all():
     links = [{"between": ["a", "b"]}, {"between": ["b", "c", "a"]}]
-    assert lab_hosts.joining(lab.parse(TWO)) == 0
-    assert lab_hosts.joining(lab.parse({"hosts": {"a": {}, "b": {}, "c": {}}, "links": links})) == 1
+    assert lab_hosts.common_cable(lab.parse(TWO)) == 0
+    assert lab_hosts.common_cable(lab.parse({"hosts": {"a": {}, "b": {}, "c": {}}, "links": links})) == 1
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_the_link_that_joins_all():
 )
 def test_labs_in_which_not_all_meet(planned):
     with pytest.raises(weft.InvalidParamError, match="two hosts, and one link between all"):
-        lab_hosts.joining(lab.parse(planned))
+        lab_hosts.common_cable(lab.parse(planned))
 
 
 def test_a_record_tells_of_its_lab():

@@ -41,11 +41,16 @@ Message = memoryview | tuple[memoryview, ...]
 
 
 class Packed(NamedTuple):
-    """A message as it is sent: the first segment, the large ones, and what goes to places of its own."""
+    """A message as it is sent: the first segment, the large ones, and what goes to places of its own.
+
+    `nbytes` are those of all buffers; `on_device` says whether one of them is, be it empty.
+    """
 
     first: Buffer
     large: list[Buffer]
     placed: list[Any]
+    nbytes: int
+    on_device: bool
 
 
 class Place(NamedTuple):
@@ -70,37 +75,50 @@ def device_of(buffer: Any) -> int | None:
 
 
 def pack(buffers: Sequence[Any], place: int) -> Packed:
-    """Arrange `buffers` for sending; `place` is the number of the first place that is free."""
+    """Arrange `buffers` for sending; `place` is the number of the first place that is free.
+
+    Each buffer is looked at once; a Python call for each would be most of what a message of many costs.
+    """
     views: list[memoryview] = []
     entries: list[int] = []
     placed: list[Any] = []
+    nbytes, n_large, on_device = 0, 0, False
     for buffer in buffers:
         device = None if type(buffer) in HOST else device_of(buffer)
-        if device is None:
-            view = memoryview(buffer)
-            _refuse_objects(view)
-            views.append(view if view.c_contiguous else in_memory_order(view))
-            entries.append(views[-1].nbytes)
+        if device is not None:
+            on_device = True
+            entries.append(_entry(buffer, device))
+            nbytes += buffer.nbytes
+            if buffer.nbytes:
+                placed.append(buffer)
             continue
-        entries.append(_entry(buffer, device))
-        if buffer.nbytes:
-            placed.append(buffer)
-    threshold = _threshold(entries)
+        view = memoryview(buffer)
+        if "O" in view.format:
+            _refuse_objects(view)
+        if not view.c_contiguous:
+            view = in_memory_order(view)
+        size = view.nbytes
+        views.append(view)
+        entries.append(size)
+        nbytes += size
+        n_large += size >= LARGE_NBYTES
+    threshold = LARGE_NBYTES if n_large <= MAX_LARGE else _threshold(views)
     parts: list[Buffer] = [_TABLE.pack(len(entries), threshold, place), struct.pack(f"<{len(entries)}Q", *entries)]
     large: list[Buffer] = []
     offset = _TABLE.size + 8 * len(entries)
     for view in views:
-        if view.nbytes >= threshold:
+        size = view.nbytes
+        if size >= threshold:
             large.append(view)
             continue
         parts += [b"\0" * (-offset % _PAD), view]
-        offset += -offset % _PAD + view.nbytes
-    return Packed(b"".join(parts), large, placed)
+        offset += -offset % _PAD + size
+    return Packed(b"".join(parts), large, placed, nbytes, on_device)
 
 
 def _refuse_objects(view: memoryview) -> None:
     # in a format, names of fields stand between colons
-    if "O" in view.format and any("O" in codes for codes in view.format.split(":")[::2]):
+    if any("O" in codes for codes in view.format.split(":")[::2]):
         raise InvalidParamError(
             f"send: the {type(view.obj).__name__} holds Python objects, which are pointers of this process alone; send "
             "them pickled, as send_obj does",
@@ -128,10 +146,9 @@ def _entry(buffer: Any, device: int) -> int:
     return _ON_DEVICE | library << _LIBRARY_SHIFT | device << _DEVICE_SHIFT | nbytes
 
 
-def _threshold(entries: list[int]) -> int:
+def _threshold(views: list[memoryview]) -> int:
     """With more large buffers than one header holds, the smallest of them travel with the small ones."""
-    large = sorted((e for e in entries if LARGE_NBYTES <= e < _ON_DEVICE), reverse=True)
-    return LARGE_NBYTES if len(large) <= MAX_LARGE else large[MAX_LARGE] + 1
+    return sorted((view.nbytes for view in views), reverse=True)[MAX_LARGE] + 1
 
 
 def unpack(message: Message) -> tuple[list[Any], list[int]]:

@@ -10,26 +10,26 @@ from weft import lab
 from weft.errors import InvalidParamError
 
 
-def joining(plan: lab.Plan) -> int:
-    """Return the link that all hosts of `plan` are on, as each worker must reach each other one.
+def common_cable(network: lab.Network) -> int:
+    """Return the cable that all hosts of `network` are on, as each worker must reach each other one.
 
     Raises
     ------
     InvalidParamError
-        There are fewer than two hosts, or no such link.
+        There are fewer than two hosts, or no such cable.
     """
-    names = {host.name for host in plan.hosts}
-    for i, link in enumerate(plan.links):
-        if len(names) > 1 and set(link.between) == names:
+    names = {host.name for host in network.hosts}
+    for i, cable in enumerate(network.cables):
+        if len(names) > 1 and set(cable.between) == names:
             return i
     raise InvalidParamError(f"--lab: {', '.join(sorted(names))}: there must be two hosts, and one link between all")
 
 
-def described(plan: lab.Plan) -> dict[str, Any]:
-    """Say for the record what the lab was: each host with its CPUs, each link with its rate and delay."""
+def described(network: lab.Network) -> dict[str, Any]:
+    """Say for the record what the lab was: each host with its CPUs, each cable with its rate and delay."""
     return {
-        "hosts": {host.name: {"cpus": host.cpus} for host in plan.hosts},
-        "links": [{"between": list(i.between), "rate": i.rate, "delay": i.delay} for i in plan.links],
+        "hosts": {host.name: {"cpus": host.cpus} for host in network.hosts},
+        "links": [{"between": list(i.between), "rate": i.rate, "delay": i.delay} for i in network.cables],
     }
 
 

@@ -58,23 +58,23 @@ def run(args: argparse.Namespace, protocols: Sequence[str], deployment: Deployme
     BenchError
         A scheduler did not start.
     """
-    plan = lab.read(args.lab)
-    link = lab_hosts.joining(plan)
-    first = plan.hosts[0].name
-    with ended_by_signals(), tempfile.TemporaryDirectory(prefix="weft-") as folder, lab.Lab(plan) as standing:
+    network = lab.read(args.lab)
+    cable = lab_hosts.common_cable(network)
+    first = network.hosts[0].name
+    with ended_by_signals(), tempfile.TemporaryDirectory(prefix="weft-") as folder, lab.Lab(network) as standing:
         files = {protocol: Path(folder, f"{protocol}.json") for protocol in protocols}
         for protocol, file in files.items():
-            scheduler = _scheduler(protocol, plan.address(first, link=link), file)
+            scheduler = _scheduler(protocol, network.address(first, cable=cable), file)
             _written(file, _start(standing, first, scheduler, file.with_suffix(".log")), args.timeout)
-            for host, i in itertools.product(plan.hosts, range(deployment.workers)):
+            for host, i in itertools.product(network.hosts, range(deployment.workers)):
                 name = f"{host.name}-{i}"
-                worker = _worker(deployment, name, plan.address(host.name, link=link), file)
+                worker = _worker(deployment, name, network.address(host.name, cable=cable), file)
                 _start(standing, host.name, worker, Path(folder, f"{protocol}-{name}.log"))
         where = {p: json.loads(file.read_text())["address"] for p, file in files.items()}
         bench = standing.start(first, [sys.executable, "-c", child], stdin=subprocess.PIPE)
         assert bench.stdin is not None
         with bench.stdin:
-            pickle.dump((args, where, len(plan.hosts) * deployment.workers), bench.stdin)
+            pickle.dump((args, where, len(network.hosts) * deployment.workers), bench.stdin)
         return bench.wait()
 
 

@@ -271,11 +271,11 @@ def refuse(args: argparse.Namespace) -> None:
 
 def _lab(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[list[str]]:
     """Build the lab, which stands as long as `stack`; return what runs a command on its first host and its second."""
-    plan = lab.read(args.lab)
-    lab_hosts.joining(plan)
+    network = lab.read(args.lab)
+    lab_hosts.common_cable(network)
     stack.enter_context(ended_by_signals())
-    standing = stack.enter_context(lab.Lab(plan))
-    return [standing.command(host.name, []) for host in plan.hosts[:2]]
+    standing = stack.enter_context(lab.Lab(network))
+    return [standing.command(host.name, []) for host in network.hosts[:2]]
 
 
 def _measure(sweep: Sweep, lines: Sequence[Line]) -> None:

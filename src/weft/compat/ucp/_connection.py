@@ -47,7 +47,7 @@ class Connection:
         self._error: Exception | None = None
         self._error_handling = error_handling
         self._on_close: Callable[[], object] | None = None
-        self._inbox: deque[Any] = deque()
+        self._arrived: deque[Any] = deque()
         self._readers: deque[asyncio.Future[Any]] = deque()
         self._pending: set[weft.Request] = set()
         self._withdrawn: set[weft.Request] = set()
@@ -76,7 +76,7 @@ class Connection:
     def am_probe(self) -> bool:
         """An active message is there to be received."""
         self.worker.progress()
-        return bool(self._inbox)
+        return bool(self._arrived)
 
     def info(self) -> str:
         """Describe the wire."""
@@ -118,7 +118,7 @@ class Connection:
 
     async def am_recv(self, what: object) -> Any:
         self.worker.take()
-        if not self._inbox:
+        if not self._arrived:
             if not self.open:
                 self.raise_on_error()
                 raise UCXCloseError(f"<{what}>: the endpoint is closed")
@@ -131,14 +131,14 @@ class Connection:
                 raise UCXCanceled(f"<{what}>: the endpoint was closed while am_recv waited") from None
             except asyncio.CancelledError:
                 if not reader.cancelled() and reader.done() and reader.exception() is None:
-                    self._inbox.appendleft(reader.result())  # it came in the same turn: for the next one
+                    self._arrived.appendleft(reader.result())  # it came in the same turn: for the next one
                 raise
             finally:
                 with contextlib.suppress(ValueError):
                     self._readers.remove(reader)
                 if not self._readers:
                     self.worker.reading.discard(self)
-        message = self._inbox.popleft()
+        message = self._arrived.popleft()
         if isinstance(message, Exception):
             raise message
         return message
@@ -204,7 +204,7 @@ class Connection:
             else:
                 reader.set_result(message)
             return
-        self._inbox.append(message)
+        self._arrived.append(message)
 
     # ---- how it ends
 

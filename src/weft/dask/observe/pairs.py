@@ -19,6 +19,8 @@ from weft.dask.observe import traffic
 if TYPE_CHECKING:
     from rich.table import Table
 
+#: The name of the extensions of schedulers and workers that know of the traffic.
+EXTENSION = "weft"
 #: Pairs that a terminal shows; `Transports.rows` has them all.
 _MOST_SHOWN = 40
 _COLUMNS = ("from", "to", "lanes", "messages", "bytes", "lent", "bandwidth", "requests", "errors")
@@ -217,7 +219,7 @@ def _report_of_worker(dask_worker: Any) -> dict[str, Any]:
 
 
 def _report_of_scheduler(dask_scheduler: Any) -> dict[str, Any]:
-    extension = dask_scheduler.extensions.get("weft")  # none where workers come by another protocol
+    extension = dask_scheduler.extensions.get(EXTENSION)  # none where workers come by another protocol
     return {**traffic.report(), "requests": extension.requests() if extension else {}}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""This machine, or one recorded as a tree of files, as a `Topology`."""
+"""The topology of this machine, or of one recorded as a tree of files."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ def read(root: Path = Path("/"), *, driver: Any | None = None, environ: Mapping[
     if len(nodes) == 1:  # then firmware seldom says of a device that it is there
         gpus = tuple(gpu if gpu.node is not None else replace(gpu, node=nodes[0].id) for gpu in gpus)
         nics = tuple(nic if nic.node is not None else replace(nic, node=nodes[0].id) for nic in nics)
-    pairs: list[tuple[Gpu | Nic, Gpu | Nic]] = list(itertools.combinations((*gpus, *nics), 2))
-    links = [(a.name, b.name, nvlinks.get((a.name, b.name)) or devices.pci_link(a, b)) for a, b in pairs]
+    twos: list[tuple[Gpu | Nic, Gpu | Nic]] = list(itertools.combinations((*gpus, *nics), 2))
+    interconnects = [(a.name, b.name, nvlinks.get((a.name, b.name)) or devices.over_pci(a, b)) for a, b in twos]
     allowed = cgroup.read(root, tuple(cpu.id for cpu in cpus), tuple(node.id for node in nodes), memory, environ or {})
-    return Topology((f"{root / 'sys'}, {root / 'proc'}", said), cpus, nodes, gpus, nics, tuple(links), allowed, memory)
+    return Topology(
+        (f"{root / 'sys'}, {root / 'proc'}", said), cpus, nodes, gpus, nics, tuple(interconnects), allowed, memory
+    )
 
 
 def _gpus(root: Path, driver: Any | None) -> tuple[tuple[Gpu, ...], dict[tuple[str, str], Any], str]:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from distributed import Scheduler, Worker
 
-from weft.dask.observe import extensions as observe
 from weft.dask.observe import traffic
-from weft.dask.observe.extensions import EXTENSION, SchedulerTraffic, WorkerTraffic
+from weft.dask.observe.attach import attach
+from weft.dask.observe.extensions import SchedulerTraffic, WorkerTraffic
+from weft.dask.observe.pairs import EXTENSION
 
 
 def peer(process: str) -> Any:
@@ -20,18 +21,18 @@ def peer(process: str) -> Any:
 
 
 def test_a_heartbeat_tells_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "records", {})
-    quiet, busy = (traffic.Account(peer(name), "ucx://them:1") for name in ("quiet", "busy"))
-    for account in (quiet, busy):
-        account.sent([b"123"], time.perf_counter())
+    monkeypatch.setattr(traffic, "by_process", {})
+    quiet, busy = (traffic.CommTraffic(peer(name), "ucx://them:1") for name in ("quiet", "busy"))
+    for comm in (quiet, busy):
+        comm.sent(3, time.perf_counter())
     extension = WorkerTraffic()
     assert set(extension.heartbeat()["peers"]) == {"quiet", "busy"}
     assert extension.heartbeat() == {"process": traffic.PROCESS, "peers": {}}
-    busy.received([b"12345"])
+    busy.received(5)
     told = extension.heartbeat()["peers"]
     assert list(told) == ["busy"]
     assert (told["busy"]["sent_nbytes"], told["busy"]["received_nbytes"]) == (3, 5)  # totals
-    busy.record.errors += 1
+    busy.with_process.errors += 1
     assert list(extension.heartbeat()["peers"]) == ["busy"]
 
 
@@ -40,7 +41,7 @@ def test_only_a_scheduler_that_is_weft_s_is_told(scheduler: str, told: bool) -> 
     # Another's heartbeat handler would look the extension up, fail, and the worker would close itself.
     worker = object.__new__(Worker)
     worker.extensions, worker.scheduler = {}, SimpleNamespace(address=scheduler)
-    observe.listening(worker)
+    attach(worker)
     assert (EXTENSION in worker.extensions) is told
 
 
@@ -59,10 +60,10 @@ class Workers:
         other, total, count = seen or ("", 0, 0)
         told = {f"ucx://{other}": (total, count)} if seen else {}
         ws.metrics = {"bandwidth": {"workers": told, "types": {"bytes": (total, count)} if seen else {}}}
-        account = traffic.Record("", "")
+        counted = traffic.Traffic("", "")
         rows = {}
         for to, nbytes in sent.items():
-            rows[f"process {to}"] = account.row() | {"sent_messages": 1, "sent_nbytes": nbytes}
+            rows[f"process {to}"] = counted.row() | {"sent_messages": 1, "sent_nbytes": nbytes}
         self.traffic.heartbeat(ws, {"process": f"process {name}", "peers": rows})
 
 
@@ -136,7 +137,7 @@ def test_a_worker_at_the_address_of_an_old_one_is_another() -> None:
 def test_a_scheduler_without_a_dashboard_gets_the_rest() -> None:
     scheduler = object.__new__(Scheduler)
     scheduler.extensions, scheduler.http_application = {}, SimpleNamespace(applications=[])
-    observe.listening(scheduler)
+    attach(scheduler)
     first = scheduler.extensions[EXTENSION]
-    observe.listening(scheduler)
+    attach(scheduler)
     assert scheduler.extensions == {EXTENSION: first}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The two ends of one trial, each a process of its own: ``UCX_TLS`` is read when UCX is loaded.
 
-``python -m weft.doctor.pair_ends listen HOST:0`` prints its address and serves one caller; ``connect ADDRESS``
+``python -m weft.doctor.trial_end listen HOST:0`` prints its address and serves one caller; ``connect ADDRESS``
 prints what it measured, as JSON. Either ends itself after `LIMIT_S`, whatever becomes of its parent.
 """
 

@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from weft import _cli as cli
-from weft.explain import command as pair
+from weft.explain import round_trip
 
 
 def explained(capsys, *arguments):
@@ -21,7 +21,7 @@ def explained(capsys, *arguments):
 )
 def test_a_child_on_this_host(tls, lane, used, capsys, monkeypatch):
     monkeypatch.delenv("UCX_NET_DEVICES", raising=False)
-    monkeypatch.setattr(pair, "_MEASURE_S", 0.05)
+    monkeypatch.setattr(round_trip, "_MEASURE_S", 0.05)
     if tls:
         monkeypatch.setenv("UCX_TLS", tls)
     else:
@@ -48,6 +48,6 @@ def test_an_address_and_listen(capsys):
 
 
 def test_a_child_that_dies_at_once(monkeypatch):
-    monkeypatch.setattr(pair.sys, "executable", "/bin/false")
-    with pytest.raises(weft.UnreachableError, match="ended at once, with 1"), pair._child():
+    monkeypatch.setattr(round_trip.sys, "executable", "/bin/false")
+    with pytest.raises(weft.UnreachableError, match="ended at once, with 1"), round_trip.child():
         pass

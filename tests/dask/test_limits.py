@@ -20,7 +20,7 @@ from tornado.ioloop import PeriodicCallback
 
 from weft import _native
 from weft.dask.memory.borrowed import NOTHING, Borrowed, Reader
-from weft.dask.memory.limits import _Books, _Counted, live_within_limits, watch_by_the_same_count
+from weft.dask.memory.limits import WorkerCount, count_in_nanny, count_worker
 
 MIB = 1 << 20
 LIMIT = 640 * MIB
@@ -61,7 +61,7 @@ def warm() -> Iterator[int]:
 
 def test_plenty_of_memory_leaves_the_pool_alone(warm: int) -> None:
     worker = FakeWorker(1 << 40, 0.6)
-    live_within_limits(worker)
+    count_worker(worker)
     assert worker.monitor.get_process_memory() > warm
     assert _native.pool_statistics()["idle_nbytes"] == warm
 
@@ -71,7 +71,8 @@ def test_a_worker_that_is_short_of_it_gets_the_pool_s(warm: int, target: float |
     worker = FakeWorker(1 << 30, target, spill)
     worker.memory_limit = int(SystemMonitor().get_process_memory() / 0.7)
     before = worker.monitor.get_process_memory()
-    after = _Counted(worker.monitor, _Books(counts=True), before - warm)()
+    count = WorkerCount(leaves_out=True, plenty_nbytes=before - warm)
+    after = count.process_memory(worker.monitor.get_process_memory)
     assert _native.pool_statistics()["idle_nbytes"] == 0
     assert after <= before - warm // 2
 
@@ -79,21 +80,21 @@ def test_a_worker_that_is_short_of_it_gets_the_pool_s(warm: int, target: float |
 @pytest.mark.parametrize(("limit", "target"), [(None, 0.6), (1 << 30, False)])
 def test_without_limits_the_pool_keeps_its_memory(warm: int, limit: int | None, target: float | bool) -> None:
     worker = FakeWorker(limit, target)
-    live_within_limits(worker)
+    count_worker(worker)
     assert worker.monitor.get_process_memory() > warm
     assert _native.pool_statistics()["idle_nbytes"] == warm
 
 
 def test_a_worker_that_tries_several_ports_gets_it_once() -> None:
     worker = FakeWorker(1 << 40, 0.6)
-    live_within_limits(worker)
+    count_worker(worker)
     ask = worker.monitor.get_process_memory
-    live_within_limits(worker)
+    count_worker(worker)
     assert worker.monitor.get_process_memory is ask
 
 
 def test_a_small_worker_keeps_little_warm(warm: int) -> None:
-    live_within_limits(FakeWorker(64 * MIB, False))
+    count_worker(FakeWorker(64 * MIB, False))
     assert _native.pool_statistics()["cap_nbytes"] == 2 * MIB
     assert _native.pool_statistics()["idle_nbytes"] <= 2 * MIB
 
@@ -120,16 +121,16 @@ def lent(monkeypatch: pytest.MonkeyPatch) -> Lent:
 
 
 def test_what_others_count_is_left_out(lent: Lent) -> None:
-    books = _Books(counts=True)
-    assert books.read(1000 * MIB) == lent.seen
-    assert books.mapped() == 200 * MIB
+    count = WorkerCount(leaves_out=True, plenty_nbytes=float("inf"))
+    assert count.read_borrowed(1000 * MIB) == lent.seen
+    assert count.borrowed_nbytes() == 200 * MIB
     lent.nbytes += 8 * MIB  # what comes is another's until the next look
-    assert books.mapped() == 208 * MIB
+    assert count.borrowed_nbytes() == 208 * MIB
     lent.nbytes = 100 * MIB
-    assert books.read(1000 * MIB) == Borrowed(100 * MIB, 100 * MIB)  # of an old reading, no more than there is
+    assert count.read_borrowed(1000 * MIB) == Borrowed(100 * MIB, 100 * MIB)  # of an old reading, no more than there is
     lent.nbytes = 0
-    assert books.read(1000 * MIB) == NOTHING
-    assert books.mapped() == 0
+    assert count.read_borrowed(1000 * MIB) == NOTHING
+    assert count.borrowed_nbytes() == 0
     assert lent.asked == ["self"] * 2
 
 
@@ -138,14 +139,14 @@ def test_under_a_nanny_without_weft_nothing_is_left_out(lent: Lent) -> None:
         worker = FakeWorker(1 << 40, 0.6)
         worker.nanny = nanny
         lent.asked.clear()
-        live_within_limits(worker)
+        count_worker(worker)
         worker.monitor.get_process_memory()
         assert bool(lent.asked) is counted
 
 
 def test_keys_that_others_count_are_not_managed(lent: Lent) -> None:
     worker = FakeWorker(1 << 40, 0.6)
-    live_within_limits(worker)
+    count_worker(worker)
     worker.monitor.get_process_memory()
     for managed, spilled, expected in ((1000, 300, 500), (500, 400, 500), (100, 300, 300)):
         worker.metrics = {"managed_bytes": managed * MIB, "spilled_bytes": {"memory": spilled * MIB, "disk": 7}}
@@ -178,8 +179,8 @@ def test_a_nanny_counts_as_its_worker_does(lent: Lent, spare: int, looks: int, r
     lent.seen = Borrowed(150 * MIB, 0)
     resident = 1000 * MIB
     nanny = FakeNanny(0.95, int((resident + spare * MIB) / 0.95))
-    watch_by_the_same_count(nanny)
-    watch_by_the_same_count(nanny)  # for another port
+    count_in_nanny(nanny)
+    count_in_nanny(nanny)  # for another port
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psutil.Process, "memory_info", lambda process: SimpleNamespace(rss=resident))
         nanny.periodic_callbacks["memory_monitor"].callback()
@@ -188,7 +189,7 @@ def test_a_nanny_counts_as_its_worker_does(lent: Lent, spare: int, looks: int, r
 
 def test_a_nanny_whose_worker_is_gone_looks_itself() -> None:
     nanny = FakeNanny(0.95, 1)
-    watch_by_the_same_count(nanny)
+    count_in_nanny(nanny)
     look = nanny.periodic_callbacks["memory_monitor"].callback
     for process, pid in ((None, None), (nanny, None), (nanny, 2**22 + 1)):
         nanny.process, nanny.pid = process, pid
@@ -199,7 +200,7 @@ def test_a_nanny_whose_worker_is_gone_looks_itself() -> None:
 def test_a_nanny_without_a_limit_is_left_alone() -> None:
     nanny = FakeNanny(0.95, 1)
     nanny.periodic_callbacks.clear()
-    watch_by_the_same_count(nanny)
+    count_in_nanny(nanny)
     assert nanny.periodic_callbacks == {}
 
 

@@ -14,7 +14,7 @@ from tests.test_network import cable, hosts  # noqa: F401 - fixtures
 
 import weft
 from weft import _cli as cli
-from weft.doctor import pair, pair_ends, ucx
+from weft.doctor import trial, trial_end, ucx
 from weft.doctor.finding import Level
 
 #: What a listener and a caller are, for a child process.
@@ -53,9 +53,9 @@ def test_on_two_hosts(hosts):  # noqa: F811
     port = port_of(listening.line())
     calling = b.python(DOCTOR, "--pair", f"{a.ipv4}:{port}")
     assert calling.line().startswith(f"ok       path     {a.ipv4}:{port} answers")
-    for trial in ("default", "tcp"):
+    for name in ("default", "tcp"):
         said = calling.line()
-        assert said.startswith(f"ok       {trial:<7}  tcp/{b.device}: "), said
+        assert said.startswith(f"ok       {name:<7}  tcp/{b.device}: "), said
     assert calling.line() == "3 ok"
     assert calling.wait() == 0
 
@@ -69,14 +69,14 @@ def test_the_other_end_has_the_whole_trial_to_start(monkeypatch, capsys):
 
     monkeypatch.setattr(signal, "alarm", lambda seconds: None)
     monkeypatch.setattr(weft, "listen", lambda address: contextlib.nullcontext(Listener()))
-    assert pair_ends.main(["listen", "127.0.0.1:0"]) == 1
-    assert f"nobody came within {pair_ends.LIMIT_S} s" in capsys.readouterr().out
+    assert trial_end.main(["listen", "127.0.0.1:0"]) == 1
+    assert f"nobody came within {trial_end.LIMIT_S} s" in capsys.readouterr().out
 
 
 def test_nobody_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    found = pair.examine(f"127.0.0.1:{port}")
+    found = trial.examine(f"127.0.0.1:{port}")
     assert list(found) == ["path"]
     assert found["path"].remedy == "start it there: weft doctor --listen"
 
@@ -92,7 +92,7 @@ def test_something_else_listens(answer):
 
         thread = threading.Thread(target=serve)
         thread.start()
-        found = pair.examine(f"127.0.0.1:{server.getsockname()[1]}")
+        found = trial.examine(f"127.0.0.1:{server.getsockname()[1]}")
         thread.join(100)
     assert found["path"].level is Level.ERROR
     assert "is no doctor of weft's" in found["path"].what
@@ -107,7 +107,7 @@ def test_something_else_listens(answer):
     ],
 )
 def test_an_end_that_failed(told, said):
-    found = pair._judged("tcp", told)
+    found = trial._judged("tcp", told)
     assert (found.level, found.what) == (Level.ERROR, said)
     assert "ephemeral ports" in found.remedy
 
@@ -122,7 +122,7 @@ def test_an_end_that_failed(told, said):
 )
 def test_what_is_not_alike_at_both_ends(there, level, said):
     here = {"weft": "0.1.0", "ucx": "1.22.0", "UCX_TLS": "not set"}
-    found = pair._path("x", {**here, **there}, here)
+    found = trial._path("x", {**here, **there}, here)
     assert found.level is level
     assert said in found.evidence
 
@@ -138,4 +138,4 @@ def test_rc_is_tried_where_there_is_something_that_has_it(tmp_path):
         made = recorded.bare(tmp_path / driver, environ={"WEFT_LIBUCX": "system"})
         recorded.system_ucx(made.root)
         trees.rdma(made.root, "rdma0", "pci0000:00/0000:01:00.0", layer=layer, driver=driver)
-        assert pair._rdma(made, ucx.chosen(made)) is tried
+        assert trial._rdma(made, ucx.chosen(made)) is tried

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Two comms that talk to each other: in one loop, in the loops of two threads, or with a process that listens.
 
-Tests with the fixture `pair` run twice: both ends in one loop, where UCX only copies, and in the loops of two threads,
+Tests with the fixture `ends` run twice: both ends in one loop, where UCX only copies, and in the loops of two threads,
 where there is a link that can break. The fixtures reach the tests through conftest, where distributed is installed.
 """
 
@@ -106,7 +106,7 @@ def second_loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[as
 
 
 @contextlib.asynccontextmanager
-async def pair_here(address: str = LOOPBACK, **both: Any) -> AsyncIterator[tuple[Any, Any]]:
+async def ends_here(address: str = LOOPBACK, **both: Any) -> AsyncIterator[tuple[Any, Any]]:
     """A connector's and a listener's comm, both in this loop."""
     accepted = asyncio.get_running_loop().create_future()
 
@@ -124,7 +124,7 @@ async def pair_here(address: str = LOOPBACK, **both: Any) -> AsyncIterator[tuple
 
 
 @contextlib.asynccontextmanager
-async def pair_across(
+async def ends_across(
     factory: Callable[[], asyncio.AbstractEventLoop], address: str = LOOPBACK, **both: Any
 ) -> AsyncIterator[tuple[Any, Any]]:
     """The connector's comm in this loop, the listener's in another thread's."""
@@ -152,15 +152,15 @@ async def pair_across(
             other.abort()
 
 
-Pair = Callable[..., contextlib.AbstractAsyncContextManager[tuple[Any, Any]]]
+Ends = Callable[..., contextlib.AbstractAsyncContextManager[tuple[Any, Any]]]
 
 
 @pytest.fixture(params=["one loop", "two threads"])
-def pair(request: pytest.FixtureRequest, loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> Pair:
-    """``async with pair(address, **listen_and_connect_args) as (a, b)``."""
+def ends(request: pytest.FixtureRequest, loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> Ends:
+    """``async with ends(address, **listen_and_connect_args) as (a, b)``."""
     if request.param == "one loop":
-        return pair_here
-    return lambda *args, **kwargs: pair_across(loop_factory, *args, **kwargs)
+        return ends_here
+    return lambda *args, **kwargs: ends_across(loop_factory, *args, **kwargs)
 
 
 CHILD = """

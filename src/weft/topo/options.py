@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a plan is asked for, by options of commands or of `TopologyCluster`."""
+"""What a plan is asked for: by the options of commands, and of `TopologyCluster`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEVICE = re.compile(r"[0-9]+|GPU-\S+|MIG-\S+")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PlanOptions:
     """What is asked for.
 
     Attributes
@@ -67,13 +67,13 @@ def of(
     visible: str | Sequence[int | str] | None = None,
     interface: str | None = None,
     towards: str | None = None,
-) -> Request:
-    """Make the request of options as users write them; what is not given follows from the machine.
+) -> PlanOptions:
+    """Make them of what users write; what is not given follows from the machine.
 
     Parameters
     ----------
     per : str, optional
-        As in `Request`; ``gpu`` where there is one to be seen, else ``numa``.
+        As in `PlanOptions`; ``gpu`` where there is one to be seen, else ``numa``.
     memory : str, int, float or None
         See `weft.topo.size.memory_limit`.
     visible : str or sequence, optional
@@ -88,7 +88,7 @@ def of(
     gpus = None if words is None else tuple(name for word in words if (name := str(word).strip()))
     seen = bool(topology.gpus) and (gpus is None or any(map(is_device, gpus[:1])))
     limit = memory_limit(memory, topology.usable_nbytes)
-    return Request(per or ("gpu" if seen else "numa"), workers, threads, limit, gpus, interface, towards)
+    return PlanOptions(per or ("gpu" if seen else "numa"), workers, threads, limit, gpus, interface, towards)
 
 
 def is_device(name: str) -> bool:

@@ -24,7 +24,7 @@ from weft._connect.address import join, resolve, split
 from weft.doctor import here, ucx
 from weft.doctor.finding import Finding, error, note, ok, warning
 from weft.doctor.machine import Machine, brief, printable
-from weft.doctor.pair_ends import LIMIT_S
+from weft.doctor.trial_end import LIMIT_S
 
 PORT = 13338
 #: What UCX_TLS says in each trial; None leaves the choice to weft and the user's variables.
@@ -172,7 +172,7 @@ def _judged(trial: str, told: dict[str, Any]) -> Finding:
 def _end(role: str, address: str, tls: str | None) -> Generator[subprocess.Popen[bytes]]:
     """Start one end of a trial; it has ended when this is left."""
     environment = dict(os.environ) if tls is None else {**os.environ, "UCX_TLS": tls}
-    command = [sys.executable, "-m", "weft.doctor.pair_ends", role, address]
+    command = [sys.executable, "-m", "weft.doctor.trial_end", role, address]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment) as process:
         try:
             yield process
