@@ -9,6 +9,7 @@
 
 #include "connection/wire.hpp"
 #include "progress/worker.hpp"
+#include "ucp/forks.hpp"
 
 namespace {
 

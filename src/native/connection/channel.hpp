@@ -24,15 +24,15 @@
 struct Worker;
 struct Channel;
 struct Wire;
-class Side;
+class FdSocket;
 
 /// Owns the endpoint to one remote worker and the socket whose end-of-file tells of that worker's end.
 struct Link {
     Worker *worker;
     std::shared_ptr<Engine> engine;  // its own on this host, the worker's across a network
     ucp_ep_h endpoint = nullptr;
-    int fd = -1;                 // of the socket; `side` owns it if there is one
-    std::shared_ptr<Side> side;  // to a process on this host
+    int fd = -1;                     // of the socket; `side` owns it if there is one
+    std::shared_ptr<FdSocket> side;  // to a process on this host
     bool lost = false;
     ucs_status_t status = UCS_OK;  // what UCX's error handler said
     std::string name;              // of the peer, for people

@@ -29,7 +29,7 @@ nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
 // The rest travels through UCX.
 void Channel::find_lendable(Request *r, bool lend, bool stage) noexcept {
     if (!link->side || fault) return;
-    Side::sweep();
+    FdSocket::sweep();
     if (link->side->wants_reading()) link->hear();  // its end is noticed in the next wait
     Parts &parts = *r->parts;
     size_t header_nbytes = sizeof(Wire) + 8 * parts.buffers.size();
@@ -44,7 +44,7 @@ void Channel::find_lendable(Request *r, bool lend, bool stage) noexcept {
         if (!pin && !stages) continue;
         if (pin) {
             auto handed = link->side->hand_over(pin);
-            if (handed != Side::Handed::sent && handed != Side::Handed::taken) continue;
+            if (handed != FdSocket::Handed::sent && handed != FdSocket::Handed::taken) continue;
         }
         parts.pins.resize(parts.buffers.size());
         parts.pins[i] = std::move(pin);
@@ -72,9 +72,9 @@ bool Channel::may_lend(Request *r) noexcept {
             parts.pins[i] = Pool::copy(parts.buffers[i].data(), parts.buffers[i].nbytes());
         }
         if (!staged && !parts.pins[i]) continue;
-        auto handed = parts.pins[i] ? link->side->hand_over(parts.pins[i]) : Side::Handed::no;
-        if (handed == Side::Handed::sent) return false;
-        if (handed == Side::Handed::taken) continue;
+        auto handed = parts.pins[i] ? link->side->hand_over(parts.pins[i]) : FdSocket::Handed::no;
+        if (handed == FdSocket::Handed::sent) return false;
+        if (handed == FdSocket::Handed::taken) continue;
         parts.pins[i] = Pin();
         const size_t nbytes = parts.buffers[i].nbytes();
         (staged ? parts.staged_nbytes : parts.lent_nbytes) -= nbytes;

@@ -5,8 +5,9 @@
 #include <cstring>
 
 #include "connection/wire.hpp"
+#include "operations/endpoint.hpp"
 #include "shared/fd_socket.hpp"
-#include "ucp/endpoint.hpp"
+#include "ucp/forks.hpp"
 
 namespace {
 
@@ -32,7 +33,7 @@ nb::object prepare_link(nb::pointer_and_handle<Worker> self, bool same_host, con
     if (!same_host) w->check_own("connect");
     link->engine = same_host ? std::make_shared<Engine>(w) : w->own;
     if (same_host) link->engine->link = link.get();
-    Side::sweep();
+    FdSocket::sweep();
     w->links.push_back(link);
     return nb::cast(LinkObject{nb::borrow(self.h), link});
 }
@@ -52,7 +53,7 @@ void join_link(LinkObject &self, nb::bytes address, int fd) {
         raise("NoMemoryError", "connect to " + link.name + ": epoll: " + strerror(errno), "connect");
     link.fd = fd;
     if (same_host)
-        link.side = std::make_shared<Side>(fd, w->epoll_fd, &link);
+        link.side = std::make_shared<FdSocket>(fd, w->epoll_fd, &link);
     else
         close_in_child(fd);
 }

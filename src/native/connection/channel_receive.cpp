@@ -220,7 +220,7 @@ bool Channel::withdraw(Request *request) noexcept {
 // The message with what was lent to it; null if it is garbage. What was lent is returned even when nobody is there
 // any more to take the message.
 static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *rest, size_t rest_nbytes, size_t nbytes,
-                                            Side *side) noexcept {
+                                            FdSocket *side) noexcept {
     const size_t sizes_nbytes = wire.large * sizeof(uint64_t);
     if (wire.large > Channel::max_segments || rest_nbytes < sizes_nbytes) return nullptr;
     auto message = std::make_unique<Message>();

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "ucp/engine.hpp"
+#include "progress/engine.hpp"
 
 namespace {
 

@@ -4,8 +4,9 @@
 #include <iterator>
 #include <utility>
 
-#include "ucp/active.hpp"
-#include "ucp/listener.hpp"
+#include "operations/active.hpp"
+#include "operations/listener.hpp"
+#include "ucp/forks.hpp"
 
 namespace {
 

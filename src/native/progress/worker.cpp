@@ -5,11 +5,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "operations/active.hpp"
+#include "operations/listener.hpp"
+#include "operations/mem_map.hpp"
+#include "operations/operation.hpp"
 #include "shared/fd_socket.hpp"
-#include "ucp/active.hpp"
-#include "ucp/listener.hpp"
-#include "ucp/mem_map.hpp"
-#include "ucp/operation.hpp"
 
 Worker::Worker(nb::object context_object, bool links_only)
     : context(std::move(context_object)), owner(__builtin_thread_pointer()) {
@@ -128,7 +128,7 @@ void Worker::close() {
         if (link->engine) link->engine->flush(deadline);
     for (auto &link : links) link->lost = true, link->release();
     links.clear();
-    Side::sweep();
+    FdSocket::sweep();
     for (auto &listener : listeners) listener->close(), ucp.listener_destroy(listener->handle);
     for (Endpoint *endpoint : endpoints) endpoint->abandon();
     for (Request *r = in_flight; r;) {

@@ -15,8 +15,9 @@
 #include <vector>
 
 #include "connection/channel.hpp"
+#include "progress/engine.hpp"
 #include "ucp/context.hpp"
-#include "ucp/engine.hpp"
+#include "ucp/forks.hpp"
 
 struct AmQueue;
 struct ActiveMessage;

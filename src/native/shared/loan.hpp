@@ -15,12 +15,17 @@
 #include <memory>
 
 #include "shared/pool.hpp"
+#include "shared/segments.hpp"
 
-class Side;
+/// Who lent something. Told of a lease's end in whatever thread let go.
+struct Lender {
+    virtual ~Lender() = default;
+    virtual void lease_over(uint64_t number) noexcept = 0;
+};
 
 /// Owns a descriptor of another process's segment.
 struct Borrowed {
-    uint64_t id = Pool::next_id++;
+    uint64_t id = next_segment_id++;
     int fd;
     size_t nbytes;
     std::atomic<bool> left = false;    // its lender's link is over, so the owner may be dead
@@ -41,12 +46,12 @@ struct Borrowed {
 /// The right to what was lent; the lender is told of its end. It outlives the mapping while a third process has the
 /// same memory from here.
 struct Lease {
-    std::shared_ptr<Side> side;
+    std::shared_ptr<Lender> lender;
     uint64_t number;
     std::shared_ptr<Borrowed> segment;
     size_t nbytes, offset;  // in the segment
 
-    Lease(std::shared_ptr<Side> side, uint64_t number, std::shared_ptr<Borrowed> segment, size_t nbytes,
+    Lease(std::shared_ptr<Lender> lender, uint64_t number, std::shared_ptr<Borrowed> segment, size_t nbytes,
           size_t offset) noexcept;
     Lease(const Lease &) = delete;
     ~Lease();

@@ -3,11 +3,15 @@
 // Who keeps a block, and which thread may be here, is pool.cpp's.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
+
+/// What segments are numbered by, this process's and those that others lent to it.
+inline std::atomic<uint64_t> next_segment_id{1};
 
 /// Owns one file of memory and its mapping.
 struct Segment {
@@ -46,6 +50,8 @@ struct Segments {
         size_t offset;
         bool operator<(const Hole &) const noexcept;
     };
+
+    static constexpr size_t segment_nbytes = 256 * 1024 * 1024;
 
     explicit Segments(size_t most_idle) noexcept : cap(most_idle) {}
 

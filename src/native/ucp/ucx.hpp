@@ -60,11 +60,3 @@ inline void check(ucs_status_t status, const char *op, const std::string &what =
 
 /// Nanoseconds of CLOCK_MONOTONIC (about 20 ns through the vDSO).
 int64_t now_ns() noexcept;
-
-// A forked child shares the parent's shared-memory queues and sockets, and would corrupt them: in it every
-// worker is dead, and descriptors registered here are closed at once, so that a peer that watches them learns
-// of the parent's death even while the child lives.
-extern bool in_forked_child;
-void watch_forks();
-void close_in_child(int fd);
-void keep_in_child(int fd) noexcept;

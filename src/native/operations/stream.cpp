@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Streams: the bytes of an endpoint, in order and without borders.
-#include "ucp/operation.hpp"
+#include "operations/operation.hpp"
 
 namespace {
 

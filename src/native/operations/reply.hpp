@@ -10,7 +10,7 @@
 
 #include <memory>
 
-#include "ucp/engine.hpp"
+#include "progress/engine.hpp"
 
 struct Reply {
     Engine *engine;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ucp/reply.hpp"
+#include "operations/reply.hpp"
 
-#include "ucp/active.hpp"
+#include "operations/active.hpp"
 
 namespace {
 

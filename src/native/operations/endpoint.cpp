@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ucp/endpoint.hpp"
+#include "operations/endpoint.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
-#include "ucp/operation.hpp"
-#include "ucp/reply.hpp"
+#include "operations/operation.hpp"
+#include "operations/reply.hpp"
+#include "ucp/forks.hpp"
 
 const char *const Endpoint::doc_connect = R"(Make an endpoint that sends to the worker with this address.
 

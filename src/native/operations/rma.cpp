@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Remote memory access: put, get and atomic operations through a peer's key.
-#include "ucp/mem_map.hpp"
-#include "ucp/operation.hpp"
+#include "operations/mem_map.hpp"
+#include "operations/operation.hpp"
 
 namespace {
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tagged messages: send, synchronous send, receive, probe, and receive of what a probe took.
+#include "operations/operation.hpp"
 #include "progress/fast.hpp"
-#include "ucp/operation.hpp"
+#include "ucp/forks.hpp"
 
 namespace {
 

@@ -2,8 +2,8 @@
 // Active messages: sent with a header, received in turn (am_recv) or handed to a handler.
 #pragma once
 
-#include "ucp/endpoint.hpp"
-#include "ucp/reply.hpp"
+#include "operations/endpoint.hpp"
+#include "operations/reply.hpp"
 
 /// A message for a handler. Owns UCX's descriptor, which holds the data (eager) or stands for it (rendezvous), and
 /// with it the engine that the descriptor belongs to: lent data outlives the worker's close.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ucp/mem_map.hpp"
+#include "operations/mem_map.hpp"
 
 #include <unistd.h>
 
-#include "ucp/operation.hpp"
+#include "operations/operation.hpp"
+#include "ucp/forks.hpp"
 
 void Memory::unmap() noexcept {
     if (!handle || in_forked_child) return;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ucp/listener.hpp"
+#include "operations/listener.hpp"
 
 #include <arpa/inet.h>
 #include <netdb.h>
 
 #include <cstring>
 
-#include "ucp/operation.hpp"
+#include "operations/operation.hpp"
+#include "ucp/forks.hpp"
 
 void Listening::close() noexcept {
     if (closed) return;

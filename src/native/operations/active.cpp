@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ucp/active.hpp"
+#include "operations/active.hpp"
 
 #include <cstring>
 
-#include "ucp/operation.hpp"
+#include "operations/operation.hpp"
+#include "ucp/forks.hpp"
 
 ActiveMessage::~ActiveMessage() {
     if (!descriptor || in_forked_child) return;

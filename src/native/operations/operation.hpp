@@ -2,7 +2,7 @@
 // What every operation has in common: the checks before it, UCX's parameters, and the way to its end.
 #pragma once
 
-#include "ucp/endpoint.hpp"
+#include "operations/endpoint.hpp"
 
 using EndpointSelf = nb::pointer_and_handle<Endpoint>;
 using WorkerSelf = nb::pointer_and_handle<Worker>;

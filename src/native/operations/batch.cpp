@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Many tagged messages in one call, with one request: the call into Python and the request cost more than 8 B do.
-#include "ucp/operation.hpp"
+#include "operations/operation.hpp"
 
 void Batch::cancel(Engine *engine) noexcept {
     if (!receives) return;

@@ -5,7 +5,7 @@
 #include <deque>
 #include <memory>
 
-#include "ucp/endpoint.hpp"
+#include "operations/endpoint.hpp"
 
 /// Owns the ucp_listener_h and the connection requests that nobody has accepted. It lives as long as its worker: a
 /// connection on its way when UCX destroys a listener makes it use the freed one (1.22, uct_tcp_sockcm_ep), whenever

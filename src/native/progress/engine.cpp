@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ucp/engine.hpp"
+#include "progress/engine.hpp"
 
 #include <sys/epoll.h>
 
@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "progress/worker.hpp"
+#include "ucp/forks.hpp"
 
 namespace {
 
