@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The native module weft._native. Loading it loads no UCX; bind() does that later.
+#include "connection/channel.hpp"
 #include "operations/active.hpp"
 #include "operations/listener.hpp"
 #include "operations/mem_map.hpp"
@@ -22,7 +23,7 @@ NB_MODULE(_native, m) {
     define_context(m);
     define_request(m);
     auto worker = define_worker(m);
-    auto endpoint = define_endpoint(m);
+    auto endpoint = define_endpoint(m, worker);
     define_tags(m, worker, endpoint);
     define_active(m, worker, endpoint);
     define_batches(worker, endpoint);
@@ -30,6 +31,7 @@ NB_MODULE(_native, m) {
     define_memory(m, endpoint);
     define_rma(endpoint);
     define_listener(m, worker);
+    define_link(m);
     define_channel(m);
     define_tensor(m);
 }

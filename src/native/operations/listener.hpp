@@ -29,10 +29,4 @@ struct SockaddrListener {
     ~SockaddrListener();
 };
 
-/// The endpoint that an accept gives. UCX takes the connection even if it makes none: the request has then failed.
-nb::object accepted(Request *request);
-/// A connection that no result was made of goes to the head of the queue.
-void give_back_connection(Request *request) noexcept;
-/// False: the accept is not waiting.
-bool withdraw_accept(Request *request) noexcept;
 void define_listener(nb::module_ &m, nb::class_<Worker> &worker);

@@ -5,8 +5,10 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <sys/uio.h>
 #include <ucp/api/ucp.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -57,6 +59,27 @@ nb::object make_status_error(ucs_status_t status, const char *op, const std::str
 inline void check(ucs_status_t status, const char *op, const std::string &what = "") {
     if (status != UCS_OK) raise_status(status, op, what);
 }
+
+/// Parts of memory as UCX takes them: one, or none, as it is, more as a list.
+struct Gathered {
+    const void *buffer = nullptr;
+    size_t count = 0;
+    ucp_datatype_t datatype = ucp_dt_make_contig(1);
+
+    Gathered(const iovec *parts, size_t nparts) noexcept {
+        static_assert(sizeof(iovec) == sizeof(ucp_dt_iov_t));
+        static_assert(offsetof(iovec, iov_base) == offsetof(ucp_dt_iov_t, buffer));
+        static_assert(offsetof(iovec, iov_len) == offsetof(ucp_dt_iov_t, length));
+        if (nparts == 1) {
+            buffer = parts->iov_base;
+            count = parts->iov_len;
+        } else if (nparts) {
+            buffer = parts;
+            count = nparts;
+            datatype = UCP_DATATYPE_IOV;
+        }
+    }
+};
 
 /// Nanoseconds of CLOCK_MONOTONIC (about 20 ns through the vDSO).
 int64_t now_ns() noexcept;
