@@ -97,5 +97,4 @@ void Links::close(int64_t deadline_ns) noexcept {
     for (auto &link : all) link->carrier->flush(deadline_ns);
     for (auto &link : all) link->lost = true, link->release();
     all.clear();
-    FdSocket::sweep();
 }

@@ -2,7 +2,7 @@
 // One ucp_worker_h: what UCX progresses. A Worker has one of its own, and one more for each link on this host.
 //
 // Why one for each: a peer that is killed while it writes into a posix receive queue leaves the queue's next
-// element reserved and never published, and the receiver's ucp_worker then hears nobody any more. In rendezvous
+// element reserved and never published, and nothing more reaches the receiver's ucp_worker. In rendezvous
 // the copy of each fragment lies in that window: of six kills in a row, one did it. So peers on one host do not share a
 // queue, and what a dead one has broken goes with it. It costs 2 ms, 0.65 MiB of /dev/shm and 5 descriptors at each
 // side (7 with the link's socket and timer).

@@ -79,7 +79,7 @@ bool Worker::arm() {
     return polled.empty() && !due();
 }
 
-// Arm what is hot and idle, but for one. UCX arms a completion queue of verbs without a look into it, and what came
+// Arm what is polled and idle, but for one. UCX arms a completion queue of verbs without a look into it, and what came
 // since the last turn is told by some devices only (not by rxe, nor by mlx5 without DevX, openucx/ucx#11728): messages
 // lay there until UCX's keepalive, 17 s later. So one more turn, after arming: what it does not find will be told.
 void Worker::arm_idle(Engine *except) {

@@ -5,6 +5,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "shared/fd_socket.hpp"
+
 Worker::Worker(nb::object context_object, bool links_only)
     : context(std::move(context_object)), owner(__builtin_thread_pointer()) {
     if (!nb::isinstance<Context>(context)) throw nb::type_error("Worker: a Context is needed");
@@ -122,6 +124,7 @@ void Worker::close() {
     const int64_t deadline = now_ns() + 1'000'000'000;
     for (Standing kind : {links_stand, listeners_stand, endpoints_stand})
         for (Dependent &each : dependents[kind]) each.close(each.object.get(), deadline);
+    FdSocket::sweep();
     for (Request *r = in_flight; r;) {
         Request *next = r->in_flight_next;
         if (r->operation->withdraw && r->operation->withdraw(*r)) r->end(UCS_ERR_CANCELED);

@@ -73,7 +73,7 @@ nb::object view(nb::handle memory, nb::tuple dtype, const std::vector<size_t> &s
 
 }  // namespace
 
-void define_tensor(nb::module_ &m) {
+void define_dlpack_export(nb::module_ &m) {
     m.def("layout", &layout, nb::arg("array"),
           nb::sig("def layout(array: object) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], "
                   "tuple[int, int]]"),
