@@ -40,7 +40,7 @@ nb::tuple layout(nb::handle array) {
                           nb::make_tuple(tensor.device_type(), tensor.device_id()));
 }
 
-// Whoever imports the view finds it within the memory: strides may repeat and reorder items, not lead outside.
+// An importer finds the view within the memory: strides may repeat and reorder items, not lead outside.
 void check_extent(size_t nbytes, const std::vector<size_t> &shape, const std::vector<int64_t> &strides, size_t item) {
     size_t last = 0;
     bool empty = false, bad = shape.size() != strides.size() || !item;

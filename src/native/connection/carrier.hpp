@@ -39,7 +39,7 @@ struct Carrier {
     // ---- ending ----
     /// Until `deadline_ns`, see to it that what was posted leaves.
     virtual void flush(int64_t deadline_ns) noexcept = 0;
-    /// By force: what is under way ends, or is let go of.
+    /// By force: what is under way is ended or abandoned.
     virtual void close() noexcept = 0;
 
     // ---- explaining ----

@@ -8,7 +8,7 @@
 // `window` of charge unread at the other side; an eager message is charged its size, a rendezvous only its
 // descriptor, because it is answered when a reader waits for it or when less than `landing_limit` is unread.
 // Placed messages are numbered and bounded like the others, but `recv` passes them by: each is always a rendezvous, and
-// waits for whoever asks for its place with memory to receive it into. So device memory is received
+// waits until its place is asked for, with memory to receive it into. So device memory is received
 // (channel_placed.cpp). Closing: goodbye carries the count of messages; the other side acknowledges when it has them
 // all.
 #pragma once

@@ -58,7 +58,7 @@ nb::object Channel::recv_placed(PyObject *owner, uint64_t place, nb::handle buff
     return request;
 }
 
-// Garbage is refused by dropping it: its sender sees success, and whoever waits for it, the end of the connection.
+// Garbage is refused by dropping it: its sender sees success, and its receiver, the end of the connection.
 void Channel::accept_placed(const Wire &wire, std::unique_ptr<Message> message, bool rendezvous) noexcept {
     message->sequence = wire.number;
     message->charge = charge_of(message->nbytes);

@@ -11,7 +11,7 @@
 #include "connection/carrier.hpp"
 #include "shared/fd_socket.hpp"
 
-/// Something that uses a link, and hears of its end: a channel.
+/// Something that uses a link and is told of its end: a channel.
 struct LinkUser {
     virtual ~LinkUser() = default;
     /// The other worker is gone.

@@ -57,7 +57,7 @@ void ActiveMessage::deliver(Worker &worker, std::unique_ptr<Arrival> &self) {
         self.release();
         handler(nb::cast(this, nb::rv_policy::take_ownership));
     } catch (nb::python_error &e) {
-        // Ctrl-C is for whoever waits: it comes again once the message is done.
+        // Ctrl-C is for the waiter: it comes again once the message is done.
         e.matches(PyExc_KeyboardInterrupt) ? PyErr_SetInterrupt() : e.discard_as_unraisable(handler);
     }
     if (its_reply && !its_reply->watched) its_reply->end();
@@ -84,7 +84,7 @@ struct ReceivedMessage {
 
 }  // namespace
 
-/// Incoming active messages of one id: for a handler, or for who waits for them.
+/// Incoming active messages of one id: for a handler, or for waiters of am_recv.
 struct AmQueue {
     Worker *worker;
     unsigned id;

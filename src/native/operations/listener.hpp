@@ -16,7 +16,7 @@ struct Listening {
     std::deque<ucp_conn_request_h> arrived;
     std::deque<Request *> waiters;
 
-    /// Reject who waits to be accepted, and who comes later; end who waits to accept.
+    /// Reject the connections that wait to be accepted, and later ones; end the waiting accepts.
     void close() noexcept;
 };
 

@@ -11,7 +11,7 @@ struct ReplyEnd : Arrival {
     void deliver(Worker &, std::unique_ptr<Arrival> &) override { reply->end(); }
 };
 
-// From UCX. Whoever drains must see it before a handler runs, which may hold this endpoint.
+// From UCX. A drain must see it before it calls a handler, which may hold this endpoint.
 void ended(void *request, ucs_status_t, size_t, void *argument) {
     ucp.request_free(request);
     Engine *engine = static_cast<Reply *>(argument)->engine;

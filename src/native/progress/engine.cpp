@@ -42,7 +42,7 @@ Engine::Engine(Worker *w) : context(w->context), worker(w) {
     check_descriptors("Worker");
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-    // One thread at a time: whoever drops the last reference takes a worker down, after its own thread has ended too. A
+    // One thread at a time: the last reference may be dropped by another thread, after the worker's own has ended. A
     // UCX with assertions (Debian's 1.23) ends the process when another thread comes to a single-threaded worker.
     params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
     ucs_status_t status = ucp.worker_create(nb::inst_ptr<Context>(w->context)->handle, &params, &handle);

@@ -29,7 +29,7 @@ struct Landing {
 /// Owns a ucp_worker_h, and its descriptor's place in the owner's epoll set.
 struct Engine {
     nb::object context;  // kept open by it
-    Worker *worker;      // null once that has closed, and left the engine to who holds data of it
+    Worker *worker;      // null once that has closed, and the engine is left to the holders of its data
     ucp_worker_h handle = nullptr;
     int event_fd = -1;
     bool armed = false;  // its descriptor tells of the next event; the owner does not poll it

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One operation under way and the one who waits for it: two states in one object. What each kind of operation does in
+// One operation under way and its waiter: two states in one object. What each kind of operation does in
 // its own way is in the file of that operation.
 //
 // The operation ends when UCX says so, and until then its buffers stay exported, whatever the waiter does. The

@@ -26,8 +26,8 @@ namespace {
 constexpr int64_t us = 1'000, ms = 1'000'000;
 constexpr int64_t hold_ns = 1 * ms;    // of the loop, by completed awaits
 constexpr int64_t socket_ns = 1 * ms;  // between looks at the other descriptors while spinning
-// More than CPython's switch interval, after which a thread that waits for the GIL asks for it: who lets go before that
-// takes it again before a sleeper has woken, each time.
+// More than CPython's switch interval, after which a thread that waits for the GIL asks for it: a wait that lets go
+// earlier has it back before a sleeper has woken, each time.
 constexpr int64_t gil_ns = 8 * ms;
 constexpr int64_t sleep_slice_ms = 50;      // bounds the answer to Ctrl-C
 constexpr unsigned clock_turns = 64;        // fruitless turns between looks at the clock, about 2 us on posix
@@ -178,7 +178,7 @@ bool Worker::wait(Request *r, double timeout_s) {
         }
         if (fruitless <= limit) continue;
         if (!arm()) {  // something is under way that no descriptor tells of, such as a full queue of the peer's
-            progress_without_gil(r, deadline);  // who may be a thread of this process
+            progress_without_gil(r, deadline);  // the peer may be a thread of this process
             gil_since = now = now_ns();
             fruitless = since_clock = 0;
             continue;

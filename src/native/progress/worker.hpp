@@ -25,7 +25,7 @@ struct Worker;
 struct AmQueue;
 struct Links;
 
-/// Something that came in progress and is for drain to tell, because Python code hears of it.
+/// Something that came in progress and that drain delivers, because it may run Python code.
 struct Arrival {
     virtual ~Arrival() = default;
     /// `self` is this one, which is destroyed afterwards unless it is taken.

@@ -203,7 +203,7 @@ FdSocket::Handed FdSocket::hand_over(const Pin &pin) noexcept {
     return handover.state;
 }
 
-// Who only lends, and never waits, would let the socket fill up with what comes back.
+// A process that only lends, and never waits, would let the socket fill up with leases that come back.
 bool FdSocket::wants_reading() noexcept {
     std::lock_guard lock(mutex);
     return unread_leases >= batch;
@@ -215,7 +215,7 @@ bool FdSocket::answered() noexcept {
 }
 
 // The other side may close its descriptors of segments that are no more, and of those of others that it has nothing of:
-// who knows whether they still are.
+// they may be gone.
 void FdSocket::forget_dropped() noexcept {
     uint64_t now = Pool::dropped();
     if (now == dropped_seen && !lent_on) return;

@@ -22,7 +22,7 @@ std::mutex left_mutex;
 auto &left_behind = *new std::vector<std::weak_ptr<Borrowed>>;
 std::atomic<bool> any_left = false;
 int64_t next_sweep_ns = 0;
-constexpr int64_t sweep_ns = 10'000'000;  // between looks at what an owner still has, or others may hear of
+constexpr int64_t sweep_ns = 10'000'000;  // between looks at what an owner still has, or others may be told of
 
 // The loan that all of `data` lies in, or null.
 Loan *find(const void *data, size_t nbytes) noexcept {

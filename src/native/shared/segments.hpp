@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The files that the pool's blocks lie in: which of their pages are taken, which are free, and which of those are warm.
-// Who keeps a block, and which thread may be here, is pool.cpp's.
+// What keeps a block, and which thread may be here, is pool.cpp's.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ struct Segment {
     struct Used {
         size_t nbytes;
         unsigned pins;
-        bool freed;  // by its owner; it lives on while it is pinned, or marked by who borrowed it of a borrower
+        bool freed;  // by its owner; it lives on while it is pinned, or marked by a borrower's borrower
         bool lent;   // it ever was pinned
         bool out;    // of this process's resident memory
         bool kept;   // mapped copy-on-write: what this process writes from now on is not in the file
