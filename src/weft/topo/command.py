@@ -9,19 +9,17 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console, RenderableType
 
 from weft.errors import InvalidParamError
-from weft.topo import draw, links, machine, nvidia_smi, nvml, request
+from weft.topo import discovery, draw, nvidia_smi, nvml, options
 from weft.topo.model import Topology
 from weft.topo.plan import plan
 
-INTERFACE_HELP = "the network device of the workers' addresses, or how several begin: ib for the nearest of ib0, ib1"
-MEMORY_HELP = "of each worker: 4GiB, or 0.5 for half of the machine's; 0: none (default: its share)"
 #: Timers take no number above some bound, each another.
 LONGEST_S = 1e8
 
@@ -34,15 +32,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nvidia-smi", metavar="FILE", help="describe the machine of this text, from nvidia-smi topo -m; - is stdin"
     )
-    placing = parser.add_argument_group("placing workers (nothing is started)")
-    placing.add_argument("--plan", action="store_true", help="print where workers go, and the reason of each choice")
-    placing.add_argument(
+    parser.add_argument("--plan", action="store_true", help="print where workers go, and why; start nothing")
+    add_placing_arguments(parser, "placing workers")
+
+
+def add_placing_arguments(
+    parser: argparse.ArgumentParser,
+    title: str,
+    *,
+    workers: Sequence[str] = ("--workers",),
+    threads: Sequence[str] = ("--threads",),
+) -> None:
+    """Add a group of the options by which a plan is made; two of them may have several names."""
+    group = parser.add_argument_group(title)
+    group.add_argument(
         "--per", metavar="PLACE", help="a worker per gpu, numa, l3, or so many cores (default: gpu, else numa)"
     )
-    placing.add_argument("--workers", type=count, metavar="N", help="at most so many workers")
-    placing.add_argument("--threads", type=count, metavar="N", help="threads of each worker")
-    placing.add_argument("--memory-limit", metavar="SIZE", default="auto", help=MEMORY_HELP)
-    placing.add_argument("--interface", metavar="NAME", help=INTERFACE_HELP)
+    group.add_argument(*workers, type=count, metavar="N", help="at most so many workers")
+    group.add_argument(*threads, type=count, metavar="N", help="threads of each worker")
+    group.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        default="auto",
+        help="of each worker: 4GiB, or 0.5 for half of the machine's; 0: none (default: its share)",
+    )
+    group.add_argument(
+        "--interface",
+        metavar="NAME",
+        help="the network device of the workers' addresses, or how several begin: ib for the nearest of ib0, ib1",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,25 +82,26 @@ def run(args: argparse.Namespace) -> int:
     if not args.plan:
         show(record(described) if args.json else draw.topology(described))
         return 0
-    made = plan(described, _request(args, described))
+    made = plan(described, _options(args, described))
     show(dataclasses.asdict(made) if args.json else draw.plan(made))
     return 0
 
 
 def record(described: Topology) -> dict[str, Any]:
-    """Return `described` for JSON: links by name, with the bandwidth that is assumed for each."""
+    """Return `described` for JSON: interconnects as text, with the bandwidth that is assumed for each."""
     made = dataclasses.asdict(described)
-    described_links: list[dict[str, Any]] = []
-    for a, b, link in described.links:
-        known = links.prior(link)
+    del made["interconnects"]
+    links: list[dict[str, Any]] = []
+    for a, b, interconnect in described.interconnects:
+        known = interconnect.prior()
         assumed = {"prior_Bps": known.bandwidth_Bps, "prior_source": known.source} if known else {}
-        described_links.append({"a": a, "b": b, "link": str(link), **assumed})
-    return made | {"links": described_links}
+        links.append({"a": a, "b": b, "link": str(interconnect), **assumed})
+    return made | {"links": links}
 
 
 def _described(file: str | None) -> Topology:
     if file is None:
-        return machine.read(driver=nvml.load(), environ=os.environ)
+        return discovery.read(driver=nvml.load(), environ=os.environ)
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -90,9 +109,9 @@ def _described(file: str | None) -> Topology:
     return nvidia_smi.topology(nvidia_smi.parse(text, name=file), source=f"nvidia-smi topo -m in {file}")
 
 
-def _request(args: argparse.Namespace, described: Topology) -> request.Request:
+def _options(args: argparse.Namespace, described: Topology) -> options.PlanOptions:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if args.nvidia_smi is None else None
-    return request.of(
+    return options.of(
         described,
         per=args.per,
         workers=args.workers,
