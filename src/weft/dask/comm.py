@@ -236,7 +236,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         **connection_args: Any,
     ) -> None:
         super().__init__()
-        self._payload: Payload
+        self._payload: EncryptionPolicy
         self._ssl, self._payload = _security(PREFIX + address, connection_args)
         self.ip, self.port = parse_host_port(address, 0)
         self.comm_handler = comm_handler
