@@ -3,6 +3,7 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -179,6 +180,60 @@ def test_every_file_has_its_licence_and_is_short():
         lines = path.read_text().splitlines()
         assert not lines or "SPDX-License-Identifier: BSD-3-Clause" in lines[0], path
         assert len(lines) <= 700 or ROOT not in path.parents, path
+
+
+NATIVE = Path(__file__).parent.parent / "src" / "native"
+
+#: Includes go one way: a folder may include from the folders before it. `module.cpp` stands above all.
+NATIVE_FOLDERS = ["ucp", "shared", "buffer", "progress", "operations", "connection"]
+
+#: Pairs of files that may include each other: a worker, what it progresses, and what it has under way.
+NATIVE_CIRCLES = [{"progress/engine", "progress/request", "progress/worker"}]
+
+
+def native_includes():
+    """What each class's pair of files, by its name without suffix, includes of the others."""
+    included = {}
+    for path in (*NATIVE.rglob("*.hpp"), *NATIVE.rglob("*.cpp")):
+        name = path.relative_to(NATIVE).with_suffix("").as_posix()
+        found = re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE)
+        for header in found:
+            assert (NATIVE / header).is_file(), f"{path} includes {header}, which is not there"
+        included.setdefault(name, set()).update(header.removesuffix(".hpp") for header in found)
+    return {name: headers - {name} for name, headers in included.items()}
+
+
+def reached_from(name, included):
+    reached, left = set(), [name]
+    while left:
+        new = included[left.pop()] - reached
+        reached |= new
+        left += new
+    return reached
+
+
+def test_native_folders_include_one_way():
+    for name, headers in native_includes().items():
+        if name == "module":
+            continue
+        floor = NATIVE_FOLDERS.index(name.split("/")[0])
+        for header in headers:
+            assert NATIVE_FOLDERS.index(header.split("/")[0]) <= floor, f"{name} includes {header}"
+
+
+def test_native_files_include_in_no_circle():
+    included = native_includes()
+    reached = {name: reached_from(name, included) for name in included}
+    for name in included:
+        circle = {other for other in reached[name] if name in reached[other]}
+        assert not circle or circle in NATIVE_CIRCLES, f"{name} stands in a circle: {sorted(circle)}"
+
+
+def test_connections_know_no_ucx():
+    """What carries a link's messages can be exchanged: one file posts them through UCX."""
+    for path in (NATIVE / "connection").iterdir():
+        if path.stem != "carrier_ucx":
+            assert not re.search(r"(?<!``)\bucp(_|\.)(?!\w+\.hpp)", path.read_text()), path
 
 
 if __name__ == "__main__":

@@ -267,32 +267,6 @@ class Worker:
         Have :meth:`fileno` tell of the next event; False if there is something to progress first.
         """
 
-    def connect(self, address: bytes) -> Endpoint:
-        """
-        Make an endpoint that sends to the worker with this address.
-
-        Parameters
-        ----------
-        address : bytes
-            The other worker's :attr:`address`. It must come from somebody you trust: UCX parses it unchecked.
-
-        Raises
-        ------
-        UnreachableError
-            No transport of this context leads there.
-        Error
-            It is the 65,536th from this worker to that one: UCX counts no further, also where the others are closed.
-
-        Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
-        One on this host that ends before this side has answered it takes this process along, in UCX 1.22 (docs/faults.md).
-        :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.
-        """
-
-    def flush(self) -> weft.typing.Request[None]:
-        """
-        Return a request that is done once the peers have everything that was sent, put and added before. Source: ``ucp_worker_flush_nbx``.
-        """
-
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc: object) -> None: ...
@@ -319,6 +293,32 @@ class Worker:
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Progress in this event loop's turns, also while nothing is awaited."""
+
+    def connect(self, address: bytes) -> Endpoint:
+        """
+        Make an endpoint that sends to the worker with this address.
+
+        Parameters
+        ----------
+        address : bytes
+            The other worker's :attr:`address`. It must come from somebody you trust: UCX parses it unchecked.
+
+        Raises
+        ------
+        UnreachableError
+            No transport of this context leads there.
+        Error
+            It is the 65,536th from this worker to that one: UCX counts no further, also where the others are closed.
+
+        Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
+        One on this host that ends before this side has answered it takes this process along, in UCX 1.22 (docs/faults.md).
+        :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.
+        """
+
+    def flush(self) -> weft.typing.Request[None]:
+        """
+        Return a request that is done once the peers have everything that was sent, put and added before. Source: ``ucp_worker_flush_nbx``.
+        """
 
     def tag_recv(self, buffer: weft.typing.BufferLike, tag: int, mask: int = 0xffffffffffffffff) -> weft.typing.Request[tuple[int, int]]:
         """
@@ -950,7 +950,7 @@ class SockaddrListener:
 
 class Link:
     """
-    The one endpoint between two workers, and the socket that tells of the other's end.
+    What joins two workers: the carrier of messages between them, and the socket that tells of the other's end.
     """
 
     @property

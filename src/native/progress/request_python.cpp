@@ -124,7 +124,7 @@ void define_request(nb::module_ &m) {
         .def(
             "exception",
             [](Request &r) -> nb::object {
-                const bool open = r.kind == Request::Kind::accept && !r.value;  // UCX may yet refuse the endpoint
+                const bool open = r.operation->refused && !r.value;
                 if (r.state == Request::State::done && !r.failed() && !open) return nb::none();
                 try {
                     nb::steal(r.result(false));
@@ -152,7 +152,7 @@ void define_request(nb::module_ &m) {
         .def(
             "throw",
             [](Request &r, nb::object type, nb::object value, nb::object) {
-                if (r.state == Request::State::done) r.give_back();
+                if (r.state == Request::State::done && r.operation->give_back) r.operation->give_back(r);
                 if (value.is_none()) value = PyExceptionInstance_Check(type.ptr()) ? type : type();
                 PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(value.ptr())), value.ptr());
                 throw nb::python_error();

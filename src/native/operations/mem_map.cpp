@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ucp/mem_map.hpp"
+#include "operations/mem_map.hpp"
 
 #include <unistd.h>
 
-#include "ucp/operation.hpp"
+#include "ucp/forks.hpp"
 
 void Memory::unmap() noexcept {
     if (!handle || in_forked_child) return;
@@ -20,7 +20,8 @@ Rkey::Rkey(nb::object object, const RemoteKey &key)
       nbytes(key.nbytes) {
     check(ucp.ep_rkey_unpack(endpoint->handle, key.packed.data(), &handle), "rkey_unpack",
           ": no lane of the endpoint reaches that memory");
-    endpoint->worker->rkeys.push_back(this);
+    endpoint->worker->add_dependent(keys_stand, this,
+                                    [](void *each, int64_t) noexcept { static_cast<Rkey *>(each)->destroy(); });
 }
 
 void Rkey::destroy() noexcept {
@@ -30,9 +31,9 @@ void Rkey::destroy() noexcept {
 
 Rkey::~Rkey() {
     Worker *worker = endpoint->worker;
-    std::erase(worker->rkeys, this);
+    worker->remove_dependent(keys_stand, this);
     if (!handle || in_forked_child || worker->closed()) return;
-    worker->bury([w = worker, key = handle] {
+    worker->defer([w = worker, key = handle] {
         if (!w->closed()) ucp.rkey_destroy(key);
     });
 }

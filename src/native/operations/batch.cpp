@@ -1,19 +1,49 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Many tagged messages in one call, with one request: the call into Python and the request cost more than 8 B do.
-#include "ucp/operation.hpp"
-
-void Batch::cancel(Engine *engine) noexcept {
-    if (!receives) return;
-    // A cancelled item may end at once, and the last one ends the request.
-    for (size_t i = 0; i < items.size() && under_way; ++i)
-        if (items[i].ucx) ucp.request_cancel(engine->handle, items[i].ucx);
-}
+#include "operations/endpoint.hpp"
 
 namespace {
 
+/// Many operations that end as one. Their buffers are the request's parts.
+struct Batch {
+    struct Item {
+        Request *request;
+        void *ucx = nullptr;  // under way
+        ucp_tag_recv_info_t info{};
+    };
+    std::vector<Item> items;  // UCX knows each by its place
+    size_t under_way = 0;
+    ucs_status_t status = UCS_OK;  // of the first that failed
+};
+
+Batch *batch_of(const Request &r) noexcept {
+    return static_cast<Batch *>(r.taken);
+}
+
+PyObject *result_of_all(Request &r) {
+    nb::list results;
+    for (auto &item : batch_of(r)->items) results.append(r.worker->tag_result(item.info));
+    return results.release().ptr();
+}
+
+bool cancel_all(Request &r) noexcept {
+    // A cancelled item may end at once, and the last one ends the request.
+    Batch *batch = batch_of(r);
+    for (size_t i = 0; i < batch->items.size() && batch->under_way; ++i)
+        if (batch->items[i].ucx) ucp.request_cancel(r.engine->handle, batch->items[i].ucx);
+    return false;
+}
+
+void drop_batch(Request &r) noexcept {
+    delete batch_of(r);
+}
+
+constexpr Operation send_operation{.drop = drop_batch};
+constexpr Operation recv_operation{.result = result_of_all, .withdraw = cancel_all, .drop = drop_batch};
+
 void item_ended(Batch::Item *item, void *ucx_request, ucs_status_t status) {
     Request *r = item->request;
-    Batch *batch = r->batch.get();
+    Batch *batch = batch_of(*r);
     item->ucx = nullptr;
     ucp.request_free(ucx_request);
     if (batch->status == UCS_OK) batch->status = status;
@@ -35,23 +65,24 @@ void item_received(void *ucx_request, ucs_status_t status, const ucp_tag_recv_in
 /// Export every buffer before anything is posted.
 template <typename Self>
 Batch *take_all(const Self &self, Request *r, nb::handle buffers, bool writable, const char *op) {
-    r->kind = writable ? Request::Kind::batch : Request::Kind::plain;
-    r->batch = std::make_unique<Batch>();
-    Batch *batch = r->batch.get();
-    batch->receives = writable;
+    auto *batch = new Batch;
+    r->taken = batch;
+    r->operation = writable ? &recv_operation : &send_operation;
+    r->parts = std::make_unique<Parts>();
+    auto &all = r->parts->buffers;
     // A list may be changed by what runs to export its buffers.
     nb::object sequence =
         nb::steal(PyList_CheckExact(buffers.ptr()) ? PyList_AsTuple(buffers.ptr())
                                                    : PySequence_Fast(buffers.ptr(), "a sequence of buffers is needed"));
     if (!sequence.is_valid()) throw nb::python_error();
     const auto count = size_t(PySequence_Fast_GET_SIZE(sequence.ptr()));
-    batch->buffers.reserve(count);
+    all.reserve(count);
     batch->items.resize(count, {r});
     for (size_t i = 0; i < count; ++i) {
         nb::handle each = PySequence_Fast_GET_ITEM(sequence.ptr(), Py_ssize_t(i));
-        if (batch->buffers.emplace_back().acquire(each, writable, op, r->worker->memory_types)) [[unlikely]]
+        if (all.emplace_back().acquire(each, writable, op, r->worker->memory_types)) [[unlikely]]
             usable(self, op);
-        r->nbytes += batch->buffers[i].nbytes();
+        r->nbytes += all[i].nbytes();
     }
     return batch;
 }
@@ -66,12 +97,12 @@ void item_posted(Batch *batch, Batch::Item *item, void *ucx) {
 }
 
 void all_posted(Request *r) {
-    if (r->batch->under_way) {
-        r->ucx = r->batch.get();
+    if (batch_of(*r)->under_way) {
+        r->ucx = r->taken;
         r->hold();
         return;
     }
-    r->complete_now(r->batch->status);
+    r->complete_now(batch_of(*r)->status);
 }
 
 nb::object tag_send_many(EndpointSelf self, nb::handle buffers, uint64_t tag) {
@@ -83,7 +114,7 @@ nb::object tag_send_many(EndpointSelf self, nb::handle buffers, uint64_t tag) {
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
     param.cb.send = item_sent;
     for (size_t i = 0; i < batch->items.size(); ++i) {
-        Buffer &buffer = batch->buffers[i];
+        Buffer &buffer = r->parts->buffers[i];
         param.user_data = &batch->items[i];
         param.memory_type = buffer.memory_type;
         item_posted(batch, &batch->items[i], ucp.tag_send_nbx(e->handle, buffer.data(), buffer.nbytes(), tag, &param));
@@ -102,7 +133,7 @@ nb::object tag_recv_many(WorkerSelf self, nb::handle buffers, uint64_t tag, uint
                          UCP_OP_ATTR_FIELD_MEMORY_TYPE;
     param.cb.recv = item_received;
     for (size_t i = 0; i < batch->items.size(); ++i) {
-        Buffer &buffer = batch->buffers[i];
+        Buffer &buffer = r->parts->buffers[i];
         param.user_data = &batch->items[i];
         param.memory_type = buffer.memory_type;
         param.recv_info.tag_info = &batch->items[i].info;

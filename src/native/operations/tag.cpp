@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tagged messages: send, synchronous send, receive, probe, and receive of what a probe took.
+#include "operations/endpoint.hpp"
 #include "progress/fast.hpp"
-#include "ucp/operation.hpp"
+#include "ucp/forks.hpp"
 
 namespace {
 
@@ -22,7 +23,7 @@ struct TagMessage {
           info(other.info) {}
     ~TagMessage() {
         if (!handle || in_forked_child || worker->closed()) return;
-        worker->bury([w = worker, message = handle] {
+        worker->defer([w = worker, message = handle] {
             if (w->closed()) return;
             ucp_request_param_t param{};
             void *ucx = ucp.tag_msg_recv_nbx(w->own->handle, nullptr, 0, message, &param);
@@ -64,8 +65,20 @@ void tag_received(void *request, ucs_status_t status, const ucp_tag_recv_info_t 
     r->end(status);
 }
 
+// UCX ends what it could withdraw, at once or later.
+bool cancel_recv(Request &r) noexcept {
+    if (r.ucx) ucp.request_cancel(r.engine->handle, r.ucx);
+    return false;
+}
+
+PyObject *recv_result(Request &r) {
+    return r.worker->tag_result(r.info).release().ptr();
+}
+
+constexpr Operation recv_operation{.result = recv_result, .withdraw = cancel_recv};
+
 void take_for_recv(const WorkerSelf &self, Request *r, ucp_request_param_t &param, nb::handle buffer, const char *op) {
-    r->kind = Request::Kind::tag_recv;
+    r->operation = &recv_operation;
     begin(param, r);
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
     param.cb.recv = tag_received;

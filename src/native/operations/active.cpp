@@ -1,22 +1,103 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ucp/active.hpp"
+#include "operations/active.hpp"
 
 #include <cstring>
 
-#include "ucp/operation.hpp"
+#include "ucp/forks.hpp"
+
+ucs_status_t set_am_callback(Engine *engine, unsigned id, ucp_am_recv_callback_t callback, void *argument,
+                             uint32_t flags) noexcept {
+    ucp_am_handler_param_t handler{};
+    handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                         UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
+    handler.id = id;
+    handler.flags = UCP_AM_FLAG_WHOLE_MSG | flags;
+    handler.cb = callback;
+    handler.arg = argument;
+    return ucp.worker_set_am_recv_handler(engine->handle, &handler);
+}
+
+namespace {
+
+/// A message for a handler. Owns UCX's descriptor, which holds the data (eager) or stands for it (rendezvous), and
+/// with it the engine that the descriptor belongs to: lent data outlives the worker's close.
+struct ActiveMessage : Arrival {
+    nb::object worker_object;  // set when Python sees it
+    std::shared_ptr<Engine> engine;
+    unsigned id = 0;
+    std::string header;
+    size_t nbytes = 0;
+    bool rendezvous = false;
+    void *descriptor = nullptr;    // null once it was received, and where there is no data
+    std::shared_ptr<Reply> reply;  // null unless the sender asked for one
+    size_t exports = 0;
+
+    ActiveMessage() = default;
+    ActiveMessage(const ActiveMessage &) = delete;
+    ~ActiveMessage() override;
+    /// Call the handler.
+    void deliver(Worker &worker, std::unique_ptr<Arrival> &self) override;
+};
 
 ActiveMessage::~ActiveMessage() {
     if (!descriptor || in_forked_child) return;
     if (engine->worker)
-        engine->worker->bury([e = engine, d = descriptor] { ucp.am_data_release(e->handle, d); });
+        engine->worker->defer([e = engine, d = descriptor] { ucp.am_data_release(e->handle, d); });
     else
         ucp.am_data_release(engine->handle, descriptor);
 }
 
+void ActiveMessage::deliver(Worker &worker, std::unique_ptr<Arrival> &self) {
+    auto found = worker.am_handlers.find(id);
+    if (found == worker.am_handlers.end() || !found->second.is_valid()) return;
+    nb::object handler = found->second;
+    worker_object = nb::borrow(worker.self);
+    const std::shared_ptr<Reply> its_reply = reply;
+    try {
+        self.release();
+        handler(nb::cast(this, nb::rv_policy::take_ownership));
+    } catch (nb::python_error &e) {
+        // Ctrl-C is for the waiter: it comes again once the message is done.
+        e.matches(PyExc_KeyboardInterrupt) ? PyErr_SetInterrupt() : e.discard_as_unraisable(handler);
+    }
+    if (its_reply && !its_reply->watched) its_reply->end();
+}
+
+/// A message for am_recv: here, or a rendezvous that is answered when somebody waits for it.
+struct ReceivedMessage {
+    std::string header;
+    size_t nbytes = 0;
+    Block block;
+    Engine *engine = nullptr;
+    void *descriptor = nullptr;  // a rendezvous not yet answered
+    Landing landing;
+    bool on_its_way = false, here = false;
+    ucs_status_t status = UCS_OK;
+    AmQueue *queue = nullptr;  // null: nobody is left to take it
+
+    ReceivedMessage() = default;
+    ReceivedMessage(const ReceivedMessage &) = delete;
+    ~ReceivedMessage() {
+        if (descriptor) ucp.am_data_release(engine->handle, descriptor);
+    }
+};
+
+}  // namespace
+
+/// Incoming active messages of one id: for a handler, or for waiters of am_recv.
+struct AmQueue {
+    Worker *worker;
+    unsigned id;
+    bool for_handler;
+    std::deque<ReceivedMessage *> messages = {};
+    std::deque<Request *> waiters = {};
+    ~AmQueue();
+};
+
 AmQueue::~AmQueue() {
-    for (Message *m : messages) {
-        if (m->landing)
-            m->arrived = nullptr;
+    for (ReceivedMessage *m : messages) {
+        if (m->on_its_way)
+            m->queue = nullptr;
         else
             delete m;
     }
@@ -26,33 +107,68 @@ AmQueue::~AmQueue() {
 namespace {
 
 void check_id(unsigned id, const char *op) {
-    if (id >= channel_am_id)
-        raise("InvalidParamError", std::string(op) + ": id must be below " + std::to_string(channel_am_id), op);
+    if (id >= connection_am_id)
+        raise("InvalidParamError", std::string(op) + ": id must be below " + std::to_string(connection_am_id), op);
 }
 
-void register_queue(AmQueue *queue, ucp_am_recv_callback_t callback, uint32_t flags, const char *op) {
-    ucp_am_handler_param_t handler{};
-    handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                         UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
-    handler.id = queue->id;
-    handler.flags = UCP_AM_FLAG_WHOLE_MSG | flags;
-    handler.cb = callback;
-    handler.arg = queue;
-    check(ucp.worker_set_am_recv_handler(queue->worker->own->handle, &handler), op);
+void match(AmQueue &queue) noexcept;
+
+void arrived(void *message, ucs_status_t status) noexcept {
+    auto *m = static_cast<ReceivedMessage *>(message);
+    m->on_its_way = false;
+    m->here = true;
+    m->status = status;
+    if (m->queue)
+        match(*m->queue);
+    else
+        delete m;
+}
+
+// `arrived` follows, perhaps before this returns.
+void answer(ReceivedMessage *m) noexcept {
+    void *descriptor = std::exchange(m->descriptor, nullptr);
+    m->block = Pool::allocate(m->nbytes);
+    if (!m->block.data) {
+        ucp.am_data_release(m->engine->handle, descriptor);
+        return arrived(m, UCS_ERR_NO_MEMORY);
+    }
+    const iovec part{m->block.data, m->nbytes};
+    m->landing = {m, arrived};
+    m->on_its_way = true;
+    m->engine->land(&m->landing, descriptor, &part, 1);
 }
 
 void match(AmQueue &queue) noexcept {
     for (size_t i = 0; i < queue.messages.size() && i < queue.waiters.size(); ++i)
-        if (queue.messages[i]->descriptor) queue.messages[i]->land();
-    while (!queue.messages.empty() && !queue.waiters.empty() && queue.messages.front()->ready) {
+        if (queue.messages[i]->descriptor) answer(queue.messages[i]);
+    while (!queue.messages.empty() && !queue.waiters.empty() && queue.messages.front()->here) {
         Request *r = queue.waiters.front();
+        ReceivedMessage *m = queue.messages.front();
         queue.waiters.pop_front();
-        r->message.reset(queue.messages.front());
         queue.messages.pop_front();
-        r->nbytes = r->message->nbytes;
-        r->end(r->message->status);
+        r->taken = m;
+        r->nbytes = m->nbytes;
+        r->end(m->status);
     }
 }
+
+PyObject *received(Request &r) {
+    auto *m = static_cast<ReceivedMessage *>(r.taken);
+    nb::object view = Pool::view(std::move(m->block));
+    return nb::make_tuple(nb::bytes(m->header.data(), m->header.size()), view).release().ptr();
+}
+
+bool withdraw_recv(Request &r) noexcept {
+    bool withdrawn = false;
+    for (auto &[id, queue] : r.worker->am_queues) withdrawn |= std::erase(queue->waiters, &r) != 0;
+    return withdrawn;
+}
+
+void drop_received(Request &r) noexcept {
+    delete static_cast<ReceivedMessage *>(r.taken);
+}
+
+constexpr Operation recv_operation{.result = received, .withdraw = withdraw_recv, .drop = drop_received};
 
 ucs_status_t for_handler(AmQueue *queue, const void *header, size_t header_nbytes, void *data, size_t nbytes,
                          const ucp_am_recv_param_t *param) {
@@ -72,28 +188,33 @@ ucs_status_t for_handler(AmQueue *queue, const void *header, size_t header_nbyte
 ucs_status_t on_am(void *arg, const void *header, size_t header_nbytes, void *data, size_t nbytes,
                    const ucp_am_recv_param_t *param) {
     auto *queue = static_cast<AmQueue *>(arg);
-    if (queue->handler.is_valid()) return for_handler(queue, header, header_nbytes, data, nbytes, param);
-    auto *m = new Message;
+    if (queue->for_handler) return for_handler(queue, header, header_nbytes, data, nbytes, param);
+    auto *m = new ReceivedMessage;
     m->nbytes = nbytes;
-    m->sizes.push_back(nbytes);
     m->engine = queue->worker->own.get();
+    m->queue = queue;
     if (header_nbytes) m->header.assign(static_cast<const char *>(header), header_nbytes);
-    m->sink = queue;
-    m->arrived = [](Message *, void *sink) { match(*static_cast<AmQueue *>(sink)); };
-    bool rendezvous = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
-    if (rendezvous)
+    const bool rendezvous = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
+    if (rendezvous) {
         m->descriptor = data;
-    else if (!m->copy(data))
-        m->status = UCS_ERR_NO_MEMORY, m->ready = true;
+    } else {
+        m->here = true;
+        m->block = Pool::allocate(nbytes);
+        if (!m->block.data)
+            m->status = UCS_ERR_NO_MEMORY;
+        else if (nbytes)
+            std::memcpy(m->block.data, data, nbytes);
+    }
     queue->messages.push_back(m);
     match(*queue);
     return rendezvous ? UCS_INPROGRESS : UCS_OK;
 }
 
 /// A new queue, in the worker's table once UCX knows it.
-AmQueue *open_queue(Worker *w, unsigned id, uint32_t flags, const char *op) {
-    std::unique_ptr<AmQueue> queue(new AmQueue{.worker = w, .id = id});
-    register_queue(queue.get(), on_am, flags, op);
+AmQueue *open_queue(Worker *w, unsigned id, bool for_handler, const char *op) {
+    std::shared_ptr<AmQueue> queue(new AmQueue{.worker = w, .id = id, .for_handler = for_handler});
+    const uint32_t flags = for_handler ? UCP_AM_FLAG_PERSISTENT_DATA : 0;
+    check(set_am_callback(w->own.get(), id, on_am, queue.get(), flags), op);
     return (w->am_queues[id] = std::move(queue)).get();
 }
 
@@ -101,12 +222,12 @@ nb::object am_recv(WorkerSelf self, unsigned id) {
     Worker &w = *usable(self, "am_recv");
     check_id(id, "am_recv");
     auto found = w.am_queues.find(id);
-    AmQueue *queue = found != w.am_queues.end() ? found->second.get() : open_queue(&w, id, 0, "am_recv");
-    if (queue->handler.is_valid())
+    AmQueue *queue = found != w.am_queues.end() ? found->second.get() : open_queue(&w, id, false, "am_recv");
+    if (queue->for_handler)
         raise("InvalidParamError", "am_recv: a handler takes the messages of id " + std::to_string(id), "am_recv");
     Request *r;
     nb::object request = make_request(&w, w.self, "am_recv", 0, &r);
-    r->kind = Request::Kind::message;
+    r->operation = &recv_operation;
     r->hold();
     queue->waiters.push_back(r);
     match(*queue);
@@ -120,16 +241,17 @@ void set_am_recv_handler(WorkerSelf self, unsigned id, nb::object handler) {
     check_id(id, op);
     auto found = w->am_queues.find(id);
     AmQueue *queue = found != w->am_queues.end() ? found->second.get() : nullptr;
-    if (queue && !queue->handler.is_valid())
+    if (queue && !queue->for_handler)
         raise("InvalidParamError", std::string(op) + ": am_recv takes the messages of id " + std::to_string(id), op);
     if (handler.is_none()) {
-        if (queue) register_queue(queue, nullptr, 0, op);
+        if (queue) check(set_am_callback(w->own.get(), id, nullptr, queue), op);
         w->am_queues.erase(id);
+        w->am_handlers.erase(id);
         return;
     }
     if (!PyCallable_Check(handler.ptr())) throw nb::type_error("set_am_recv_handler: the handler is not callable");
-    if (!queue) queue = open_queue(w, id, UCP_AM_FLAG_PERSISTENT_DATA, op);
-    queue->handler = std::move(handler);
+    if (!queue) open_queue(w, id, true, op);
+    w->am_handlers[id] = std::move(handler);
 }
 
 nb::object am_send(EndpointSelf self, unsigned id, nb::handle header, nb::handle data, bool reply) {
@@ -162,9 +284,10 @@ nb::object am_send(EndpointSelf self, unsigned id, nb::handle header, nb::handle
             r->nbytes += part.nbytes();
         }
         param.memory_type = r->parts->memory_type("am_send");
-        param.datatype = UCP_DATATYPE_IOV;
-        address = r->parts->iov.data();
-        count = r->parts->iov.size();
+        const Gathered gathered(r->parts->iov.data(), r->parts->iov.size());
+        param.datatype = gathered.datatype;
+        address = gathered.buffer;
+        count = gathered.count;
     } else if (!data.is_none()) {
         r->buffer.acquire(data, false, "am_send", e->worker->memory_types);
         param.memory_type = r->buffer.memory_type;
@@ -222,7 +345,7 @@ nb::object message_recv(nb::pointer_and_handle<ActiveMessage> self, nb::object b
     if (pooled)
         r->value = buffer.release().ptr();
     else
-        r->kind = Request::Kind::word;
+        r->operation = &word_operation;
     r->word = r->nbytes = m->nbytes;
     if (!m->nbytes) {
         r->complete_now(UCS_OK);
@@ -352,24 +475,6 @@ InvalidParamError
 Source: ``ucp_am_recv_data_nbx``.)";
 
 }  // namespace
-
-void call_handler(Worker *worker) {
-    auto message = std::move(worker->arrivals.front());
-    worker->arrivals.pop_front();
-    if (message->ends_reply) return end_reply(worker, message->reply.get());
-    auto found = worker->am_queues.find(message->id);
-    if (found == worker->am_queues.end()) return;
-    nb::object handler = found->second->handler;
-    message->worker_object = nb::borrow(worker->self);
-    const std::shared_ptr<Reply> reply = message->reply;
-    try {
-        handler(nb::cast(message.release(), nb::rv_policy::take_ownership));
-    } catch (nb::python_error &e) {
-        // Ctrl-C is for whoever waits: it comes again once the message is done.
-        e.matches(PyExc_KeyboardInterrupt) ? PyErr_SetInterrupt() : e.discard_as_unraisable(handler);
-    }
-    if (reply && !reply->watched) end_reply(worker, reply.get());
-}
 
 void define_active(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint) {
     nb::class_<ActiveMessage>(m, "ActiveMessage", nb::type_slots(message_slots), message_doc)

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ucp/endpoint.hpp"
+#include "operations/endpoint.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
-#include "ucp/operation.hpp"
-#include "ucp/reply.hpp"
+#include "ucp/forks.hpp"
 
-const char *const Endpoint::doc_connect = R"(Make an endpoint that sends to the worker with this address.
+static constexpr const char *connect_doc = R"(Make an endpoint that sends to the worker with this address.
 
 Parameters
 ----------
@@ -122,7 +121,9 @@ nb::object Endpoint::adopt(nb::handle worker, std::shared_ptr<Reply> reply) {
     ucp_ep_h handle = reply ? reply->handle : nullptr;
     auto *e = new (nb::inst_ptr<Endpoint>(object)) Endpoint{nb::borrow(worker), w, handle, std::move(reply)};
     nb::inst_mark_ready(object);
-    w->endpoints.push_back(e);
+    if (e->reply) e->reply->handles.push_back(&e->handle);
+    w->add_dependent(endpoints_stand, e,
+                     [](void *each, int64_t) noexcept { static_cast<Endpoint *>(each)->abandon(); });
     return object;
 }
 
@@ -136,23 +137,34 @@ void Endpoint::abandon() noexcept {
     handle = nullptr;
 }
 
+void Endpoint::leave_reply() noexcept {
+    if (!reply) return;
+    std::erase(reply->handles, &handle);
+    handle = nullptr;
+    reply.reset();
+}
+
 Endpoint::~Endpoint() {
-    std::erase(worker->endpoints, this);
-    if (!handle || reply || in_forked_child || worker->closed()) return;
+    worker->remove_dependent(endpoints_stand, this);
+    leave_reply();
+    if (!handle || in_forked_child || worker->closed()) return;
     // The owner takes it down; UCX may call the error handler until then.
-    worker->bury([w = worker, ep = handle, told = status] {
+    worker->defer([w = worker, ep = handle, told = status] {
         if (!w->closed()) w->own->force_close(ep);
     });
 }
 
-void operation_ended(void *ucx_request, ucs_status_t status, void *request) {
-    auto *r = static_cast<Request *>(request);
-    r->ucx = nullptr;
-    ucp.request_free(ucx_request);
-    r->end(status);
-}
-
 namespace {
+
+nb::object flush_worker(WorkerSelf self) {
+    Worker *w = usable(self, "flush");
+    Request *r;
+    nb::object request = make_request(w, self.h.ptr(), "flush", 0, &r);
+    ucp_request_param_t param;
+    begin(param, r);
+    posted(r, ucp.worker_flush_nbx(w->own->handle, &param));
+    return request;
+}
 
 nb::object flush(EndpointSelf self) {
     Endpoint *e = usable(self, "flush");
@@ -168,7 +180,7 @@ nb::object close_endpoint(EndpointSelf self, bool force) {
     Endpoint *e = self.p;
     Request *r;
     nb::object request = make_request(e->worker, self.h.ptr(), "close", 0, &r);
-    if (e->reply) e->handle = nullptr, e->reply.reset();
+    e->leave_reply();
     if (!e->handle) {
         r->complete_now(UCS_OK);
         return request;
@@ -191,7 +203,7 @@ nb::object close_endpoint(EndpointSelf self, bool force) {
 static PyType_Slot endpoint_slots[] = {
     {Py_tp_traverse, reinterpret_cast<void *>(traverse<Endpoint, &Endpoint::worker_object>)}, {0, nullptr}};
 
-nb::class_<Endpoint> define_endpoint(nb::module_ &m) {
+nb::class_<Endpoint> define_endpoint(nb::module_ &m, nb::class_<Worker> &worker) {
     nb::class_<Endpoint> cls(m, "Endpoint", nb::type_slots(endpoint_slots), nb::is_weak_referenceable(),
                              "Sends to one other worker. Made by :meth:`Worker.connect`.");
     cls.def("flush", &flush, nb::sig("def flush(self) -> weft.typing.Request[None]"),
@@ -219,5 +231,12 @@ nb::class_<Endpoint> define_endpoint(nb::module_ &m) {
             },
             "The address of the ``ucp_ep_h``, for libraries that call UCX themselves; the endpoint keeps owning it.")
         .def_prop_ro("closed", [](Endpoint &e) { return !e.handle; });
+    worker
+        .def("connect", nb::overload_cast<nb::pointer_and_handle<Worker>, nb::bytes>(&Endpoint::create),
+             nb::arg("address"), nb::sig("def connect(self, address: bytes) -> Endpoint"), connect_doc)
+        .def(
+            "flush", &flush_worker, nb::sig("def flush(self) -> weft.typing.Request[None]"),
+            "Return a request that is done once the peers have everything that was sent, put and added before. Source: "
+            "``ucp_worker_flush_nbx``.");
     return cls;
 }

@@ -2,30 +2,23 @@
 // What every operation has in common: the checks before it, UCX's parameters, and the way to its end.
 #pragma once
 
-#include "ucp/endpoint.hpp"
+#include "progress/worker.hpp"
 
-using EndpointSelf = nb::pointer_and_handle<Endpoint>;
 using WorkerSelf = nb::pointer_and_handle<Worker>;
 
 /// From UCX: a send, put, get, atomic or flush ended.
 void operation_ended(void *ucx_request, ucs_status_t status, void *request);
 
-/// The endpoint, if this thread may use it and it is open; its worker is then polled in each turn.
-inline Endpoint *usable(const EndpointSelf &self, const char *op) {
-    Endpoint *e = self.p;
-    e->worker->check_owner(op);
-    e->worker->heat(e->worker->own.get());
-    if (!e->handle) [[unlikely]]
-        e->refuse(op);
-    return e;
-}
+/// An operation whose result is the request's `word`.
+PyObject *word_result(Request &request);
+inline constexpr Operation word_operation{.result = word_result};
 
 /// The worker, if this thread may use it and it has an engine of its own.
 inline Worker *usable(const WorkerSelf &self, const char *op) {
     Worker *w = self.p;
     w->check_owner(op);
     w->check_own(op);
-    w->heat(w->own.get());
+    w->poll(w->own.get());
     return w;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Remote memory access: put, get and atomic operations through a peer's key.
-#include "ucp/mem_map.hpp"
-#include "ucp/operation.hpp"
+#include "operations/mem_map.hpp"
 
 namespace {
 
@@ -48,6 +47,9 @@ nb::object get(EndpointSelf self, nb::handle buffer, nb::pointer_and_handle<Rkey
     return request;
 }
 
+constexpr Operation atomic_operation{.must_end = true};
+constexpr Operation fetching_operation{.result = word_result, .must_end = true};
+
 struct Opcode {
     const char *name;
     ucp_atomic_op_t code;
@@ -93,6 +95,7 @@ nb::object atomic_op(EndpointSelf self, const std::string &name, nb::int_ value,
               "atomic_op");
     Request *r;
     nb::object request = make_request(e->worker, key.h.ptr(), "atomic_op", nbytes, &r);
+    r->operation = &atomic_operation;
     r->operand = operand(value, nbytes);
     r->word = 0;
     if (op.code == UCP_ATOMIC_OP_CSWAP) {  // UCX wants the comparison first, and the new value where the old one goes
@@ -104,7 +107,7 @@ nb::object atomic_op(EndpointSelf self, const std::string &name, nb::int_ value,
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
     param.datatype = ucp_dt_make_contig(nbytes);
     if (fetch || op.fetches_always) {
-        r->kind = Request::Kind::word;
+        r->operation = &fetching_operation;
         param.op_attr_mask |= UCP_OP_ATTR_FIELD_REPLY_BUFFER;
         param.reply_buffer = &r->word;
     }

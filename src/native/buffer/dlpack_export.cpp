@@ -40,7 +40,7 @@ nb::tuple layout(nb::handle array) {
                           nb::make_tuple(tensor.device_type(), tensor.device_id()));
 }
 
-// Whoever imports the view finds it within the memory: strides may repeat and reorder items, not lead outside.
+// An importer finds the view within the memory: strides may repeat and reorder items, not lead outside.
 void check_extent(size_t nbytes, const std::vector<size_t> &shape, const std::vector<int64_t> &strides, size_t item) {
     size_t last = 0;
     bool empty = false, bad = shape.size() != strides.size() || !item;
@@ -73,7 +73,7 @@ nb::object view(nb::handle memory, nb::tuple dtype, const std::vector<size_t> &s
 
 }  // namespace
 
-void define_tensor(nb::module_ &m) {
+void define_dlpack_export(nb::module_ &m) {
     m.def("layout", &layout, nb::arg("array"),
           nb::sig("def layout(array: object) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], "
                   "tuple[int, int]]"),

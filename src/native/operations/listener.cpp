@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ucp/listener.hpp"
+#include "operations/listener.hpp"
 
 #include <arpa/inet.h>
 #include <netdb.h>
 
 #include <cstring>
 
-#include "ucp/operation.hpp"
+#include "ucp/forks.hpp"
 
 void Listening::close() noexcept {
     if (closed) return;
@@ -21,7 +21,7 @@ void Listening::close() noexcept {
 
 SockaddrListener::~SockaddrListener() {
     if (!listening || in_forked_child || worker->closed()) return;
-    worker->bury([l = listening] { l->close(); });
+    worker->defer([l = listening] { l->close(); });
 }
 
 namespace {
@@ -77,7 +77,10 @@ nb::object listen_at(WorkerSelf self, const std::string &address) {
     params.conn_handler = {connection_arrived, listening.get()};
     check(ucp.listener_create(w->own->handle, &params, &listening->handle), "listen_sockaddr",
           " on " + address + " (is the port taken?)");
-    w->listeners.push_back(listening);
+    w->add_dependent(listeners_stand, listening, [](void *each, int64_t) noexcept {
+        static_cast<Listening *>(each)->close();
+        ucp.listener_destroy(static_cast<Listening *>(each)->handle);
+    });
     nb::object object = nb::inst_alloc(nb::type<SockaddrListener>());
     new (nb::inst_ptr<SockaddrListener>(object)) SockaddrListener{nb::borrow(self.h), w, listening};
     nb::inst_mark_ready(object);
@@ -101,12 +104,41 @@ std::string listener_address(const SockaddrListener &listener) {
     return std::string(host) + ":" + std::to_string(ntohs(in->sin_port));
 }
 
+/// The endpoint. UCX takes the connection even if it makes none: the request has then failed.
+PyObject *accepted(Request &r) {
+    auto *listener = nb::inst_ptr<SockaddrListener>(r.owner);
+    listener->worker->check_owner("accept");
+    ucp_ep_params_t params{};
+    params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
+    params.conn_request = reinterpret_cast<ucp_conn_request_h>(std::exchange(r.word, 0));
+    return Endpoint::create(listener->worker_object, params, &r.status).release().ptr();
+}
+
+bool withdraw_accept(Request &r) noexcept {
+    return std::erase(nb::inst_ptr<SockaddrListener>(r.owner)->listening->waiters, &r) != 0;
+}
+
+/// A connection that no endpoint was made of goes to the head of the queue.
+void drop_accept(Request &r) noexcept {
+    if (!r.word) return;
+    Listening *listening = nb::inst_ptr<SockaddrListener>(r.owner)->listening.get();
+    auto connection = reinterpret_cast<ucp_conn_request_h>(std::exchange(r.word, 0));
+    if (r.worker->closed()) return;
+    if (!listening->closed) return listening->arrived.push_front(connection);
+    r.worker->defer([handle = listening->handle, w = r.worker, connection] {
+        if (!w->closed()) ucp.listener_reject(handle, connection);
+    });
+}
+
+constexpr Operation accept_operation{
+    .result = accepted, .withdraw = withdraw_accept, .drop = drop_accept, .refused = ": the other side went away"};
+
 // The endpoint is made when the result is asked for; a connection that nobody asked for goes back with the request.
 nb::object accept_next(nb::pointer_and_handle<SockaddrListener> self) {
     Listening *listening = usable_listener(*self.p, "accept");
     Request *r;
     nb::object request = make_request(self.p->worker, self.h.ptr(), "accept", 0, &r);
-    r->kind = Request::Kind::accept;
+    r->operation = &accept_operation;
     if (listening->arrived.empty()) {
         r->hold();
         listening->waiters.push_back(r);
@@ -204,30 +236,6 @@ ClosedError
 Cancelling withdraws the waiter, never a connection. Source: ``ucp_ep_create`` with ``conn_request``.)";
 
 }  // namespace
-
-nb::object accepted(Request *r) {
-    auto *listener = nb::inst_ptr<SockaddrListener>(r->owner);
-    listener->worker->check_owner("accept");
-    ucp_ep_params_t params{};
-    params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
-    params.conn_request = reinterpret_cast<ucp_conn_request_h>(std::exchange(r->word, 0));
-    return Endpoint::create(listener->worker_object, params, &r->status);
-}
-
-void give_back_connection(Request *r) noexcept {
-    Listening *listening = nb::inst_ptr<SockaddrListener>(r->owner)->listening.get();
-    if (!r->word) return;
-    auto connection = reinterpret_cast<ucp_conn_request_h>(std::exchange(r->word, 0));
-    if (r->worker->closed()) return;
-    if (!listening->closed) return listening->arrived.push_front(connection);
-    r->worker->bury([handle = listening->handle, w = r->worker, connection] {
-        if (!w->closed()) ucp.listener_reject(handle, connection);
-    });
-}
-
-bool withdraw_accept(Request *r) noexcept {
-    return std::erase(nb::inst_ptr<SockaddrListener>(r->owner)->listening->waiters, r) != 0;
-}
 
 void define_listener(nb::module_ &m, nb::class_<Worker> &worker) {
     nb::class_<SockaddrListener>(

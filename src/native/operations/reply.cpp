@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ucp/reply.hpp"
+#include "operations/reply.hpp"
 
-#include "ucp/active.hpp"
+#include "progress/worker.hpp"
 
 namespace {
 
-// From UCX. Whoever drains must see it before a handler runs, which may hold this endpoint.
+struct ReplyEnd : Arrival {
+    std::shared_ptr<Reply> reply;
+    explicit ReplyEnd(std::shared_ptr<Reply> ended) noexcept : reply(std::move(ended)) {}
+    void deliver(Worker &, std::unique_ptr<Arrival> &) override { reply->end(); }
+};
+
+// From UCX. A drain must see it before it calls a handler, which may hold this endpoint.
 void ended(void *request, ucs_status_t, size_t, void *argument) {
     ucp.request_free(request);
     Engine *engine = static_cast<Reply *>(argument)->engine;
@@ -13,11 +19,7 @@ void ended(void *request, ucs_status_t, size_t, void *argument) {
     std::shared_ptr<Reply> reply = std::move(found->second);
     engine->replies.erase(found);
     reply->handle = nullptr;
-    if (!engine->worker) return;
-    auto news = std::make_unique<ActiveMessage>();
-    news->reply = std::move(reply);
-    news->ends_reply = true;
-    engine->worker->arrivals.push_front(std::move(news));
+    if (engine->worker) engine->worker->arrivals.push_front(std::make_unique<ReplyEnd>(std::move(reply)));
 }
 
 }  // namespace
@@ -47,8 +49,7 @@ void Reply::refuse(const char *op) const {
           std::string(op) + ": the handler has returned; with the feature stream it is to reply before that", op);
 }
 
-void end_reply(Worker *worker, Reply *reply) noexcept {
-    reply->handle = nullptr;
-    for (Endpoint *endpoint : worker->endpoints)
-        if (endpoint->reply.get() == reply) endpoint->handle = nullptr;
+void Reply::end() noexcept {
+    handle = nullptr;
+    for (ucp_ep_h *each : handles) *each = nullptr;
 }

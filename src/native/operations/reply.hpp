@@ -9,20 +9,22 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
-#include "ucp/engine.hpp"
+#include "progress/engine.hpp"
 
 struct Reply {
     Engine *engine;
-    ucp_ep_h handle;  // null once UCX destroys it
-    bool watched;     // false: the program has streams
-    char byte = 0;    // of a stream that nobody sends
+    ucp_ep_h handle;                       // null once UCX destroys it
+    bool watched;                          // false: the program has streams
+    char byte = 0;                         // of a stream that nobody sends
+    std::vector<ucp_ep_h *> handles = {};  // of the endpoints that Python has of it
 
     /// Raise what keeps it from being used.
     [[noreturn]] void refuse(const char *op) const;
+    /// From drain: what Python has of it leads nowhere any more.
+    void end() noexcept;
 };
 
 /// From UCX, with a message of that sender.
 std::shared_ptr<Reply> watch_reply(Engine *engine, ucp_ep_h handle);
-/// From drain: what Python has of it leads nowhere any more.
-void end_reply(Worker *worker, Reply *reply) noexcept;

@@ -2,7 +2,7 @@
 // Memory that peers may read and write: mapped here, packed into a key, unpacked there for one endpoint.
 #pragma once
 
-#include "ucp/endpoint.hpp"
+#include "operations/endpoint.hpp"
 
 /// Owns a ucp_mem_h and, if it was not allocated by UCX, the export of the buffer that it maps.
 struct Memory {

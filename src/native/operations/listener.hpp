@@ -5,7 +5,7 @@
 #include <deque>
 #include <memory>
 
-#include "ucp/endpoint.hpp"
+#include "operations/endpoint.hpp"
 
 /// Owns the ucp_listener_h and the connection requests that nobody has accepted. It lives as long as its worker: a
 /// connection on its way when UCX destroys a listener makes it use the freed one (1.22, uct_tcp_sockcm_ep), whenever
@@ -16,7 +16,7 @@ struct Listening {
     std::deque<ucp_conn_request_h> arrived;
     std::deque<Request *> waiters;
 
-    /// Reject who waits to be accepted, and who comes later; end who waits to accept.
+    /// Reject the connections that wait to be accepted, and later ones; end the waiting accepts.
     void close() noexcept;
 };
 
@@ -29,10 +29,4 @@ struct SockaddrListener {
     ~SockaddrListener();
 };
 
-/// The endpoint that an accept gives. UCX takes the connection even if it makes none: the request has then failed.
-nb::object accepted(Request *request);
-/// A connection that no result was made of goes to the head of the queue.
-void give_back_connection(Request *request) noexcept;
-/// False: the accept is not waiting.
-bool withdraw_accept(Request *request) noexcept;
 void define_listener(nb::module_ &m, nb::class_<Worker> &worker);

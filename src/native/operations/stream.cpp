@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Streams: the bytes of an endpoint, in order and without borders.
-#include "ucp/operation.hpp"
+#include "operations/endpoint.hpp"
 
 namespace {
 
@@ -31,7 +31,7 @@ nb::object stream_recv(EndpointSelf self, nb::handle buffer, bool wait_all) {
     check_feature(e, "stream_recv");
     Request *r;
     nb::object request = make_request(e->worker, self.h.ptr(), "stream_recv", 0, &r);
-    r->kind = Request::Kind::word;
+    r->operation = &word_operation;
     ucp_request_param_t param;
     begin(param, r);
     take(self, r, param, buffer, true, "stream_recv");
