@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from weft import _native
 from weft._connect.route import Route
-from weft.config import Context
+from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, Context
 from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
 
 _contexts: dict[tuple[tuple[str, str], ...], Context] = {}
@@ -260,8 +260,8 @@ def _hint(same_host: bool) -> str:
     if not same_host:
         return ""
     shm = os.statvfs("/dev/shm")  # noqa: S108
-    free = shm.f_bavail * shm.f_frsize >> 10
-    return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes 668 where 3200 are free)"
+    free, takes, wants = (nbytes >> 10 for nbytes in (shm.f_bavail * shm.f_frsize, LINK_SHM_NBYTES, LINK_FREE_NBYTES))
+    return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes {takes} where {wants} are free)"
 
 
 def _context(key: tuple[tuple[str, str], ...]) -> Context:

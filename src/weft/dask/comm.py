@@ -169,7 +169,7 @@ def _carries_results(msg: Any) -> bool:
 
     Nothing else may be lent: what an actor's method returns is often a part of its state, which it goes on to change.
     """
-    return type(msg) is dict and msg.get("status") == "OK" and "data" in msg
+    return msg.__class__ is dict and msg.get("status") == "OK" and "data" in msg
 
 
 def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext | None, EncryptionPolicy]:
@@ -236,6 +236,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         **connection_args: Any,
     ) -> None:
         super().__init__()
+        self._payload: EncryptionPolicy
         self._ssl, self._payload = _security(PREFIX + address, connection_args)
         self.ip, self.port = parse_host_port(address, 0)
         self.comm_handler = comm_handler

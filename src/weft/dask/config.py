@@ -73,8 +73,8 @@ def ucx() -> dict[str, str]:
 
     Dask writes ``DASK_WEFT__UCX__NET_DEVICES`` as ``net-devices`` or ``net_devices``, and turns values into Python's.
     """
-    settings = _get("ucx") or {}
-    if not isinstance(settings, Mapping):
+    settings: Mapping[str, Any] = _get("ucx") or {}
+    if not isinstance(settings, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] # from the user
         raise InvalidParamError(
             f"weft.ucx: {settings!r} is no mapping of UCX's settings; name one, as in DASK_WEFT__UCX__TLS={settings}"
         )
@@ -93,4 +93,4 @@ def encrypted_payload() -> EncryptionPolicy:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "y" if value else "n"
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return ",".join(map(str, value)) if value.__class__ in (list, tuple) else str(value)

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from weft.bench.common.side import PairError
+from weft.bench.common.errors import BenchError
 
 LIMIT_S = 60.0
 MPI = "from weft.bench.peers.mpi import rank; rank(sys.argv[2:])"
@@ -27,7 +28,7 @@ def mpi4py(
     """Measure mpi4py in the environment of `python`; return its transport and one-way latencies in seconds."""
     mpirun = python.parent / "mpirun"
     if not mpirun.is_file():
-        raise PairError("no mpirun came with it")
+        raise BenchError("no mpirun came with it")
     # ranks pin themselves, so that they stand where every other pair stands
     command = [str(mpirun), "-n", "2", "--bind-to", "none", "--oversubscribe", str(python), *prelude]
     command += [str(nbytes), str(seconds), str(iterations), json.dumps(list(cores))]
@@ -37,41 +38,53 @@ def mpi4py(
         answer = json.loads(printed.strip().splitlines()[-1])
         return str(answer["transport"]), [float(latency) for latency in answer["latencies"]]
     except (IndexError, ValueError, KeyError, TypeError) as error:
-        raise PairError(f"mpi4py printed no figures: {printed[-200:]!r}") from error
+        raise BenchError(f"mpi4py printed no figures: {printed[-200:]!r}") from error
 
 
 def perftest(
     library: str, nbytes: int, seconds: float, iterations: int, cores: Sequence[int], tls: str
 ) -> tuple[str, list[float]]:
     """Measure with the ``ucx_perftest`` beside `library`; return its transport and its median, all that it tells."""
-    tool = Path(library).parent.parent / "bin" / "ucx_perftest"
-    if not tool.is_file():
-        raise PairError(f"ucx_perftest is not beside {Path(library).name}")
     # it counts round trips, not seconds: 1 us for each and 2 GB/s is slow enough for any shared memory
     count = max(10, min(iterations, int(seconds / (2e-6 + nbytes / 1e9))))
+    arguments = ["-t", "tag_lat", "-s", str(nbytes), "-n", str(count), "-w", str(max(3, count // 10))]
+    limit_s = LIMIT_S + 20 * seconds + nbytes / 10e6
+    printed = ucx_perftest(library, arguments, cores=cores, settings={"UCX_TLS": tls}, limit_s=limit_s)
+    return tls.split(",")[0], [figure_of(printed, "50.0_percentile_lat")]
+
+
+def ucx_perftest(
+    library: str, arguments: Sequence[str], *, cores: Sequence[int], settings: Mapping[str, str], limit_s: float
+) -> str:
+    """Run the ``ucx_perftest`` beside `library` between two processes, with these arguments; return what it printed."""
+    tool = Path(library).parent.parent / "bin" / "ucx_perftest"
+    if not tool.is_file():
+        raise BenchError(f"ucx_perftest is not beside {Path(library).name}")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    common = ["-t", "tag_lat", "-s", str(nbytes), "-n", str(count), "-w", str(max(3, count // 10)), "-p", str(port)]
     paths = [str(Path(library).parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    environment = os.environ | {"LD_LIBRARY_PATH": ":".join(paths), "UCX_TLS": tls}
+    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), **settings}
+    common = [*arguments, "-p", str(port)]
     pins = [["-c", str(core)] for core in cores] or [[], []]
-    limit_s = LIMIT_S + 20 * seconds + nbytes / 10e6
     with _running([str(tool), *common, *pins[0]], environment):
         deadline = time.monotonic() + 10
         while not _listens(port) and time.monotonic() < deadline:
             time.sleep(0.05)
-        printed = _printed([str(tool), "127.0.0.1", *common, *pins[1], "-f", "-v"], environment, limit_s)
-    return tls.split(",")[0], [median_of(printed)]
+        return _printed([str(tool), "127.0.0.1", *common, *pins[1], "-f", "-v"], environment, limit_s)
 
 
-def median_of(printed: str) -> float:
-    """Read the median in seconds from what ``ucx_perftest -f -v`` prints: a line of headings, a line of figures."""
+def figure_of(printed: str, heading: str) -> float:
+    """Read a time in seconds from what ``ucx_perftest -f -v`` prints: a line of headings, a line of figures.
+
+    `heading` is a regular expression for the heading of the time's column.
+    """
     lines = [line.split(",") for line in printed.splitlines() if "," in line]
     for heads, figures in itertools.pairwise(lines):
-        if "50.0_percentile_lat" in heads:
-            with contextlib.suppress(ValueError, IndexError):
-                return float(figures[heads.index("50.0_percentile_lat")]) * 1e-6
-    raise PairError(f"ucx_perftest printed no figures: {printed[-200:]!r}")
+        for head, figure in zip(heads, figures, strict=False):
+            if re.search(heading, head):
+                with contextlib.suppress(ValueError):
+                    return float(figure) * 1e-6
+    raise BenchError(f"ucx_perftest printed no figures: {printed[-200:]!r}")
 
 
 def _listens(port: int) -> bool:
@@ -119,7 +132,7 @@ def _printed(command: Sequence[str], environment: Mapping[str, str], limit_s: fl
         try:
             printed, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired as error:
-            raise PairError(f"{name}: not done within {limit_s:.0f} s") from error
+            raise BenchError(f"{name}: not done within {limit_s:.0f} s") from error
         finally:
             # started in a session of its own, so its group is its id; mpirun's ranks are in it
             with contextlib.suppress(ProcessLookupError):
@@ -128,4 +141,4 @@ def _printed(command: Sequence[str], environment: Mapping[str, str], limit_s: fl
             return printed
         log.seek(0)
         said = log.read().strip().splitlines() or [""]
-    raise PairError(f"{name} ended with status {process.returncode}: {said[-1]}")
+    raise BenchError(f"{name} ended with status {process.returncode}: {said[-1]}")

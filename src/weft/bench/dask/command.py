@@ -3,7 +3,7 @@
 
 Here live the table of workloads and all options, which are parsed where Dask may be missing. Rounds and record are
 in ``rounds``, the work in ``arrays``, ``tables`` and ``moves``, what is printed in ``printed``, the hosts of a lab in
-``hosts``. Options that dask-cuda has too have its names.
+``lab_clusters``. Options that dask-cuda has too have its names.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 
 from weft import lab
+from weft._units import format_size
 from weft.bench.charts import command as plot
-from weft.bench.common import hosts
-from weft.bench.common.options import parse_size, protocols, size_text, sizes
-from weft.bench.dask import dask_cuda, printed, report, rounds
-from weft.bench.dask.clusters import WORKERS, ClusterError, Place
-from weft.topo.command import positive, timeout
+from weft.bench.common import lab_hosts, options, outcome
+from weft.bench.common.errors import BenchError
+from weft.bench.common.options import protocols, size, sizes, whole
+from weft.bench.dask import dask_cuda, lab_clusters, printed, report, rounds
+from weft.bench.dask.clusters import WORKERS, Deployment
+from weft.topo.command import positive
 
 if TYPE_CHECKING:
     from weft.bench.dask.workloads import Workload
@@ -40,7 +42,7 @@ class Option(NamedTuple):
     name: str
     default: str | None
     text: str
-    read: Callable[[str], Any] = functools.partial(positive, int)
+    read: Callable[[str], Any] = whole
     short: str | None = None
 
 
@@ -116,7 +118,7 @@ LOADS = {
         "a table dealt out by a column's hash, as local_cudf_shuffle",
         "tables",
         "Shuffle",
-        (Option("partition-size", "50MiB", "bytes of each chunk", parse_size), _PARTS, _SHUFFLE, _IGNORE_INDEX),
+        (Option("partition-size", "50MiB", "bytes of each chunk", size), _PARTS, _SHUFFLE, _IGNORE_INDEX),
         _TABLES,
     ),
     "groupby": Load(
@@ -174,12 +176,11 @@ LOADS = {
 # What only clusters that are started here can be told.
 _OURS = ("protocol", "devs", "workers", "threads_per_worker", "memory_limit", "interface", "hosts", "lab")
 #: What the benchmark runs on a lab's first host.
-ON_HOST = "import sys; from weft.bench.dask.loads import on_host; sys.exit(on_host())"
+ON_HOST = "import sys; from weft.bench.dask.command import on_host; sys.exit(on_host())"
 
 
 def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
     """Add the options of the workload `load`, a key of `LOADS`, to `parser`."""
-    whole = functools.partial(positive, int)
     for option in LOADS[load].options:
         names = [f"--{option.name}", *filter(None, [option.short])]
         if option.read is bool:
@@ -203,7 +204,7 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
     add("-d", "--devs", metavar="GPUS", help="GPUs of this machine, one worker beside each (default: all)")
     add("--workers", type=whole, metavar="N", help=f"on this machine, or on each host (default: {WORKERS}, or 1)")
     add("--threads-per-worker", type=whole, metavar="N", help="default: 1")
-    add("--memory-limit", type=parse_size, metavar="SIZE", help="of each worker (default: none)")
+    add("--memory-limit", type=size, metavar="SIZE", help="of each worker (default: none)")
     add("--interface", metavar="NAME", help="the network device to listen on")
     add("--hosts", type=_names, metavar="A,B,C", help="by SSH: the scheduler's host, then those of workers")
     add("--lab", type=Path, metavar="FILE", help="on the hosts of a lab (docs/lab.md): scheduler on the first")
@@ -213,21 +214,15 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
     add("--warmup-runs", type=_count, default=1, metavar="N", help="before them, checked but not timed (default: 1)")
     add(
         "--ignore-size",
-        type=parse_size,
+        type=size,
         default=report.P2P_MIN_NBYTES,
         metavar="SIZE",
-        help=f"smaller transfers do not count for bandwidths (default: {size_text(report.P2P_MIN_NBYTES)})",
+        help=f"smaller transfers do not count for bandwidths (default: {format_size(report.P2P_MIN_NBYTES)})",
     )
-    add(
-        "--timeout",
-        type=timeout,
-        default=600.0,
-        metavar="S",
-        help="seconds for any one step (default: 600)",
-    )
+    options.add_timeout(parser, 600.0)
     add("--no-show-p2p-bandwidth", action="store_true", help="leave out the tables of pairs of workers")
     add("--markdown", action="store_true", help="print Markdown")
-    add("--json", type=Path, metavar="FILE", help="write the record")
+    options.add_json(parser)
     plot.add_drawing_arguments(parser)
     dask_cuda.add_arguments(parser, load)
 
@@ -245,29 +240,29 @@ def run(args: argparse.Namespace) -> int:
 
 
 def on_host() -> int:
-    """Do the same on the first host of a lab, with the clusters that `hosts.run` has started there."""
-    return rounds.reported("weft bench --lab", lambda errors: _measured(*hosts.given(), errors))
+    """Do the same on the first host of a lab, with the clusters that `lab_clusters.run` has started there."""
+    return rounds.reported("weft bench --lab", lambda errors: _measured(*lab_clusters.given(), errors))
 
 
 def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any] | int:
     dask_cuda.tell(args)
     rounds.refuse(LOADS[args.load].gpu if _kind(args) == "gpu" else (), args.json)
     plot.refuse(args)
-    where = places(args)
+    where = deployments(args)
     build(args, args.workers or WORKERS)  # refuses sizes that do not go together before anything starts
     if args.lab:
-        return hosts.run(args, list(where), next(iter(where.values())), ON_HOST)
+        return lab_clusters.run(args, list(where), next(iter(where.values())), ON_HOST)
     return _measured(args, where, errors)
 
 
-def _measured(args: argparse.Namespace, where: dict[str, Place], errors: Console) -> dict[str, Any]:
+def _measured(args: argparse.Namespace, where: dict[str, Deployment], errors: Console) -> dict[str, Any]:
     schedule = rounds.Schedule(args.runs, args.warmup_runs, args.timeout, 1.0, args.ignore_size)
     measured = rounds.measure(functools.partial(build, args), where, schedule, errors)
     record = {"command": f"weft bench {args.load}", "type": _kind(args), **measured}
     if args.lab:
-        record["lab"] = hosts.described(lab.read(args.lab))
+        record["lab"] = lab_hosts.described(lab.read(args.lab))
     record["ratios"] = [c._asdict() for c in report.comparisons(record)]
-    rounds.write(args.json, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    outcome.write_record(args.json, record)
     if args.markdown:
         print(printed.markdown(record, show_p2p=not args.no_show_p2p_bandwidth), end="")
     else:
@@ -276,37 +271,37 @@ def _measured(args: argparse.Namespace, where: dict[str, Place], errors: Console
     return record
 
 
-def places(args: argparse.Namespace) -> dict[str, Place]:
+def deployments(args: argparse.Namespace) -> dict[str, Deployment]:
     """Say where the cluster of each protocol is, from the options.
 
     Raises
     ------
-    ClusterError
+    BenchError
         Options that exclude each other, or a package or file that is missing.
     """
     gpu = _kind(args) == "gpu"
     if args.scheduler_address or args.scheduler_file:
         ours = [f"--{name.replace('_', '-')}" for name in _OURS if getattr(args, name) is not None]
         if ours:
-            raise ClusterError(f"{', '.join(ours)}: not with clusters that run already")
+            raise BenchError(f"{', '.join(ours)}: not with clusters that run already")
         if args.scheduler_address and args.scheduler_file:
-            raise ClusterError("give --scheduler-address or --scheduler-file, not both")
+            raise BenchError("give --scheduler-address or --scheduler-file, not both")
         addresses = args.scheduler_address or [_address(Path(file)) for file in args.scheduler_file]
-        by_protocol = {(a.partition("://")[0] if "://" in a else "tcp"): Place(address=a) for a in addresses}
+        by_protocol = {(a.partition("://")[0] if "://" in a else "tcp"): Deployment(address=a) for a in addresses}
         if len(by_protocol) < len(addresses):
-            raise ClusterError(f"{', '.join(addresses)}: one scheduler for each protocol")
+            raise BenchError(f"{', '.join(addresses)}: one scheduler for each protocol")
         return by_protocol
     if args.devs is not None and not gpu:
-        raise ClusterError("--devs are GPUs, and this work is not on them: give --workers")
+        raise BenchError("--devs are GPUs, and this work is not on them: give --workers")
     if gpu and (args.workers or args.hosts):
-        raise ClusterError("--type gpu puts one worker beside each of --devs; elsewhere, give --scheduler-address")
+        raise BenchError("--type gpu puts one worker beside each of --devs; elsewhere, give --scheduler-address")
     if args.lab and (gpu or args.hosts or args.interface):
-        raise ClusterError("--lab has its own hosts and devices: not with --hosts, --interface, --type gpu")
+        raise BenchError("--lab has its own hosts and devices: not with --hosts, --interface, --type gpu")
     if args.hosts and len(args.hosts) < 2:
-        raise ClusterError("--hosts: give the scheduler's host, then at least one for workers")
+        raise BenchError("--hosts: give the scheduler's host, then at least one for workers")
     if args.hosts and importlib.util.find_spec("asyncssh") is None:
-        raise ClusterError("--hosts needs asyncssh: pip install asyncssh")
-    place = Place(
+        raise BenchError("--hosts needs asyncssh: pip install asyncssh")
+    deployment = Deployment(
         workers=args.workers or (1 if args.hosts or args.lab else WORKERS),
         threads=args.threads_per_worker or 1,
         memory_nbytes=args.memory_limit or 0,
@@ -314,7 +309,7 @@ def places(args: argparse.Namespace) -> dict[str, Place]:
         gpus=(args.devs or "") if gpu else None,
         hosts=args.hosts or (),
     )
-    return dict.fromkeys(args.protocol or ["tcp", "ucx"], place)
+    return dict.fromkeys(args.protocol or ["tcp", "ucx"], deployment)
 
 
 def _kind(args: argparse.Namespace) -> str:
@@ -327,7 +322,7 @@ def _address(file: Path) -> str:
     try:
         return str(json.loads(file.read_text())["address"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"{file} is not what a scheduler wrote: {error!r}") from error
+        raise BenchError(f"{file} is not what a scheduler wrote: {error!r}") from error
 
 
 def build(args: argparse.Namespace, workers: int) -> list[Workload]:
@@ -335,7 +330,7 @@ def build(args: argparse.Namespace, workers: int) -> list[Workload]:
 
     Raises
     ------
-    ClusterError
+    BenchError
         The sizes do not go together.
     """
     load = LOADS[args.load]
@@ -362,7 +357,7 @@ def build(args: argparse.Namespace, workers: int) -> list[Workload]:
         else:
             made = [make(**given)]
     except ValueError as error:
-        raise ClusterError(str(error)) from error
+        raise BenchError(str(error)) from error
     for workload in made:
         workload.parameters = {**workload.parameters, **common}
     return made

@@ -11,8 +11,8 @@ pytest.importorskip("dask.dataframe")
 import weft
 from weft import _cli as cli
 from weft import lab
-from weft.bench.common import hosts
-from weft.bench.dask import loads, rounds
+from weft.bench.common import lab_hosts
+from weft.bench.dask import command, lab_clusters, rounds
 
 TWO = {"hosts": {"a": {}, "b": {"cpus": "0"}}, "links": [{"between": ["a", "b"], "rate": "100mbit"}]}
 FILE = '[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ["a", "b"]\n'
@@ -20,8 +20,8 @@ FILE = '[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ["a", "b"]\n'
 
 def test_the_link_that_joins_all():
     links = [{"between": ["a", "b"]}, {"between": ["b", "c", "a"]}]
-    assert hosts.joining(lab.parse(TWO)) == 0
-    assert hosts.joining(lab.parse({"hosts": {"a": {}, "b": {}, "c": {}}, "links": links})) == 1
+    assert lab_hosts.common_cable(lab.parse(TWO)) == 0
+    assert lab_hosts.common_cable(lab.parse({"hosts": {"a": {}, "b": {}, "c": {}}, "links": links})) == 1
 
 
 @pytest.mark.parametrize(
@@ -30,21 +30,21 @@ def test_the_link_that_joins_all():
 )
 def test_labs_in_which_not_all_meet(planned):
     with pytest.raises(weft.InvalidParamError, match="two hosts, and one link between all"):
-        hosts.joining(lab.parse(planned))
+        lab_hosts.common_cable(lab.parse(planned))
 
 
 def test_a_record_tells_of_its_lab():
-    record = {"lab": hosts.described(lab.parse(TWO))}
+    record = {"lab": lab_hosts.described(lab.parse(TWO))}
     assert json.loads(json.dumps(record)) == record
-    assert hosts.told(record) == "Hosts a, b: namespaces of one machine, joined by a cable (100mbit)"
-    assert hosts.told({}) == ""
+    assert lab_hosts.told(record) == "Hosts a, b: namespaces of one machine, joined by a cable (100mbit)"
+    assert lab_hosts.told({}) == ""
 
 
 @pytest.mark.parametrize(
     "other", [["--hosts", "a,b"], ["--interface", "lab0"], ["--type", "gpu"], ["--scheduler-address", "a:1"]]
 )
 def test_a_lab_has_its_own_hosts(other, monkeypatch, capsys):
-    monkeypatch.setattr(hosts, "run", lambda *_: pytest.fail("started nevertheless"))
+    monkeypatch.setattr(lab_clusters, "run", lambda *_: pytest.fail("started nevertheless"))
     monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda name: name)
     assert cli.main(["bench", "merge", "--lab", "two.toml", *other]) == 1
     assert "--lab" in capsys.readouterr().err
@@ -52,9 +52,9 @@ def test_a_lab_has_its_own_hosts(other, monkeypatch, capsys):
 
 def test_what_the_first_host_is_told(monkeypatch):
     told = []
-    monkeypatch.setattr(hosts, "run", lambda args, *rest: told.append((args.lab.name, *rest)) or 7)
+    monkeypatch.setattr(lab_clusters, "run", lambda args, *rest: told.append((args.lab.name, *rest)) or 7)
     assert cli.main(["bench", "transpose", "--lab", "two.toml", "-p", "ucx", "--threads-per-worker", "3"]) == 7
-    assert told == [("two.toml", ["ucx"], loads.Place(workers=1, threads=3), loads.ON_HOST)]
+    assert told == [("two.toml", ["ucx"], command.Deployment(workers=1, threads=3), command.ON_HOST)]
 
 
 @pytest.mark.slow

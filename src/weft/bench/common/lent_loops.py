@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import weft
-from weft.bench.common.side import CLOSE_S, FILL, PairError, Side
+from weft.bench.common.child import CLOSE_S, FILL, Child
+from weft.bench.common.errors import BenchError
 
 CONNECT_S = 20.0
 
@@ -49,18 +50,18 @@ class Line(NamedTuple):
     def seen(self, message: memoryview) -> memoryview:
         """Read the message if that belongs to the measurement."""
         if self.reads and np.frombuffer(message, "u1").max() != FILL:
-            raise PairError("the message that arrived is not the one that was lent")
+            raise BenchError("the message that arrived is not the one that was lent")
         return message
 
 
 @contextlib.contextmanager
-def joined(side: Side) -> Iterator[weft.Peer]:
+def connected(me: Child) -> Iterator[weft.Peer]:
     """Connect to the other process of the pair as programs do; close at the same moment as it does."""
-    if side.pings:
-        peer = weft.connect(side.swap("-"), timeout=CONNECT_S).open()
+    if me.pings:
+        peer = weft.connect(me.swap("-"), timeout=CONNECT_S).open()
     else:
         with weft.listen("127.0.0.1:0") as listener:
-            side.swap(listener.address)
+            me.swap(listener.address)
             peer = listener.accept(CONNECT_S)
     yield peer
     with contextlib.suppress(weft.PeerLostError):

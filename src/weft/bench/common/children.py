@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Two pinned child processes that are measured, as the process that measures them sees them.
+"""The two processes that are measured, each pinned to a core, as the process that measures them sees them.
 
-A child's own side is in ``side``; what they and this process say to each other is at the head of
-``c_loop.cpp``. This process sleeps while a pair is measured.
+What a child sees is in ``child``; what they and this process say to each other is at the head of ``c_loop.cpp``. This
+process sleeps while they are measured.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, NamedTuple
 
-from weft.bench.common.side import CLOSE_S, PairError
+from weft.bench.common.child import CLOSE_S
+from weft.bench.common.errors import BenchError
 
 
-class Child(NamedTuple):
+class Spawned(NamedTuple):
     """A running child, the parent's end of its control socket, and the file that it prints to."""
 
     role: str
@@ -41,7 +42,7 @@ class Child(NamedTuple):
 
 
 @contextlib.contextmanager
-def _started(command: list[str], settings: Sequence[str], role: str, *, core: int | None) -> Iterator[Child]:
+def _started(command: list[str], settings: Sequence[str], role: str, *, core: int | None) -> Iterator[Spawned]:
     ours, theirs = socket.socketpair()
     with ours, tempfile.TemporaryFile() as log:
         with theirs:
@@ -61,17 +62,17 @@ def _started(command: list[str], settings: Sequence[str], role: str, *, core: in
             finally:
                 os.sched_setaffinity(0, before)
         try:
-            yield Child(role, process, ours, log)
+            yield Spawned(role, process, ours, log)
         finally:
             process.kill()
             process.wait()
 
 
-class Pair(NamedTuple):
+class Children(NamedTuple):
     """The two children of one measurement, and when (``time.monotonic``) their time is up."""
 
-    pong: Child
-    ping: Child
+    pong: Spawned
+    ping: Spawned
     deadline: float
 
     def connect(self) -> str:
@@ -100,10 +101,10 @@ class Pair(NamedTuple):
         if self.pong.process.returncode != 0 or self.ping.process.returncode != 0:
             raise self._failure("the pair did not close")
 
-    def _line(self, speaker: Child) -> bytes:
+    def _line(self, speaker: Spawned) -> bytes:
         return self._hear(speaker, lambda heard: heard.endswith(b"\n"))
 
-    def _hear(self, speaker: Child, complete: Callable[[bytearray], bool]) -> bytes:
+    def _hear(self, speaker: Spawned, complete: Callable[[bytearray], bool]) -> bytes:
         poll = select.poll()
         for each in (self.pong, self.ping):
             poll.register(each.control, select.POLLRDHUP | (select.POLLIN if each is speaker else 0))
@@ -118,15 +119,15 @@ class Pair(NamedTuple):
             heard += chunk
         return bytes(heard)
 
-    def _failure(self, what: str) -> PairError:
+    def _failure(self, what: str) -> BenchError:
         states = [self.pong.state(), self.ping.state()]
         said = [f"{how}: {printed}" if printed else how for how, printed in states]
         last = next((printed.splitlines()[-1] for _, printed in states if printed), "")
-        return PairError("; ".join([what, *said]), last=last)
+        return BenchError("; ".join([what, *said]), last=last)
 
 
 @contextlib.contextmanager
-def pair(
+def children(
     command: Sequence[str],
     settings: Sequence[str],
     *,
@@ -134,7 +135,7 @@ def pair(
     limit_s: float,
     cores: Sequence[int],
     hosts: Sequence[Sequence[str]] = ((), ()),
-) -> Iterator[Pair]:
+) -> Iterator[Children]:
     """Start both children; whatever happens, both are ended.
 
     Parameters
@@ -151,44 +152,14 @@ def pair(
         What runs a command on the host of the pong, and on that of the ping; nothing for this one.
     """
     with contextlib.ExitStack() as stack:
-        sides = []
+        spawned = []
         for role, core, host in zip(("pong", "ping"), cores or (None, None), hosts, strict=False):
             arguments = [*host, *command, role, str(nbytes), str(int(limit_s) + 5)]
-            sides.append(stack.enter_context(_started(arguments, settings, role, core=core)))
-        yield Pair(sides[0], sides[1], time.monotonic() + limit_s)
+            spawned.append(stack.enter_context(_started(arguments, settings, role, core=core)))
+        yield Children(spawned[0], spawned[1], time.monotonic() + limit_s)
 
 
 def two_cores() -> list[int]:
-    """Return the cores to pin a pair to, or an empty list where there is only one."""
+    """Return the cores to pin both to, or an empty list where there is only one."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     return cores if len(cores) == 2 else []
-
-
-def sampled(
-    exchange: Callable[[int], list[float]], *, seconds: float, iterations: int, at_least: int = 3
-) -> list[float]:
-    """Take stamps in growing batches until `seconds` of them or `iterations` are there.
-
-    Parameters
-    ----------
-    exchange : callable
-        Takes that many stamps, returns the seconds of each.
-    seconds : float
-        Of stamps, warm-up not counted.
-    iterations, at_least : int, >= 1
-        Bounds on the number of stamps in a batch, the first on all of them.
-    """
-    count, warm = 1, exchange(1)
-    while sum(warm) < seconds / 10 and count < iterations:
-        count = min(2 * count, iterations)
-        warm = exchange(count)
-    if len(warm) >= at_least and sum(warm) >= seconds:
-        return warm
-    latest, samples, left_s = warm, list[float](), seconds
-    # A batch is as long as the one before it predicts; the little that it then leaves over is left.
-    while len(samples) < iterations and left_s > seconds / 10:
-        count = max(at_least, int(left_s / (sum(latest) / len(latest))))
-        latest = exchange(min(count, iterations - len(samples)))
-        samples += latest
-        left_s -= sum(latest)
-    return samples

@@ -16,7 +16,7 @@ import pytest
 
 import weft
 from weft.bench.send_recv import command as send_recv
-from weft.bench.send_recv import sides
+from weft.bench.send_recv import loops
 
 pytest.importorskip("numpy")
 pytestmark = pytest.mark.slow
@@ -26,13 +26,13 @@ LONG = ["bench", "send-recv", "-n", "1MiB", "--n-iter", "100_000_000"]
 SAYING = """
 import sys
 from weft import _cli as cli
-from weft.bench.send_recv import sides
+from weft.bench.send_recv import loops
 
-agree, receive, left = sides.agree, sides._Mover._receive, [3]
+agree, receive, left = loops.agree, loops._Mover._receive, [3]
 
-def agreed(control, plan):
-    agree(control, plan)
-    if plan.over != "weft":
+def agreed(control, parameters):
+    agree(control, parameters)
+    if parameters.over != "weft":
         print("going around", flush=True)
 
 def told(self):
@@ -41,7 +41,7 @@ def told(self):
         print("going around", flush=True)
     return receive(self)
 
-sides.agree, sides._Mover._receive = agreed, told
+loops.agree, loops._Mover._receive = agreed, told
 sys.exit(cli.main(sys.argv[1:]))
 """
 #: The command, whose client never connects.
@@ -139,13 +139,13 @@ def test_an_other_side_that_has_agreed_and_goes(over):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours = socket.create_connection(listener.getsockname())
         theirs, _ = listener.accept()
-    plan, make = sides.Plan(over, "tag", 8, 1, 1), sides.objects("numpy", 8, 0)
+    plan, make = loops.Parameters(over, "tag", 8, 1, 1), loops.objects("numpy", 8, 0)
     with ours, theirs, pytest.raises(weft.PeerLostError, match="send-recv: the other side went away"):
         theirs.sendall(json.dumps(plan._asdict()).encode() + b"\n")
         theirs.shutdown(socket.SHUT_WR)
         if over == "weft":
-            sides.over_weft(ours, plan, make, client=True, reuse=False, waits=False, settings={})
+            loops.over_weft(ours, plan, make, client=True, reuse=False, waits=False, settings={})
         elif over == "socket":
-            sides.over_socket(ours, plan, make, client=True, reuse=False)
+            loops.over_socket(ours, plan, make, client=True, reuse=False)
         else:
-            sides.over_streams(ours, plan, make, client=True)
+            loops.over_streams(ours, plan, make, client=True)

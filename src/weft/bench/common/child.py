@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What one child of a measured pair works with: its control socket, its buffers, and weft's endpoint to the other.
+"""One of the two processes that are measured, from within: its control socket, its buffers, its endpoint to the other.
 
-The parent's side is in ``pair``, the loops are in ``pingpong_loops`` and ``sweep_loops``. What a child and its
-parent say to each other is at the head of ``c_loop.cpp``.
+What the parent sees of both is in ``children``; the loops are in ``pingpong``, ``sweep`` and ``peers``. What a child
+and its parent say to each other is at the head of ``c_loop.cpp``.
 """
 
 from __future__ import annotations
@@ -34,22 +34,8 @@ def trips_of(nbytes: int) -> int:
     return 10 if nbytes <= SMALL_NBYTES else 1
 
 
-class PairError(Exception):
-    """The measurement cannot be made, or a child died or hung; says which and why.
-
-    Attributes
-    ----------
-    last : str
-        The last line that a child printed which did not end well, or an empty string.
-    """
-
-    def __init__(self, message: str, *, last: str = "") -> None:
-        super().__init__(message)
-        self.last = last
-
-
-class Side(NamedTuple):
-    """What one child works with; both mappings belong to it."""
+class Child(NamedTuple):
+    """What one of the two works with; both mappings belong to it."""
 
     control: io.BufferedRWPair
     pings: bool
@@ -73,19 +59,19 @@ def pages(nbytes: int) -> mmap.mmap:
 
 
 @contextlib.contextmanager
-def opened(role: str, nbytes: str, limit_s: str, control_fd: str, tls: str) -> Iterator[Side]:
-    """Make a child's side from what its parent wrote on the command line."""
+def opened(role: str, nbytes: str, limit_s: str, control_fd: str, tls: str) -> Iterator[Child]:
+    """Make a child from what its parent wrote on the command line."""
     # The parent may be killed while this spins: whatever happens, it ends.
     signal.alarm(int(limit_s))
     with socket.socket(fileno=int(control_fd)) as sock, sock.makefile("rwb") as control:
-        side = Side(control, role == "ping", int(nbytes), tls, pages(int(nbytes)), pages(int(nbytes)))
-        for start in range(0, side.nbytes, 2**20):
-            side.out[start : start + 2**20] = bytes([FILL]) * min(2**20, side.nbytes - start)
-        yield side
+        me = Child(control, role == "ping", int(nbytes), tls, pages(int(nbytes)), pages(int(nbytes)))
+        for start in range(0, me.nbytes, 2**20):
+            me.out[start : start + 2**20] = bytes([FILL]) * min(2**20, me.nbytes - start)
+        yield me
 
 
 @contextlib.contextmanager
-def joined(
+def connected(
     swap: Callable[[str], str], settings: Mapping[str, str], *, features: Sequence[str] = (), alone: bool = False
 ) -> Iterator[tuple[Endpoint, Worker]]:
     """Connect weft to the other process, under these UCX settings; close at the same moment as it does.
@@ -99,7 +85,7 @@ def joined(
     theirs = bytes.fromhex(swap(worker.address.hex()))
     endpoint = worker.connect(worker.address if alone else theirs)
     yield endpoint, worker
-    # Both sides close at the same moment: either may see the other go first.
+    # Both close at the same moment: either may see the other go first.
     with contextlib.suppress(weft.PeerLostError):
         endpoint.close().wait(CLOSE_S)
     worker.close()

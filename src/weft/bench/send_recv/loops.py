@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The server's and the client's half of ``weft bench send-recv``, over a TCP socket that both have open.
 
-The client sends, the server sends back what came. Over weft the socket only carries the plan and the workers'
+The client sends, the server sends back what came. Over weft the socket only carries the parameters and the workers'
 addresses; with the other backends it carries the messages. What both do is written once, as a generator of requests
 that is driven blocking or awaiting; that costs 50 ns a request, which ``weft bench pingpong`` does without.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import weft
-from weft.bench.common.side import TAG, joined
+from weft.bench.common.child import TAG, connected
 
 if TYPE_CHECKING:
     from weft import Endpoint, Request, Worker
@@ -34,8 +34,8 @@ _GONE = "send-recv: the other side went away"
 Steps = Generator["Request[Any]", Any, list[float]]
 
 
-class Plan(NamedTuple):
-    """What both sides must agree on."""
+class Parameters(NamedTuple):
+    """What client and server must agree on."""
 
     over: str
     api: str
@@ -97,9 +97,9 @@ def objects(kind: str, nbytes: int, device: int) -> Objects:
         raise weft.UnsupportedError(f"send-recv of {kind} objects: needs {needs}: {error}") from error
 
 
-def agree(control: Any, plan: Plan) -> None:
-    """Tell the other side the plan; raise unless it has the same."""
-    control.write(json.dumps(plan._asdict()).encode() + b"\n")
+def agree(control: Any, parameters: Parameters) -> None:
+    """Tell the other side the parameters; raise unless it has the same."""
+    control.write(json.dumps(parameters._asdict()).encode() + b"\n")
     heard = control.readline(4096)
     if not heard:
         raise weft.PeerLostError("send-recv: the other side closed before it said anything")
@@ -107,16 +107,18 @@ def agree(control: Any, plan: Plan) -> None:
         theirs = json.loads(heard)
     except ValueError as error:
         raise weft.HandshakeError(f"send-recv: the other side is no weft bench send-recv: {heard[:60]!r}") from error
-    if theirs != plan._asdict():
-        wrong = [f"{k} is {v} here and {theirs.get(k)} there" for k, v in plan._asdict().items() if theirs.get(k) != v]
+    if theirs != parameters._asdict():
+        wrong = [
+            f"{k} is {v} here and {theirs.get(k)} there" for k, v in parameters._asdict().items() if theirs.get(k) != v
+        ]
         raise weft.HandshakeError(f"send-recv: give both sides the same options: {', '.join(wrong)}")
 
 
 @contextlib.contextmanager
-def _controlled(sock: socket.socket, plan: Plan) -> Iterator[Any]:
+def _controlled(sock: socket.socket, parameters: Parameters) -> Iterator[Any]:
     # unbuffered: with some backends messages follow on the same socket
     with sock.makefile("rwb", buffering=0) as control:
-        agree(control, plan)
+        agree(control, parameters)
         yield control
 
 
@@ -131,7 +133,7 @@ def _gone(sock: socket.socket) -> bool:
 
 def over_weft(
     sock: socket.socket,
-    plan: Plan,
+    parameters: Parameters,
     make: Objects,
     *,
     client: bool,
@@ -140,7 +142,7 @@ def over_weft(
     settings: Mapping[str, str],
 ) -> Result:
     """Run one side over weft, awaiting if `waits`, else blocking."""
-    with _controlled(sock, plan) as control, contextlib.ExitStack() as stack:
+    with _controlled(sock, parameters) as control, contextlib.ExitStack() as stack:
 
         def swap(text: str) -> str:
             control.write(f"{text}\n".encode())
@@ -149,12 +151,12 @@ def over_weft(
             raise weft.PeerLostError(_GONE)
 
         runner = stack.enter_context(asyncio.Runner()) if waits else None
-        endpoint, worker = stack.enter_context(joined(swap, settings))
-        if plan.api == "am":
+        endpoint, worker = stack.enter_context(connected(swap, settings))
+        if parameters.api == "am":
             # UCX drops active messages whose id was never asked for: both have, before either sends
             worker.am_recv(AM_ID).cancel()
             swap("ready")
-        move = _Mover(endpoint, worker, plan, make, reuse=reuse)
+        move = _Mover(endpoint, worker, parameters, make, reuse=reuse)
         steps = move.client() if client else move.server()
         try:
             seconds = runner.run(_awaited(steps, sock)) if runner else _blocked(steps, sock)
@@ -239,17 +241,19 @@ async def _awaited(steps: Steps, sock: socket.socket) -> list[float]:
 class _Mover:
     """One side's sends and receives."""
 
-    def __init__(self, endpoint: Endpoint, worker: Worker, plan: Plan, make: Objects, *, reuse: bool) -> None:
+    def __init__(
+        self, endpoint: Endpoint, worker: Worker, parameters: Parameters, make: Objects, *, reuse: bool
+    ) -> None:
         self.endpoint = endpoint
         self.worker = worker
-        self.plan = plan
+        self.parameters = parameters
         self.make = make
-        self.kept = [make.place() for _ in range(plan.buffers)] if reuse else None
+        self.kept = [make.place() for _ in range(parameters.buffers)] if reuse else None
 
     def client(self) -> Steps:
-        out = [self.make.filled() for _ in range(self.plan.buffers)]
+        out = [self.make.filled() for _ in range(self.parameters.buffers)]
         seconds = []
-        for _ in range(self.plan.iterations):
+        for _ in range(self.parameters.iterations):
             start = time.perf_counter()
             yield from self._send(out)
             back = yield from self._receive()
@@ -259,13 +263,13 @@ class _Mover:
         return seconds
 
     def server(self) -> Steps:
-        for _ in range(self.plan.iterations):
+        for _ in range(self.parameters.iterations):
             came = yield from self._receive()
             yield from self._send(came)
         return []
 
     def _send(self, buffers: list[Any]) -> Generator[Request[Any], Any, None]:
-        if self.plan.api == "am":
+        if self.parameters.api == "am":
             requests = [self.endpoint.am_send(AM_ID, b"", each) for each in buffers]
         else:
             requests = [self.endpoint.tag_send(each, TAG) for each in buffers]
@@ -273,23 +277,23 @@ class _Mover:
             yield request
 
     def _receive(self) -> Generator[Request[Any], Any, list[Any]]:
-        if self.plan.api == "am":
+        if self.parameters.api == "am":
             received = []
-            for request in [self.worker.am_recv(AM_ID) for _ in range(self.plan.buffers)]:
+            for request in [self.worker.am_recv(AM_ID) for _ in range(self.parameters.buffers)]:
                 _, data = yield request
                 received.append(data)
             return received
-        places = self.kept or [self.make.place() for _ in range(self.plan.buffers)]
+        places = self.kept or [self.make.place() for _ in range(self.parameters.buffers)]
         yield from [self.worker.tag_recv(each, TAG) for each in places]
         return places
 
 
-def over_socket(sock: socket.socket, plan: Plan, make: Objects, *, client: bool, reuse: bool) -> Result:
+def over_socket(sock: socket.socket, parameters: Parameters, make: Objects, *, client: bool, reuse: bool) -> Result:
     """Run one side over the socket itself, blocking."""
-    with _controlled(sock, plan):
+    with _controlled(sock, parameters):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         out, kept, seconds = make.filled(), make.place() if reuse else None, []
-        for _ in range(plan.iterations):
+        for _ in range(parameters.iterations):
             start = time.perf_counter()
             if client:
                 sock.sendall(out)
@@ -305,7 +309,7 @@ def over_socket(sock: socket.socket, plan: Plan, make: Objects, *, client: bool,
     return Result(seconds, ["tcp"])
 
 
-def over_streams(sock: socket.socket, plan: Plan, make: Objects, *, client: bool) -> Result:
+def over_streams(sock: socket.socket, parameters: Parameters, make: Objects, *, client: bool) -> Result:
     """Run one side over asyncio's streams, which allocate for what they receive."""
 
     async def run() -> list[float]:
@@ -320,19 +324,19 @@ def over_streams(sock: socket.socket, plan: Plan, make: Objects, *, client: bool
 
     async def trips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> list[float]:
         out, seconds = memoryview(make.filled()), []
-        for _ in range(plan.iterations):
+        for _ in range(parameters.iterations):
             start = time.perf_counter()
             if client:
                 writer.write(out)
                 await writer.drain()
-            came = await reader.readexactly(plan.nbytes)
+            came = await reader.readexactly(parameters.nbytes)
             if not client:
                 writer.write(came)
                 await writer.drain()
             seconds.append(time.perf_counter() - start)
         return seconds
 
-    with _controlled(sock, plan):
+    with _controlled(sock, parameters):
         # the transport takes a descriptor of its own and closes it
         sock = sock.dup()
     try:

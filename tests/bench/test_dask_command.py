@@ -12,13 +12,14 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("dask.dataframe")
 
-from weft.bench.dask import clusters, loads, moves, rounds
-from weft.bench.dask.clusters import ClusterError, Place
+from weft.bench.common.errors import BenchError
+from weft.bench.dask import clusters, command, moves, rounds
+from weft.bench.dask.clusters import Deployment
 
 
 def parse(load: str, *arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    loads.add_arguments(parser, load)
+    command.add_arguments(parser, load)
     parser.set_defaults(load=load)
     return parser.parse_args(arguments)
 
@@ -26,25 +27,25 @@ def parse(load: str, *arguments: str) -> argparse.Namespace:
 # --- options ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("load", loads.LOADS)
+@pytest.mark.parametrize("load", command.LOADS)
 def test_defaults_make_each_workload_for_any_number_of_workers(load):
     for workers in (2, 5):
-        for workload in loads.build(parse(load), workers):
+        for workload in command.build(parse(load), workers):
             assert workload.name
             assert workload.nbytes or workload.tasks
 
 
 def test_the_command_of_dask_cuda_is_understood():
     args = parse("merge", "--chunk-size", "100_000_000", "--protocol", "ucx", "--runs", "5", "--no-show-p2p-bandwidth")
-    (merge,) = loads.build(args, 8)
+    (merge,) = command.build(args, 8)
     assert (merge.rows, merge.base, merge.other, merge.matching) == (100_000_000, 8, 8, 0.3)
     assert merge.nbytes == 8 * 100_000_000 * 32
-    assert loads.places(args) == {"ucx": Place()}
+    assert command.deployments(args) == {"ucx": Deployment()}
     assert (args.runs, args.warmup_runs, args.ignore_size) == (5, 1, 1 << 20)
 
 
 def test_each_size_is_a_workload():
-    made = loads.build(parse("fetch", "--sizes", "1KiB,2MiB", "--count", "3"), 2)
+    made = command.build(parse("fetch", "--sizes", "1KiB,2MiB", "--count", "3"), 2)
     assert [(w.name, w.nbytes) for w in made] == [("fetch 1 KiB", 3 << 10), ("fetch 2 MiB", 6 << 20)]
 
 
@@ -57,8 +58,8 @@ def test_each_size_is_a_workload():
     ],
 )
 def test_sizes_that_do_not_go_together_are_said(load, arguments, message):
-    with pytest.raises(ClusterError, match=message):
-        loads.build(parse(load, *arguments), 2)
+    with pytest.raises(BenchError, match=message):
+        command.build(parse(load, *arguments), 2)
 
 
 @pytest.mark.parametrize(
@@ -87,28 +88,28 @@ def test_bad_options_are_refused(load, arguments, capsys):
 
 def test_places_of_own_clusters():
     args = parse("merge", "--workers", "4", "--threads-per-worker", "2", "--memory-limit", "1GiB", "--interface", "ib0")
-    place = Place(workers=4, threads=2, memory_nbytes=1 << 30, interface="ib0")
-    assert loads.places(args) == {"tcp": place, "ucx": place}
-    assert loads.places(parse("merge", "-t", "gpu", "-p", "ucx")) == {"ucx": Place(gpus="")}
-    assert loads.places(parse("merge", "-t", "gpu", "-d", "0,3", "-p", "ucx")) == {"ucx": Place(gpus="0,3")}
+    deployment = Deployment(workers=4, threads=2, memory_nbytes=1 << 30, interface="ib0")
+    assert command.deployments(args) == {"tcp": deployment, "ucx": deployment}
+    assert command.deployments(parse("merge", "-t", "gpu", "-p", "ucx")) == {"ucx": Deployment(gpus="")}
+    assert command.deployments(parse("merge", "-t", "gpu", "-d", "0,3", "-p", "ucx")) == {"ucx": Deployment(gpus="0,3")}
 
 
 def test_places_of_running_clusters(tmp_path):
     args = parse("merge", "--scheduler-address", "a:1,ucx://b:2")
-    assert loads.places(args) == {"tcp": Place(address="a:1"), "ucx": Place(address="ucx://b:2")}
+    assert command.deployments(args) == {"tcp": Deployment(address="a:1"), "ucx": Deployment(address="ucx://b:2")}
     (tmp_path / "s.json").write_text('{"address": "ucx://b:2"}')
     args = parse("merge", "--scheduler-file", str(tmp_path / "s.json"))
-    assert loads.places(args) == {"ucx": Place(address="ucx://b:2")}
-    assert not Place(address="ucx://b:2").here
+    assert command.deployments(args) == {"ucx": Deployment(address="ucx://b:2")}
+    assert not Deployment(address="ucx://b:2").here
 
 
 def test_hosts_by_ssh(monkeypatch):
     args = parse("merge", "--hosts", "a,b,c")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    assert loads.places(args)["ucx"] == Place(workers=1, hosts=("a", "b", "c"))
+    assert command.deployments(args)["ucx"] == Deployment(workers=1, hosts=("a", "b", "c"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ClusterError, match="--hosts needs asyncssh"):
-        loads.places(args)
+    with pytest.raises(BenchError, match="--hosts needs asyncssh"):
+        command.deployments(args)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_hosts_by_ssh(monkeypatch):
 def test_options_that_exclude_each_other_are_said_in_one_line(arguments, message, monkeypatch, capsys):
     monkeypatch.setattr(rounds, "measure", lambda *_: pytest.fail("started nevertheless"))
     monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda name: name)
-    assert loads.run(parse("merge", *arguments)) == 1
+    assert command.run(parse("merge", *arguments)) == 1
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
@@ -136,29 +137,33 @@ def test_options_that_exclude_each_other_are_said_in_one_line(arguments, message
 def test_missing_packages_of_gpus_are_named(capsys):
     if importlib.util.find_spec("cudf"):
         pytest.skip("cudf is here")
-    assert loads.run(parse("merge", "--type", "gpu")) == 1
+    assert command.run(parse("merge", "--type", "gpu")) == 1
     said = "weft bench merge: cudf, dask_cudf not installed: pip install cudf-cu12 dask-cudf-cu12 (with CUDA 12)\n"
     assert capsys.readouterr().err == said
 
 
 def test_missing_packages_are_named_with_what_brings_them(monkeypatch):
     monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ClusterError, match=r'pandas, .* not installed: pip install "weft\[demo\]"$'):
+    with pytest.raises(BenchError, match=r'pandas, .* not installed: pip install "weft\[demo\]"$'):
         rounds.refuse(())
-    with pytest.raises(ClusterError, match=r'cupy not installed: pip install "weft\[demo\]" cupy-cuda12x \(with'):
+    with pytest.raises(BenchError, match=r'cupy not installed: pip install "weft\[demo\]" cupy-cuda12x \(with'):
         rounds.refuse(("cupy",))
 
 
 @pytest.mark.parametrize(
-    ("place", "kind", "expected"),
+    ("deployment", "kind", "expected"),
     [
-        (Place(workers=3, threads=2), "LocalCluster", {"n_workers": 3, "threads_per_worker": 2, "memory_limit": 0}),
-        (Place(interface="ib0"), "LocalCluster", {"processes": True, "interface": "ib0"}),
-        (Place(gpus="0,3"), "TopologyCluster", {"per": "gpu", "CUDA_VISIBLE_DEVICES": "0,3"}),
-        (Place(gpus=""), "TopologyCluster", {"CUDA_VISIBLE_DEVICES": None}),
+        (
+            Deployment(workers=3, threads=2),
+            "LocalCluster",
+            {"n_workers": 3, "threads_per_worker": 2, "memory_limit": 0},
+        ),
+        (Deployment(interface="ib0"), "LocalCluster", {"processes": True, "interface": "ib0"}),
+        (Deployment(gpus="0,3"), "TopologyCluster", {"per": "gpu", "CUDA_VISIBLE_DEVICES": "0,3"}),
+        (Deployment(gpus=""), "TopologyCluster", {"CUDA_VISIBLE_DEVICES": None}),
     ],
 )
-def test_a_place_chooses_the_cluster(place, kind, expected, monkeypatch):
+def test_a_deployment_chooses_the_cluster(deployment, kind, expected, monkeypatch):
     import distributed
 
     import weft.dask
@@ -167,7 +172,7 @@ def test_a_place_chooses_the_cluster(place, kind, expected, monkeypatch):
     monkeypatch.setattr(distributed, "LocalCluster", lambda **options: started.update(options) or "LocalCluster")
     fake = lambda **options: started.update(options) or "TopologyCluster"  # noqa: E731
     monkeypatch.setitem(vars(weft.dask), "TopologyCluster", fake)
-    assert clusters._start(place, "ucx", 5) == kind
+    assert clusters._start(deployment, "ucx", 5) == kind
     assert started["protocol"] == "ucx"
     assert started.items() >= expected.items()
 
@@ -176,7 +181,7 @@ def test_one_process_has_the_threads_of_all_workers(monkeypatch):
     import distributed
 
     monkeypatch.setattr(distributed, "LocalCluster", lambda **options: options)
-    started = clusters._start(Place(workers=3, threads=2, interface="lo"), "inproc", 5)
+    started = clusters._start(Deployment(workers=3, threads=2, interface="lo"), "inproc", 5)
     expected = {"n_workers": 1, "threads_per_worker": 6, "processes": False, "interface": None}
     assert started.items() >= expected.items()
 
@@ -186,7 +191,7 @@ def test_ssh_starts_the_scheduler_on_the_first_host(monkeypatch):
 
     started = {}
     monkeypatch.setattr(distributed, "SSHCluster", lambda hosts, **options: started.update(options, hosts=hosts))
-    clusters._start(Place(workers=2, hosts=("a", "b"), interface="ib0"), "ucx", 5)
+    clusters._start(Deployment(workers=2, hosts=("a", "b"), interface="ib0"), "ucx", 5)
     assert started["hosts"] == ["a", "b"]
     assert started["scheduler_options"].items() >= {"protocol": "ucx", "interface": "ib0", "port": 0}.items()
     assert started["worker_options"].items() >= {"protocol": "ucx", "n_workers": 2, "nthreads": 1}.items()
@@ -207,7 +212,7 @@ class Other(moves.Fetch):
 def test_a_tiny_run_within_one_process(tmp_path, capsys):
     path = tmp_path / "record.json"
     tiny = "-s", "200", "-c", "100", "--runs", "1", "--timeout", "60", "--json", str(path)
-    assert loads.run(parse("transpose", "--protocol", "inproc", *tiny)) == 0
+    assert command.run(parse("transpose", "--protocol", "inproc", *tiny)) == 0
     assert "Threads per worker        | 2" in capsys.readouterr().out
     (entry,) = json.loads(path.read_text())["workloads"]
     assert entry["correct"]
@@ -218,14 +223,14 @@ def test_a_tiny_run_within_one_process(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_tiny_run_over_both_protocols_in_which_one_result_is_wrong(monkeypatch, tmp_path, capsys):
-    tiny = [*loads.build(parse("merge", "-c", "20_000"), 2), moves.Fetch(nbytes=2 << 20, count=3)]
+    tiny = [*command.build(parse("merge", "-c", "20_000"), 2), moves.Fetch(nbytes=2 << 20, count=3)]
     wrong = Other(nbytes=8, count=2)
     wrong.name = "other"
-    busy = loads.build(parse("busy", "--sizes", "1MiB", "--count", "1", "--beside", "numpy"), 2)
-    monkeypatch.setattr(loads, "build", lambda *_: [*tiny, *busy, wrong])
+    busy = command.build(parse("busy", "--sizes", "1MiB", "--count", "1", "--beside", "numpy"), 2)
+    monkeypatch.setattr(command, "build", lambda *_: [*tiny, *busy, wrong])
     path = tmp_path / "record.json"
     given = "--runs", "1", "--warmup-runs", "0", "--timeout", "200", "--markdown", "--json", str(path)
-    assert loads.run(parse("merge", *given)) == 1
+    assert command.run(parse("merge", *given)) == 1
 
     shown = capsys.readouterr()
     assert shown.err.splitlines()[-2:] == [
