@@ -31,11 +31,10 @@ from typing import Any
 
 import long_figures
 
-from weft.bench.charts.overview import Row, rows_of
+from weft._units import format_rate, format_seconds, format_size
+from weft.bench.charts.dask import Row, overview, rows_of
 from weft.bench.common import stats
-from weft.bench.common.options import size_text
 from weft.bench.pingpong import table as pingpong_table
-from weft.bench.pingpong.table import time_text
 from weft.bench.sweep import table as sweep_table
 
 ROOT = Path(__file__).parents[1]
@@ -104,22 +103,22 @@ def latencies(record: Mapping[str, Any]) -> str:
     def cell(r: Mapping[str, Any] | None) -> str:
         if r is None:
             return "-"
-        low, high = min(r["latency_s"]["round_medians"]), max(r["latency_s"]["round_medians"])
         if r["nbytes"] < 1 << 16 or pingpong_table.named(r).endswith("lent"):  # nothing is moved: no rate
-            return f"{time_text(r['latency_s']['median'])} ({1e6 * low:.3g}-{1e6 * high:.3g})"
+            return stats.format_rounds(r["latency_s"]["round_medians"], median=r["latency_s"]["median"])
+        low, high = min(r["latency_s"]["round_medians"]), max(r["latency_s"]["round_medians"])
         gbps = [r["nbytes"] / seconds / 1e9 for seconds in (r["latency_s"]["median"], high, low)]
         return f"{gbps[0]:.3g} GB/s ({gbps[1]:.3g}-{gbps[2]:.3g})"
 
     names = list(dict.fromkeys(name for name, _ in found))
     rows = [[name, *(cell(found.get((name, nbytes))) for nbytes in sizes)] for name in names]
     gone = [f"Missing: {pingpong_table.named(r)} ({r['reason']})." for r in record.get("missing", ())]
-    return "\n".join([table(["", *map(size_text, sizes)], rows), "", " ".join([machine(record), *gone])])
+    return "\n".join([table(["", *map(format_size, sizes)], rows), "", " ".join([machine(record), *gone])])
 
 
 def losses(records: Records) -> str:
     """List where weft takes longer than what it is beside, by more than the rounds differ."""
     rows = [
-        [f"{name}, {size_text(mine['nbytes'])}", pingpong_table.named(mine), pingpong_table.named(other), times]
+        [f"{name}, {format_size(mine['nbytes'])}", pingpong_table.named(mine), pingpong_table.named(other), times]
         for name in ("pingpong", "peers")
         if name in records
         for mine, other, times in pingpong_table.lost(records[name]["records"])
@@ -127,9 +126,8 @@ def losses(records: Records) -> str:
     if "operations" in records:
         for name, sides in records["operations"]["rows"].items():
             if "ucx_perftest" in sides and (times := stats.ratio(sides["weft"], sides["ucx_perftest"])).low > 1:
-                value, low, high = map(stats.ratio_text, times)
-                rows.append([name, "weft", "ucx_perftest", f"{value} ({low}-{high})"])
-    rows += [["Dask", row.name, "the same over tcp", within(row)] for row in dask_rows(records) if row.high >= 1]
+                rows.append([name, "weft", "ucx_perftest", str(times)])
+    rows += [["Dask", row.name, "the same over tcp", within(row)] for row in dask_rows(records) if row.wall.high >= 1]
     return table(["", "weft", "beside", "takes so many times as long"], rows) if rows else "Nowhere in these records."
 
 
@@ -141,13 +139,12 @@ def dask_rows(records: Records) -> list[Row]:
         if name.startswith("dask/")
         for row in rows_of(record, name.partition("-")[2].replace("-", " "))
     ]
-    return sorted(rows, key=lambda row: (row.wall, row.name))
+    return sorted(rows, key=lambda row: (row.wall.value, row.name))
 
 
 def within(row: Row) -> str:
     """Write a ratio of wall clocks and what its rounds lay within, in bold where ucx:// loses."""
-    wall, low, high = map(stats.ratio_text, (row.wall, row.low, row.high))
-    return f"{f'**{wall}**' if row.low > 1 else wall} ({low}-{high})"
+    return re.sub(r"^\S+", r"**\g<0>**", str(row.wall)) if row.wall.low > 1 else str(row.wall)
 
 
 def dask(records: Records) -> str:
@@ -159,8 +156,8 @@ def dask(records: Records) -> str:
     rows = [
         [
             row.name,
-            time_text(row.tcp_s),
-            time_text(row.ucx_s),
+            format_seconds(row.tcp_s),
+            format_seconds(row.ucx_s),
             within(row),
             part(row.communication, "{:.2g}"),
             part(row.p2p, "{:.2g}x" if (row.p2p or 0) < 100 else "{:.0f}x"),
@@ -173,7 +170,7 @@ def dask(records: Records) -> str:
 
 def walls(rows: Sequence[Row]) -> str:
     """Set the wall clocks of Dask's workloads beside each other."""
-    cells = [[row.name, time_text(row.tcp_s), time_text(row.ucx_s), within(row)] for row in rows]
+    cells = [[row.name, format_seconds(row.tcp_s), format_seconds(row.ucx_s), within(row)] for row in rows]
     return table(["", "tcp://", "ucx://", "ucx/tcp"], cells)
 
 
@@ -206,15 +203,10 @@ def sweep(record: Mapping[str, Any]) -> str:
         figure = sweep_table.FIGURES[name]
         lines = {line: sizes for line, sizes in sweep_table.lines_of(record, name).items() if line[1] == "block"}
         shown = sorted({nbytes for sizes in lines.values() for nbytes in sizes})
-        cells = [[size_text(n), *(sweep_table.cell(figure, sizes.get(n)) for sizes in lines.values())] for n in shown]
+        cells = [[format_size(n), *(sweep_table.cell(figure, sizes.get(n)) for sizes in lines.values())] for n in shown]
         heads = [transport for transport, *_ in lines]
         parts += [f"{figure.title} in {figure.unit}, blocking:", "", table(["", *heads], cells), ""]
     return "\n".join([*parts, *(f"- {note}" for note in sweep_table.notes(record)), "", machine(record)])
-
-
-def seconds_text(seconds: Sequence[float]) -> str:
-    """Write the median of rounds, and what they lay within."""
-    return f"{time_text(statistics.median(seconds))} ({time_text(min(seconds))} to {time_text(max(seconds))})"
 
 
 def sides(record: Mapping[str, Any]) -> str:
@@ -225,14 +217,13 @@ def sides(record: Mapping[str, Any]) -> str:
         seconds, nbytes = record["rows"][row].get(name), record.get("nbytes", {}).get(row, 0)
         if not seconds:
             return "-"
-        rate = f", {nbytes / statistics.median(seconds) / 1e9:.3g} GB/s" if nbytes >= 1 << 20 else ""
-        return seconds_text(seconds) + rate
+        rate = f", {format_rate(nbytes / statistics.median(seconds))}" if nbytes >= 1 << 20 else ""
+        return stats.format_rounds(seconds) + rate
 
     def ratio(row: Mapping[str, Any]) -> str:
         if len(row) < 2:
             return "-"
-        value, low, high = map(stats.ratio_text, stats.ratio(*(row[name] for name in names[:2])))
-        return f"{value} ({low}-{high})"
+        return str(stats.ratio(*(row[name] for name in names[:2])))
 
     rows = [[row, *(cell(row, name) for name in names), ratio(record["rows"][row])] for row in record["rows"]]
     return "\n".join([table(["", *names, "/".join(names[:2])], rows), "", machine(record)])
@@ -241,7 +232,7 @@ def sides(record: Mapping[str, Any]) -> str:
 def lent(record: Mapping[str, Any]) -> str:
     """Say what handing 128 MiB over takes, beside what a copy takes."""
     (taken,) = record["rows"].values()
-    lend, send, copy = (seconds_text(taken[name]) for name in ("lend", "send", "a copy in one process"))
+    lend, send, copy = (stats.format_rounds(taken[name]) for name in ("lend", "send", "a copy in one process"))
     return (
         f"128 MiB are lent, and answered, in {lend}; sent, in {send}; a copy within one process takes {copy}.\n"
         f"({machine(record)})"
@@ -251,18 +242,13 @@ def lent(record: Mapping[str, Any]) -> str:
 def floor(record: Mapping[str, Any]) -> str:
     """Say what work over ucx takes of what it takes within one process, and what that is of tcp's time."""
     walls = {e["protocol"]: e["wall_s"] for e in record["workloads"]}
-    ratios = [
-        " (".join((value, f"{low}-{high})"))
-        for value, low, high in (
-            map(stats.ratio_text, stats.ratio(walls[above], walls[below]))
-            for above, below in (("ucx", "inproc"), ("ucx", "tcp"), ("inproc", "tcp"))
-        )
-    ]
+    pairs = ("ucx", "inproc"), ("ucx", "tcp"), ("inproc", "tcp")
+    ratios = [stats.ratio(walls[above], walls[below]) for above, below in pairs]
     head = ["x + x.T summed", "wall clock"]
     names = {"tcp": "two processes, tcp", "ucx": "two processes, ucx", "inproc": "one process, two threads"}
     return "\n".join(
         [
-            table(head, [[name, seconds_text(walls[protocol])] for protocol, name in names.items()]),
+            table(head, [[name, stats.format_rounds(walls[protocol])] for protocol, name in names.items()]),
             "",
             f"ucx takes {ratios[0]} of one process's, and {ratios[1]} of tcp's; one process, {ratios[2]} of tcp's.",
             f"({machine(record)})",
@@ -272,7 +258,7 @@ def floor(record: Mapping[str, Any]) -> str:
 
 def start(record: Mapping[str, Any]) -> str:
     """List what comes before the first message."""
-    lines = [f"- {name}: {seconds_text(row['weft'])}" for name, row in record["rows"].items()]
+    lines = [f"- {name}: {stats.format_rounds(row['weft'])}" for name, row in record["rows"].items()]
     each = (
         f"{record['descriptors_per_process']:.0f} descriptors, {record['resident_nbytes_per_process'] / 2**20:.1f} MiB"
     )
@@ -325,22 +311,18 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 def charts(records: Records) -> Iterator[tuple[str, str]]:
     """Draw every chart of the pages: its name, and its SVG."""
-    import matplotlib as mpl
+    from weft.bench.charts import pingpong
+    from weft.bench.charts import sweep as swept
+    from weft.bench.charts.drawing import picture
 
-    from weft.bench.charts import overview
-    from weft.bench.charts import pingpong as latencies
-    from weft.bench.charts import sweep as curves
-    from weft.bench.charts.page import picture, rc
-
-    with mpl.rc_context(rc()):
-        for name in ("pingpong", "peers"):
-            if name in records:
-                yield name, picture(latencies.chart(records[name]))
-        if "sweep" in records:
-            kept = [r for r in records["sweep"]["records"] if r["wait"] == "block"]
-            yield "sweep", picture(curves.chart({**records["sweep"], "records": kept}, ["latency", "bandwidth"]))
-        if rows := dask_rows(records):
-            yield "dask", picture(overview.chart(rows, records["dask/merge"]))
+    for name in ("pingpong", "peers"):
+        if name in records:
+            yield name, picture(pingpong.chart(records[name]))
+    if "sweep" in records:
+        kept = [r for r in records["sweep"]["records"] if r["wait"] == "block"]
+        yield "sweep", picture(swept.chart({**records["sweep"], "records": kept}, ["latency", "bandwidth"]))
+    if rows := dask_rows(records):
+        yield "dask", picture(overview(rows, records["dask/merge"]))
 
 
 def write(root: Path) -> None:

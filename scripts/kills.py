@@ -24,14 +24,14 @@ import time
 import zlib
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import weft
-from weft._connect import shm
-from weft.bench.common import environment
+from weft import memory
+from weft.bench.common import environment, outcome
+from weft.bench.common.options import add_json
 
 PHASES = ("connecting", "idle", "eager", "rendezvous", "lent")
 #: Bytes of a message, at least and at most.
@@ -280,7 +280,7 @@ def report(outcomes: list[Outcome], files_before: int) -> dict[str, Any]:
             print(f"{phase:>12}: {len(times)} kills, told after {median:.1f} ms, at most {most:.1f}")
             told[phase] = [round(seconds, 6) for seconds in sorted(times)]
     wrong = sum(not right(outcome) for outcome in outcomes)
-    left = len(shm.orphans()) - files_before
+    left = len(memory.orphans()) - files_before
     print(f"{len(outcomes)} kills, {wrong} of them not told rightly within {SOON_S} s; {left} files more in /dev/shm")
     other = sum(not named_rightly(outcome) for outcome in outcomes)
     return {"told_after_s": told, "other_errors": other, "wrong": wrong, "soon_s": SOON_S, "files_left": left}
@@ -292,11 +292,10 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES, help="what is going on")
-    parser.add_argument("--json", type=Path, help="where to write the record")
+    add_json(parser)
     options = parser.parse_args()
-    surroundings, files = environment.collect(), len(shm.orphans())
+    surroundings, files = environment.collect(), len(memory.orphans())
     ended, beside = asyncio.run(main(options.count, options.seed, options.at_once, options.phases))
     record = {**report(ended, files), **beside, "environment": surroundings}
-    if options.json:
-        options.json.write_text(json.dumps(record) + "\n")
+    outcome.write(options.json, json.dumps(record) + "\n")  # thousands of figures: in one line
     sys.exit(1 if record["wrong"] else 0)

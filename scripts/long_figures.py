@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.bench.common.options import size_text
-from weft.bench.pingpong.table import time_text
+from weft._units import format_seconds, format_size
 
 Record = Mapping[str, Any]
 
@@ -63,8 +62,8 @@ def kills(record: Record) -> str:
     """Say how soon survivors were told, for each thing that was going on; and what was seen beside it."""
     told = record["told_after_s"]
     lines = [
-        f"- {phase}: {len(seconds):,} kills, told after {time_text(statistics.median(seconds))} (median), at most "
-        f"{time_text(max(seconds))}"
+        f"- {phase}: {len(seconds):,} kills, told after {format_seconds(statistics.median(seconds))} (median), at most "
+        f"{format_seconds(max(seconds))}"
         for phase, seconds in told.items()
     ]
     total, descriptors = sum(map(len, told.values())), list(record["descriptors"].values())
@@ -114,7 +113,7 @@ def dask(record: Record) -> str:
     return (
         f"{sum(record['jobs'].values()):,} jobs in {record['seconds']:g} s ({each}), every result right; "
         f"{record['kills']} times a worker was killed, of {record['workers']}; the longest job took "
-        f"{time_text(record['longest_s'])}."
+        f"{format_seconds(record['longest_s'])}."
     )
 
 
@@ -122,7 +121,7 @@ def memory(record: Record) -> str:
     """Say how many copies of an array the workers of one host have, and how many they count."""
     copies = {name: f"{rise / record['nbytes']:.2f}" for name, rise in record["rises"].items()}
     return (
-        f"{size_text(record['nbytes'])} on {record['workers']} workers: {copies['physical']} copies of physical "
+        f"{format_size(record['nbytes'])} on {record['workers']} workers: {copies['physical']} copies of physical "
         f"memory; {copies['counted']} counted by Dask; {copies['resident']} in the sum of their resident memory."
     )
 

@@ -9,14 +9,14 @@ between the workers are made beforehand, unless it is run with --links.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from distributed import Client, LocalCluster
 
-from weft.bench.common import environment
+from weft.bench.common import environment, outcome
+from weft.bench.common.options import add_json
 
 MIB = 1 << 20
 
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=100)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--links", action="store_true", help="count what the links between the workers cost, too")
-    parser.add_argument("--json", type=Path, help="where to write the record")
+    add_json(parser)
     options = parser.parse_args()
     surroundings = environment.collect()
     with (
@@ -72,9 +72,8 @@ def main() -> None:
         for name, rise in rises.items():
             print(f"{name:9} {rise / MIB:7.1f} MiB  {rise / MIB / options.mib:5.2f} copies")
         del kept
-    if options.json:
-        record = {"nbytes": options.mib * MIB, "workers": options.workers, "links": options.links, "rises": rises}
-        options.json.write_text(json.dumps({**record, "environment": surroundings}, indent=1) + "\n")
+    record = {"nbytes": options.mib * MIB, "workers": options.workers, "links": options.links, "rises": rises}
+    outcome.write_record(options.json, record | {"environment": surroundings})
 
 
 if __name__ == "__main__":

@@ -10,17 +10,16 @@ All three take turns. A round's figure is the median of its exchanges.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 import weft
-from weft.bench.common import environment
+from weft.bench.common import environment, outcome, stats
+from weft.bench.common.options import add_json, add_rounds
 
 NBYTES = 128 << 20
 EXCHANGES = 9
@@ -36,8 +35,8 @@ def answer(address: str, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
+    add_rounds(parser, 5)
+    add_json(parser)
     args = parser.parse_args()
     surroundings = environment.collect()
     source, into = np.full(NBYTES // 8, 1.5), np.empty(NBYTES // 8)
@@ -71,11 +70,8 @@ def main() -> None:
         for name, seconds in samples.items():
             taken[name].append(statistics.median(seconds))
     for name, seconds in taken.items():
-        low, middle, high = (s * 1e6 for s in (min(seconds), statistics.median(seconds), max(seconds)))
-        print(f"{name}: median {middle:,.0f} us ({low:,.0f} to {high:,.0f})")
-    if args.json:
-        record = {"rows": {"128 MiB, answered": taken}, "environment": surroundings}
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+        print(f"{name}: {stats.format_rounds(seconds)}")
+    outcome.write_record(args.json, {"rows": {"128 MiB, answered": taken}, "environment": surroundings})
     peer.close().wait(30)
     child.join()
 

@@ -12,21 +12,20 @@ the same transport, between the rounds.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
-import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import weft
-from weft.bench.common import environment
+from weft._units import format_rate
+from weft.bench.common import environment, outcome, stats
+from weft.bench.common.options import add_json, add_rounds
+from weft.bench.peers import programs
 
 MIB = 1 << 20
 WINDOW = 256
@@ -53,7 +52,7 @@ ROWS = {
 }
 
 
-class Side:
+class Process:
     """One of the two processes: a worker for a row, joined to the other's."""
 
     def __init__(self, pipe: Connection, row: Row, core: int) -> None:
@@ -129,16 +128,16 @@ class Side:
 
 
 def answer(pipe: Connection, row: Row, core: int) -> None:
-    """Be the other side."""
-    side = Side(pipe, row, core)
-    if side.memory:
-        side.exchange(False)
+    """Be the other process."""
+    process = Process(pipe, row, core)
+    if process.memory:
+        process.exchange(False)
     for _ in range(2):
-        side.run(False)
-        if side.memory:  # the other one's puts and gets are over when it says so
-            side.worker.tag_recv(bytearray(1), 9).wait(60)
+        process.run(False)
+        if process.memory:  # the other one's puts and gets are over when it says so
+            process.worker.tag_recv(bytearray(1), 9).wait(60)
     pipe.recv()
-    side.worker.close()
+    process.worker.close()
 
 
 def weft_seconds(row: Row, cores: list[int]) -> float:
@@ -146,16 +145,16 @@ def weft_seconds(row: Row, cores: list[int]) -> float:
     ours, theirs = multiprocessing.Pipe()
     other = multiprocessing.get_context("spawn").Process(target=answer, args=(theirs, row, cores[1]))
     other.start()
-    side = Side(ours, row, cores[0])
-    if side.memory:
-        side.exchange(True)
+    process = Process(ours, row, cores[0])
+    if process.memory:
+        process.exchange(True)
     for _ in range(2):
-        seconds = side.run(True)
-        if side.memory:
-            side.endpoint.tag_send(b"x", 9).wait(30)
+        seconds = process.run(True)
+        if process.memory:
+            process.endpoint.tag_send(b"x", 9).wait(30)
     ours.send(None)
     other.join(30)
-    side.worker.close()
+    process.worker.close()
     return seconds
 
 
@@ -168,34 +167,21 @@ def perftest_with_errors_seconds(row: Row, cores: list[int]) -> float:
 def perftest_seconds(
     row: Row, cores: list[int], options: Sequence[str] = (), settings: Mapping[str, str] | None = None
 ) -> float:
-    """Run the same test of ``ucx_perftest``; it prints microseconds, and messages per second for a rate."""
-    library = Path(weft.ucx_library().path)
-    tool = library.parents[1] / "bin" / "ucx_perftest"
-    environment = os.environ | {"LD_LIBRARY_PATH": str(library.parent), "UCX_TLS": row.tls, **(settings or {})}
+    """Run the same test of ``ucx_perftest``; return its mean of all messages."""
     count = row.count * (WINDOW if row.loop == "rate" else 1)
-    command = [str(tool), "-t", row.perftest, "-s", str(row.nbytes), "-n", str(count), "-p", "13399", *options]
-    if row.loop == "rate":
-        command += ["-O", str(WINDOW)]
-    server = subprocess.Popen([*command, "-c", str(cores[1])], env=environment, stdout=subprocess.DEVNULL)
-    try:
-        time.sleep(1)  # it tells nobody when it listens
-        printed = subprocess.run(
-            [*command, "127.0.0.1", "-c", str(cores[0]), "-f", "-v"],
-            env=environment, capture_output=True, text=True, timeout=120, check=True,
-        ).stdout  # fmt: skip
-    finally:
-        server.kill()
-        server.wait()
-    lines = [line.split(",") for line in printed.splitlines() if "," in line]
-    heads, figures = lines[-2], lines[-1]
-    at = next(i for i, head in enumerate(heads) if re.search("overall.*lat|average_lat", head))
-    return float(figures[at]) * 1e-6
+    arguments = ["-t", row.perftest, "-s", str(row.nbytes), "-n", str(count), *options]
+    arguments += ["-O", str(WINDOW)] if row.loop == "rate" else []
+    variables = {"UCX_TLS": row.tls, **(settings or {})}
+    library = weft.ucx_library().path
+    # the server is pinned to the second core, as the answering process is
+    printed = programs.ucx_perftest(library, arguments, cores=cores[::-1], settings=variables, limit_s=120)
+    return programs.figure_of(printed, "overall.*lat|average_lat")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
+    add_rounds(parser, 5)
+    add_json(parser)
     parser.add_argument("--only", default="", help="rows whose name contains this")
     args = parser.parse_args()
     surroundings = environment.collect()
@@ -217,14 +203,11 @@ def main() -> None:
                 os.sched_setaffinity(0, set(cores))
     for name, libraries in taken.items():
         for library, seconds in libraries.items():
-            low, middle, high = (s * 1e6 for s in (min(seconds), statistics.median(seconds), max(seconds)))
-            each = f"{name:34} {library:13} {middle:9.3f} us ({low:.3f}-{high:.3f})"
-            rate = ROWS[name].nbytes / middle * 1e6 / 1e9
-            print(f"{each} {rate:7.2f} GB/s {1 / middle:8.3f} million/s")
-    if args.json:
-        nbytes = {name: ROWS[name].nbytes for name in taken}
-        record = {"rows": taken, "nbytes": nbytes, "environment": surroundings}
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+            middle = statistics.median(seconds)
+            rate = f"{format_rate(ROWS[name].nbytes / middle)}, {1e-6 / middle:.3f} million/s"
+            print(f"{name:34} {library:15} {stats.format_rounds(seconds)}, {rate}")
+    nbytes = {name: ROWS[name].nbytes for name in taken}
+    outcome.write_record(args.json, {"rows": taken, "nbytes": nbytes, "environment": surroundings})
 
 
 if __name__ == "__main__":

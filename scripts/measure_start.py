@@ -16,10 +16,10 @@ import json
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-from weft.bench.common import environment
+from weft.bench.common import environment, outcome, stats
+from weft.bench.common.options import add_json, add_rounds
 
 PROCESSES = 6
 AGAIN = 20
@@ -94,18 +94,16 @@ def measured(rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
+    add_rounds(parser, 5)
+    add_json(parser)
     args = parser.parse_args()
     surroundings = environment.collect()
     record = measured(args.rounds)
     for name, row in record["rows"].items():
-        low, middle, high = (1e3 * s for s in (min(row["weft"]), statistics.median(row["weft"]), max(row["weft"])))
-        print(f"{name:34} {middle:7.2f} ms ({low:.2f}-{high:.2f})")
+        print(f"{name:34} {stats.format_rounds(row['weft'])}")
     taken = record["descriptors_per_process"], record["resident_nbytes_per_process"] / 2**20
     print("each further process: {:.1f} descriptors, {:.2f} MiB".format(*taken))
-    if args.json:
-        args.json.write_text(json.dumps(record | {"environment": surroundings}, indent=1) + "\n")
+    outcome.write_record(args.json, record | {"environment": surroundings})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import multiprocessing
 import ssl
 import statistics
@@ -29,8 +28,9 @@ from pathlib import Path
 import trustme
 
 import weft
-from weft.bench.common import environment
-from weft.bench.common.options import size_text, sizes
+from weft._units import format_rate, format_seconds, format_size
+from weft.bench.common import environment, outcome, stats
+from weft.bench.common.options import add_json, add_rounds, add_sizes
 
 #: Of each size in a round.
 EXCHANGED_NBYTES, FEWEST, MOST = 64 << 20, 5, 500
@@ -103,7 +103,7 @@ async def over_streams(port: int, tls: ssl.SSLContext) -> AsyncIterator[Exchange
 async def measure(
     address: str, port: int, tls: ssl.SSLContext, args: argparse.Namespace
 ) -> dict[int, dict[str, list[float]]]:
-    """Return, by size and side, the median seconds of each round."""
+    """Return, by size and library, the median seconds of each round."""
     taken: dict[int, dict[str, list[float]]] = {}
     async with over_weft(address, tls) as weft_tls, over_streams(port, tls) as asyncio_tls:
         for nbytes in args.sizes:
@@ -121,18 +121,18 @@ async def measure(
 
 
 def show(taken: dict[int, dict[str, list[float]]]) -> None:
-    for nbytes, sides in taken.items():
-        for name, seconds in sides.items():
+    for nbytes, libraries in taken.items():
+        for name, seconds in libraries.items():
             median = statistics.median(seconds)
-            rate = f", {nbytes / median / 1e9:.2f} GB/s" if nbytes > 8 else f", {median / 2 * 1e6:.0f} us one way"
-            print(f"{nbytes:>10} B  {name:>8}: {median * 1e6:9.0f} us there and back{rate}")
+            rate = format_rate(nbytes / median) if nbytes > 8 else f"{format_seconds(median / 2)} one way"
+            print(f"{format_size(nbytes):>9}  {name:>8}: {stats.format_rounds(seconds)} there and back, {rate}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--sizes", type=sizes, default="8,1MiB,128MiB")
-    parser.add_argument("--json", type=Path)
+    add_rounds(parser, 3)
+    add_sizes(parser, "8,1MiB,128MiB")
+    add_json(parser)
     args = parser.parse_args()
     surroundings = environment.collect()
     authority = trustme.CA()
@@ -152,12 +152,9 @@ def main() -> int:
             child.terminate()
             child.join(10)
     show(taken)
-    if args.json:
-        rows = {f"{size_text(nbytes)}, answered": sides for nbytes, sides in taken.items()}
-        nbytes_of = {f"{size_text(nbytes)}, answered": nbytes for nbytes in taken}
-        args.json.write_text(
-            json.dumps({"rows": rows, "nbytes": nbytes_of, "environment": surroundings}, indent=1) + "\n"
-        )
+    rows = {f"{format_size(nbytes)}, answered": libraries for nbytes, libraries in taken.items()}
+    nbytes_of = {f"{format_size(nbytes)}, answered": nbytes for nbytes in taken}
+    outcome.write_record(args.json, {"rows": rows, "nbytes": nbytes_of, "environment": surroundings})
     return 0
 
 

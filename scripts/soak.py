@@ -24,14 +24,14 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import weft
-from weft._connect import shm
-from weft.bench.common import environment
+from weft import memory
+from weft.bench.common import environment, outcome
+from weft.bench.common.options import add_json
 
 #: Eager, a rendezvous, and one that goes into whole pages of the pool.
 SIZES = (8, 300_000, 3 << 20)
@@ -226,7 +226,7 @@ def kill_in_start_up(count: int, seed: int) -> int:
         child.join(10)
         here.close()
         there.close()
-        left += len(shm.remove_orphans())
+        left += len(memory.remove_orphans())
     return left
 
 
@@ -236,10 +236,10 @@ def main() -> int:
     parser.add_argument("--handovers", type=int, default=0, help="arrays that are lent")
     parser.add_argument("--kills", type=int, default=0, help="processes to kill in their start-up")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="where to write the record")
+    add_json(parser)
     arguments = parser.parse_args()
     surroundings = environment.collect()
-    swept = len(shm.remove_orphans())
+    swept = len(memory.remove_orphans())
     faults: list[str] = []
     marks: dict[str, Any] = {}
     for what, count in ((cycles, arguments.count), (handovers, arguments.handovers)):
@@ -247,7 +247,7 @@ def main() -> int:
             seen = soak(what, count)
             faults += verdict(seen)
             marks[what.__name__] = {"count": count, "connector_and_listener": seen}
-    if left := shm.remove_orphans():
+    if left := memory.remove_orphans():
         faults.append(f"{len(left)} files in /dev/shm")
     print(f"in /dev/shm: {swept} files without a user before, {len(left)} after")
     record = {**marks, "files_left": len(left), "faults": faults, "environment": surroundings}
@@ -256,8 +256,7 @@ def main() -> int:
         print(f"{arguments.kills} processes killed while they made workers left {files} files in /dev/shm; removed")
         record["start_up"] = {"kills": arguments.kills, "files": files}
     print("NOT FLAT: " + "; ".join(faults) if faults else "flat")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(record) + "\n")
+    outcome.write(arguments.json, json.dumps(record) + "\n")
     return bool(faults)
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -33,6 +32,8 @@ import junit
 
 import weft
 from weft.bench.common import environment
+from weft.bench.common.options import add_json
+from weft.bench.common.outcome import write_record
 from weft.compat import PATH
 
 #: What the tests need of the checkout: themselves, and the package that test_benchmark_cluster runs.
@@ -98,7 +99,7 @@ def main() -> int:
     parser.add_argument("--rev", default="branch-0.45", help="what to take of a git directory (default: %(default)s)")
     parser.add_argument("--only", default="", metavar="EXPRESSION", help="only tests that match, as pytest's -k")
     parser.add_argument("--verbose", action="store_true", help="show what pytest prints")
-    parser.add_argument("--json", type=Path, help="where to write the record")
+    add_json(parser)
     arguments = parser.parse_args()
     surroundings = environment.collect()
 
@@ -126,9 +127,8 @@ def main() -> int:
         print(f"not run     {name}: {why}")
     passed = sum(counts["passed"] for counts in files.values())
     print(f"{passed} passed, {len(bad)} failed, {skipped.total()} skipped")
-    if arguments.json:
-        told = {"files": files, "skipped": skipped, "failed": bad, "not_run": LEFT_OUT}
-        arguments.json.write_text(json.dumps({**told, "environment": surroundings}, indent=1) + "\n")
+    told = {"files": files, "skipped": skipped, "failed": bad, "not_run": LEFT_OUT}
+    write_record(arguments.json, told | {"environment": surroundings})
     return 1 if bad else 0 if passed else 2
 
 

@@ -26,6 +26,9 @@ from typing import Any
 
 import junit
 
+from weft.bench.common.options import add_json
+from weft.bench.common.outcome import write_record
+
 ROOT = Path(__file__).parents[1]
 CORE = ["tests/native", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/test_*.py"))]
 SURROUNDINGS = "import json; from weft.bench.common import environment; print(json.dumps(environment.collect()))"
@@ -93,15 +96,14 @@ def main() -> int:
     parser.add_argument("--pythons", default="", help="interpreters, as 3.12,3.13")
     parser.add_argument("--ucx", default="", help="releases of UCX, as 1.16.0,1.18.1")
     parser.add_argument("--only", default="", metavar="ARGUMENTS", help="what pytest runs in place of all, or the core")
-    parser.add_argument("--json", type=Path, help="where to write the record")
+    add_json(parser)
     arguments = parser.parse_args()
     here, runs = surroundings(sys.executable, {}), dict[str, Any]()
     with tempfile.TemporaryDirectory() as name:
         for title, row in rows(arguments, Path(name)):
             runs[title] = row
             print(f"{title}: {row.get('missing') or dict(row['counts'])}", flush=True)
-            if arguments.json:
-                arguments.json.write_text(json.dumps({"runs": runs, "environment": here}, indent=1) + "\n")
+            write_record(arguments.json, {"runs": runs, "environment": here})
     return 0 if runs and all(row.get("status") == 0 for row in runs.values()) else 1
 
 

@@ -15,7 +15,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     from weft.bench import compare
     from weft.bench.charts import command as plot
-    from weft.bench.dask import demo, loads
+    from weft.bench.dask import command as dask
+    from weft.bench.dask import demo
     from weft.bench.peers import command as peers
     from weft.bench.pingpong import command as pingpong
     from weft.bench.send_recv import command as send_recv
@@ -61,10 +62,10 @@ def main(argv: list[str] | None = None) -> int:
         benchmark = benches.add_parser(name, help=text)
         module.add_arguments(benchmark)
         benchmark.set_defaults(run=module.run)
-    for name, load in loads.LOADS.items():
+    for name, load in dask.LOADS.items():
         benchmark = benches.add_parser(name, help=f"Dask: {load.text}")
-        loads.add_arguments(benchmark, name)
-        benchmark.set_defaults(run=loads.run, load=name)
+        dask.add_arguments(benchmark, name)
+        benchmark.set_defaults(run=dask.run, load=name)
 
     args = parser.parse_args(argv)
     try:

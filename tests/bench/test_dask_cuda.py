@@ -8,8 +8,9 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("dask.dataframe")
 
-from weft.bench.dask import dask_cuda, loads, rounds
-from weft.bench.dask.clusters import Place
+from weft.bench.common.errors import BenchError
+from weft.bench.dask import command, dask_cuda, rounds
+from weft.bench.dask.clusters import Deployment
 
 COMMON = """
 --devs 0,1 | --threads-per-worker 1 | --device-memory-limit 10GB | --protocol ucx | --protocol tcp
@@ -41,7 +42,7 @@ def lines(text):
 
 def parse(load, *arguments):
     parser = argparse.ArgumentParser()
-    loads.add_arguments(parser, load)
+    command.add_arguments(parser, load)
     parser.set_defaults(load=load)
     return parser.parse_args(arguments)
 
@@ -59,11 +60,11 @@ def test_the_guides_and_the_articles_command_lines(line, monkeypatch, capsys):
     args = parse("merge", *line.split())
     places = {}
     monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(loads, "_measured", lambda args, where, errors: places.update(where) or 0)
-    assert loads.run(args) == 0
+    monkeypatch.setattr(command, "_measured", lambda args, where, errors: places.update(where) or 0)
+    assert command.run(args) == 0
     protocols = ["ucx"] if "ucx" in line else ["tcp", "ucx"]
-    assert places == dict.fromkeys(protocols, Place(gpus="0,1,2,3,4,5,6,7"))
-    assert [work.kind for work in loads.build(args, 8)] == ["gpu"]
+    assert places == dict.fromkeys(protocols, Deployment(gpus="0,1,2,3,4,5,6,7"))
+    assert [work.kind for work in command.build(args, 8)] == ["gpu"]
     assert capsys.readouterr().err == ""
 
 
@@ -75,7 +76,7 @@ def test_each_option_is_heeded_or_told_of(load, line, capsys):
     refused = ""
     try:
         dask_cuda.tell(args)
-    except loads.ClusterError as error:
+    except BenchError as error:
         refused = str(error)
     said = capsys.readouterr().err
     if args.told and not (refused or said):
@@ -109,25 +110,25 @@ def test_what_changes_nothing_is_said(load, line, said, capsys):
     ],
 )
 def test_what_is_not_done_ends_the_command_before_anything_starts(load, line, why, monkeypatch, capsys):
-    monkeypatch.setattr(loads, "_measured", lambda *_: pytest.fail("started nevertheless"))
-    assert loads.run(parse(load, *line.split())) == 1
+    monkeypatch.setattr(command, "_measured", lambda *_: pytest.fail("started nevertheless"))
+    assert command.run(parse(load, *line.split())) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"weft bench {load}: {why}")
     assert said.count("\n") == 1
 
 
 def test_data_are_beside_the_gpus_that_are_named_unless_told_otherwise():
-    assert loads.places(parse("merge", "--devs", "0", "-p", "ucx")) == {"ucx": Place(gpus="0")}
-    assert loads.build(parse("merge"), 2)[0].kind == "cpu"
+    assert command.deployments(parse("merge", "--devs", "0", "-p", "ucx")) == {"ucx": Deployment(gpus="0")}
+    assert command.build(parse("merge"), 2)[0].kind == "cpu"
     for load, arguments in (("merge", ["--type", "cpu"]), ("tasks", [])):
-        with pytest.raises(loads.ClusterError, match="--devs are GPUs, and this work is not on them: give --workers"):
-            loads.places(parse(load, "--devs", "0", *arguments))
+        with pytest.raises(BenchError, match="--devs are GPUs, and this work is not on them: give --workers"):
+            command.deployments(parse(load, "--devs", "0", *arguments))
 
 
 def test_how_a_group_by_is_told():
-    (plain,) = loads.build(parse("groupby"), 2)
+    (plain,) = command.build(parse("groupby"), 2)
     assert (plain.out, plain.every, plain.sort, plain.shuffle) == (1, None, None, "tasks")
-    (told,) = loads.build(parse("groupby", "--sort", "--split_out", "2", "--split_every=4", "--shuffle"), 2)
+    (told,) = command.build(parse("groupby", "--sort", "--split_out", "2", "--split_every=4", "--shuffle"), 2)
     assert (told.out, told.every, told.sort, told.shuffle) == (2, 4, True, "tasks")
     assert told.parameters.items() - plain.parameters.items() == {("Sort", True), ("Split-every", 4)}
 
@@ -144,5 +145,5 @@ def test_how_a_group_by_is_told():
 )
 def test_their_command_lines_give_right_results(load, line, capsys):
     brief = ["--protocol", "inproc", "--runs", "1", "--warmup-runs", "0", "--timeout", "200"]
-    assert loads.run(parse(load, *line.split(), *brief)) == 0
+    assert command.run(parse(load, *line.split(), *brief)) == 0
     assert "wrong result" not in capsys.readouterr().err

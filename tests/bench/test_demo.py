@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("dask.dataframe")
 
+from weft.bench.common.errors import BenchError
 from weft.bench.dask import arrays, clusters, demo, report, rounds, tables
 
 
@@ -86,7 +87,7 @@ def test_interruption_ends_with_the_code_that_shells_use(monkeypatch, capsys):
 
     monkeypatch.setattr(rounds, "measure", interrupted)
     assert demo.run(parse("--workloads", "merge")) == 130
-    assert capsys.readouterr().err == "weft demo: interrupted\n"
+    assert capsys.readouterr().err == "weft demo: interrupted; its processes are ended, nothing is written\n"
 
 
 def test_a_failure_is_one_line_with_its_first_cause():
@@ -96,14 +97,14 @@ def test_a_failure_is_one_line_with_its_first_cause():
         except OSError as error:
             raise RuntimeError("wrapped") from error
 
-    with pytest.raises(clusters.ClusterError) as failed, clusters.named("ucx:// did not start", 5):
+    with pytest.raises(BenchError) as failed, clusters.named("ucx:// did not start", 5):
         fail()
     assert str(failed.value) == "ucx:// did not start: OSError: no route"
 
 
 def test_a_timeout_says_after_how_long():
     with (
-        pytest.raises(clusters.ClusterError, match=r"^merge did not finish within 5 s: "),
+        pytest.raises(BenchError, match=r"^merge did not finish within 5 s: "),
         clusters.named("merge did not finish", 5),
     ):
         raise TimeoutError
@@ -199,7 +200,10 @@ def test_interruption_stops_the_workers(monkeypatch, capsys):
     assert demo.run(parse("--protocols", "tcp", "--quick", "--timeout", "200")) == 130
     assert len(set(pids)) == clusters.WORKERS
     assert not any(psutil.pid_exists(pid) for pid in pids)
-    assert capsys.readouterr().err.splitlines()[-1] == "weft demo: interrupted"
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == "weft demo: interrupted; its processes are ended, nothing is written"
+    )
 
 
 @pytest.mark.slow

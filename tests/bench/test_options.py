@@ -24,13 +24,13 @@ from weft.bench.common import options
     ],
 )
 def test_size(text, nbytes):
-    assert options.parse_size(text) == nbytes
+    assert options.size(text) == nbytes
 
 
 @pytest.mark.parametrize("text", ["", "0", "-8", "1.5MiB", "1Mib", "1 mb", "MiB", "1KiB2", "1e6", "\u0661KiB"])
 def test_size_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size such as 8, 1KiB or 1MB"):
-        options.parse_size(text)
+        options.size(text)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from weft.bench.common.side import PairError
+from weft.bench.common.errors import BenchError
 from weft.bench.peers import command as peers
-from weft.bench.peers import install as peers_install
-from weft.bench.peers import tools as peers_tools
+from weft.bench.peers import install, programs
 from weft.bench.pingpong.loops import Cell
 
 BRIEF = ["--rounds", "2", "--iterations", "5", "--seconds-per-cell", "0.001", "--sizes", "8"]
@@ -39,8 +38,8 @@ def test_what_cannot_be_installed_is_missing_and_the_rest_is_measured(tmp_path, 
 @pytest.mark.slow
 def test_a_library_that_is_not_in_its_environment_is_missing(tmp_path, monkeypatch, capsys):
     # this interpreter stands for an environment: its loops are found without weft being imported there
-    monkeypatch.setattr(peers_install, "python_with", lambda packages, under: Path(sys.executable))
-    monkeypatch.setattr(peers_install, "version", lambda python, package: "1.0")
+    monkeypatch.setattr(install, "python_with", lambda packages, under: Path(sys.executable))
+    monkeypatch.setattr(install, "version", lambda python, package: "1.0")
     assert bench(tmp_path, "--libraries", "ucx-py,ucxx") == 1
     out = capsys.readouterr().out
     assert "missing: ucx-py await: ModuleNotFoundError: No module named 'ucp'" in out
@@ -50,7 +49,7 @@ def test_a_library_that_is_not_in_its_environment_is_missing(tmp_path, monkeypat
 @pytest.mark.slow
 def test_a_library_in_another_environment_is_measured(tmp_path, monkeypatch):
     pytest.importorskip("uvloop")
-    monkeypatch.setattr(peers_install, "python_with", lambda packages, under: Path(sys.executable))
+    monkeypatch.setattr(install, "python_with", lambda packages, under: Path(sys.executable))
     path = tmp_path / "peers.json"
     assert bench(tmp_path, "--libraries", "uvloop", "--json", str(path)) == 0
     record = json.loads(path.read_text())
@@ -70,18 +69,18 @@ def test_an_environment_is_made_once_and_again_after_a_failure(tmp_path, monkeyp
     def run(command):
         ran.append(command[1])
         if len(ran) == 2:
-            raise PairError("uv: no network")
+            raise BenchError("uv: no network")
         return ""
 
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/uv")
-    monkeypatch.setattr(peers_install, "_run", run)
-    with pytest.raises(PairError, match="no network"):
-        peers_install.python_with(["pyzmq"], under=tmp_path)
+    monkeypatch.setattr(install, "_run", run)
+    with pytest.raises(BenchError, match="no network"):
+        install.python_with(["pyzmq"], under=tmp_path)
     monkeypatch.setattr(Path, "touch", lambda self: self.parent.mkdir(exist_ok=True) or self.write_text(""))
-    first = peers_install.python_with(["pyzmq"], under=tmp_path)
-    assert peers_install.python_with(["pyzmq"], under=tmp_path) == first
+    first = install.python_with(["pyzmq"], under=tmp_path)
+    assert install.python_with(["pyzmq"], under=tmp_path) == first
     assert ran == ["venv", "pip", "venv", "pip"]
-    assert peers_install.python_with([], under=tmp_path) == Path(sys.executable)
+    assert install.python_with([], under=tmp_path) == Path(sys.executable)
 
 
 @pytest.mark.parametrize(
@@ -95,28 +94,28 @@ def test_an_environment_is_made_once_and_again_after_a_failure(tmp_path, monkeyp
 )
 def test_what_uv_said_is_the_reason(said, reason):
     code = "import sys; [print(line, file=sys.stderr) for line in sys.argv[1:]]; sys.exit(2)"
-    with pytest.raises(PairError, match=f": {reason}$"):
-        peers_install._run([sys.executable, "-X", "utf8", "-c", code, *said])
+    with pytest.raises(BenchError, match=f": {reason}$"):
+        install._run([sys.executable, "-X", "utf8", "-c", code, *said])
 
 
-def test_median_of_perftest():
+def test_figures_of_perftest():
     heads = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw\n"
-    assert peers_tools.median_of(f"warning, of some kind\n{heads}1000,0.130,67.7,67.7,0.11\n") == pytest.approx(0.13e-6)
+    printed = f"warning, of some kind\n{heads}1000,0.130,67.7,67.7,0.11\n"
+    assert programs.figure_of(printed, "50.0_percentile_lat") == pytest.approx(0.13e-6)
+    assert programs.figure_of(printed, "overall.*lat|average_lat") == pytest.approx(67.7e-6)
 
 
 @pytest.mark.parametrize(
     "printed", ["", "iterations,50.0_percentile_lat\n", "a,b\n1,2\n", "x,50.0_percentile_lat\n1,y\n"]
 )
 def test_perftest_without_figures(printed):
-    with pytest.raises(PairError, match="printed no figures"):
-        peers_tools.median_of(printed)
+    with pytest.raises(BenchError, match="printed no figures"):
+        programs.figure_of(printed, "50.0_percentile_lat")
 
 
 @pytest.mark.slow
 def test_a_tool_that_fails_or_hangs_is_ended():
-    with pytest.raises(PairError, match="ended with status 3: gave up"):
-        peers_tools._printed(
-            [sys.executable, "-c", "import sys; print('gave up', file=sys.stderr); sys.exit(3)"], {}, 20
-        )
-    with pytest.raises(PairError, match="not done within 0 s"):
-        peers_tools._printed([sys.executable, "-c", "import time; time.sleep(60)"], {}, 0.3)
+    with pytest.raises(BenchError, match="ended with status 3: gave up"):
+        programs._printed([sys.executable, "-c", "import sys; print('gave up', file=sys.stderr); sys.exit(3)"], {}, 20)
+    with pytest.raises(BenchError, match="not done within 0 s"):
+        programs._printed([sys.executable, "-c", "import time; time.sleep(60)"], {}, 0.3)

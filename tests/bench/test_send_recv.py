@@ -16,7 +16,7 @@ import pytest
 
 import weft
 from weft.bench.send_recv import command as send_recv
-from weft.bench.send_recv import sides as send_recv_sides
+from weft.bench.send_recv import loops as send_recv_loops
 
 pytest.importorskip("numpy")
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -51,7 +51,7 @@ def test_a_message_is_made_in_the_memory_that_it_takes():
     nbytes = 64 << 20
     tracemalloc.start()
     try:
-        made = send_recv_sides.objects("numpy", nbytes, 0).filled()
+        made = send_recv_loops.objects("numpy", nbytes, 0).filled()
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -144,7 +144,7 @@ def test_sides_that_do_not_agree(heard, error, message):
         theirs.sendall(heard)
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(error, match=message):
-            send_recv_sides.agree(control, send_recv_sides.Plan("weft", "tag", 8, 1, 4))
+            send_recv_loops.agree(control, send_recv_loops.Parameters("weft", "tag", 8, 1, 4))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_memory_that_runs_out_is_one_line(monkeypatch, capsys):
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr(send_recv_sides, "objects", lambda *_: send_recv_sides.Objects(full, full))
+    monkeypatch.setattr(send_recv_loops, "objects", lambda *_: send_recv_loops.Objects(full, full))
     assert bench("-n", "8") == 1
     assert "weft bench send-recv: NoMemoryError: --n-bytes 8: " in capsys.readouterr().err
 

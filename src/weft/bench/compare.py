@@ -21,9 +21,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from weft.bench.common.options import size_text
-from weft.bench.common.side import PairError
-from weft.bench.common.stats import Ratio, ratio_text
+from weft._units import format_ratio, format_seconds, format_size
+from weft.bench.common import outcome
+from weft.bench.common.errors import BenchError
+from weft.bench.common.stats import Ratio
 from weft.topo.command import positive
 
 #: What two runs should share before their ratio means anything.
@@ -56,7 +57,7 @@ class Row(NamedTuple):
 
     def within(self) -> str:
         """Write what the ratio lies within."""
-        return f"{ratio_text(self.ratio.low)}-{ratio_text(self.ratio.high)}" if self.rounds > 1 else "one round"
+        return f"{format_ratio(self.ratio.low)}-{format_ratio(self.ratio.high)}" if self.rounds > 1 else "one round"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,25 +70,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare two records; return 1 if that cannot be done, or if a row is slower than asked for."""
-    console, notes = Console(), Console(stderr=True)
-    try:
-        (kind, a), (other, b) = read(args.a), read(args.b)
-        if kind != other:
-            raise PairError(f"{args.a.name} is of weft {kind}, {args.b.name} of weft {other}: nothing to compare")
-        rows, alone = compare(times(kind, a), times(kind, b))
-        if not rows:
-            raise PairError(f"{args.a.name} and {args.b.name} have no row in common")
-    except PairError as error:
-        notes.print(f"weft bench compare: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 1
+    return outcome.reported("weft bench compare", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    console, notes = Console(), outcome.notes()
+    (kind, a), (other, b) = read(args.a), read(args.b)
+    if kind != other:
+        raise BenchError(f"{args.a.name} is of weft {kind}, {args.b.name} of weft {other}: nothing to compare")
+    rows, alone = compare(times(kind, a), times(kind, b))
+    if not rows:
+        raise BenchError(f"{args.a.name} and {args.b.name} have no row in common")
     console.print(_table(kind, rows, args.a.name, args.b.name))
     for line in _remarks(a, b, rows, alone, args.a.name, args.b.name):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     slower = [row for row in rows if args.fail_above is not None and row.slower(args.fail_above)]
     for row in slower:
-        ratio = f"{ratio_text(row.ratio.value)} ({row.within()})"
+        ratio = f"{format_ratio(row.ratio.value)} ({row.within()})"
         text = f"slower than {args.fail_above:g} times: {' '.join(row.key)}: {ratio}"
-        notes.print(text, markup=False, highlight=False, soft_wrap=True)
+        notes.print(text)
     return 1 if slower else 0
 
 
@@ -96,7 +97,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise PairError(f"{path} is not a record: {error}") from error
+        raise BenchError(f"{path} is not a record: {error}") from error
     if isinstance(record, dict) and "workloads" in record:
         return str(record.get("command", "weft demo")).removeprefix("weft "), record
     records = record.get("records", []) if isinstance(record, dict) else []
@@ -105,7 +106,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
         return "bench sweep", record
     if "latency_s" in first:
         return "bench pingpong", record
-    raise PairError(f"{path} is no record of Dask's work, bench sweep or bench pingpong, or an empty one")
+    raise BenchError(f"{path} is no record of Dask's work, bench sweep or bench pingpong, or an empty one")
 
 
 def times(kind: str, record: Mapping[str, Any]) -> dict[tuple[str, ...], list[float]]:
@@ -115,7 +116,7 @@ def times(kind: str, record: Mapping[str, Any]) -> dict[tuple[str, ...], list[fl
     names = ("library", "mode", "transport") if kind == "bench pingpong" else ("measure", "transport", "wait", "memory")
     summary = "latency_s" if kind == "bench pingpong" else "seconds"
     return {
-        (*(r[name] for name in names), size_text(r["nbytes"])): r[summary]["round_medians"] for r in record["records"]
+        (*(r[name] for name in names), format_size(r["nbytes"])): r[summary]["round_medians"] for r in record["records"]
     }
 
 
@@ -145,8 +146,9 @@ def _table(kind: str, rows: Sequence[Row], a: str, b: str) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("B is", no_wrap=True)
     for row in rows:
-        figures = _time(row.a_s), _time(row.b_s), ratio_text(row.ratio.value), row.within(), row.verdict()
-        table.add_row(*(row.key[i] for i in shown), *figures)
+        times = format_seconds(row.a_s), format_seconds(row.b_s)
+        ratio = format_ratio(row.ratio.value), row.within(), row.verdict()
+        table.add_row(*(row.key[i] for i in shown), *times, *ratio)
     return table
 
 
@@ -155,7 +157,7 @@ def _remarks(
 ) -> Iterator[str]:
     yield "Times; B/A above 1: B is slower. Within: the best round of one over the worst of the other."
     whole = statistics.geometric_mean([row.ratio.value for row in rows])
-    yield f"All {len(rows)} rows together (geometric mean): {ratio_text(whole)}"
+    yield f"All {len(rows)} rows together (geometric mean): {format_ratio(whole)}"
     if alone:
         shown = ", ".join(" ".join(key) for key in alone[:4])
         yield f"In one record only: {len(alone)} rows ({shown}{', ...' if len(alone) > 4 else ''})"
@@ -166,10 +168,3 @@ def _remarks(
         mine, theirs = a["environment"].get(name), b["environment"].get(name)
         if mine != theirs:
             yield f"Not alike: {name}: {mine} in {names[0]}, {theirs} in {names[1]}"
-
-
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1:
-            return f"{seconds * scale:.3g} {unit}" if seconds * scale < 1000 else f"{seconds * scale:,.0f} {unit}"
-    return f"{seconds * 1e9:.3g} ns"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """``weft bench plot``, and the options that draw.
 
-Sweeps are drawn in ``curves``, pingpong and peers in ``latencies``, Dask's work in ``charts``.
+Sweeps are drawn in ``sweep``, pingpong and peers in ``pingpong``, Dask's work in ``dask``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from weft.bench.common.side import PairError
+from weft.bench.common import outcome
+from weft.bench.common.errors import BenchError
 
 INSTALL = 'pip install "weft[bench]"'
 PICTURES = (".png", ".svg", ".pdf")
@@ -35,26 +34,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw a record; return 1 if it cannot be drawn."""
-    notes = Console(stderr=True)
-    try:
-        refuse(args)
-        if not (args.plot or args.html):
-            raise PairError("nothing to draw: give --plot FILE or --html FILE")
-        draw(drawable(args.record), args)
-    except PairError as error:
-        notes.print(f"weft bench plot: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 1
+    return outcome.reported("weft bench plot", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    refuse(args)
+    if not (args.plot or args.html):
+        raise BenchError("nothing to draw: give --plot FILE or --html FILE")
+    draw(drawable(args.record), args)
     return 0
 
 
 def drawable(path: Path) -> dict[str, Any]:
-    """Read the record of a sweep, a ping-pong or Dask's work; raise `PairError` for anything else."""
+    """Read the record of a sweep, a ping-pong or Dask's work; raise `BenchError` for anything else."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise PairError(f"{path} is not a record: {error}") from error
+        raise BenchError(f"{path} is not a record: {error}") from error
     if not isinstance(record, dict) or not (_first(record).keys() & {"measure", "latency_s", "wall_s"}):
-        raise PairError(f"{path} is not what a benchmark that can be drawn wrote with --json, or nothing was measured")
+        raise BenchError(f"{path} is not what a benchmark that can be drawn wrote with --json, or nothing was measured")
     return record
 
 
@@ -67,25 +65,26 @@ def _first(record: Mapping[str, Any]) -> Mapping[str, Any]:
 def refuse(args: argparse.Namespace) -> None:
     """Raise for charts that could not be drawn in the end."""
     for path in filter(None, (args.plot, args.html)):
-        if not path.parent.is_dir():
-            raise PairError(f"{path.parent} is not a folder to write {path.name} to")
+        outcome.refuse_files(path)
         if importlib.util.find_spec("matplotlib") is None:
-            raise PairError(f"{path.name} needs matplotlib: {INSTALL}")
+            raise BenchError(f"{path.name} needs matplotlib: {INSTALL}")
     if args.plot and args.plot.suffix not in PICTURES:
-        raise PairError(f"{args.plot.name} is none of {', '.join(PICTURES)}")
+        raise BenchError(f"{args.plot.name} is none of {', '.join(PICTURES)}")
 
 
 def draw(record: Mapping[str, Any], args: argparse.Namespace) -> None:
     """Write the picture and the page that were asked for, from the record alone."""
     if not (args.plot or args.html):
         return
+    from weft.bench.charts.drawing import save
+
     if "workloads" in record:
-        from weft.bench.charts import dask as drawing
+        from weft.bench.charts import dask as figures
     elif "measure" in _first(record):
-        from weft.bench.charts import sweep as drawing  # type: ignore[no-redef]
+        from weft.bench.charts import sweep as figures  # type: ignore[no-redef]
     else:
-        from weft.bench.charts import pingpong as drawing  # type: ignore[no-redef]
+        from weft.bench.charts import pingpong as figures  # type: ignore[no-redef]
     if args.plot:
-        drawing.save(record, args.plot)
+        save(figures.chart(record), args.plot)
     if args.html:
-        args.html.write_text(drawing.page(record), encoding="utf-8")
+        outcome.write(args.html, figures.page(record))

@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The charts of Dask work over several protocols, and its page, drawn from the JSON record and nothing else.
 
-What is printed in a terminal is in ``printed``, what all pages share in ``page``.
+Of several records, `overview` draws what ucx:// takes of tcp://'s time, workload by workload. What is printed in a
+terminal is in ``dask.printed``.
 """
 
 from __future__ import annotations
 
 import html
 import statistics
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import matplotlib as mpl
 from matplotlib.figure import Figure, FigureBase
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from weft.bench.charts.page import BLUE, GREY, INK, RED, document, flat, rc, svg, table
-from weft.bench.common.stats import ratio_text
+from weft._units import format_nbytes, format_rate, format_ratio, format_seconds
+from weft.bench.charts import drawing
+from weft.bench.charts.drawing import BLUE, GREY, INK, RED, styled, svg
+from weft.bench.charts.page import document, environment, table
+from weft.bench.common.stats import Ratio
 from weft.bench.dask import report
 
 _COLOURS = (BLUE, RED, "#009e73", "#e69f00")
 _WALL_HEIGHT = 3.1  # inches
+_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 def page(record: Mapping[str, Any]) -> str:
@@ -58,8 +62,7 @@ def page(record: Mapping[str, Any]) -> str:
         _pairs(record),
         "<h2>Idle cluster</h2>",
         _idle(record),
-        "<h2>Environment</h2>",
-        table([], [[key, value] for key, value in flat(record["environment"])]),
+        *environment(record),
     ]
     return document(title, parts)
 
@@ -82,23 +85,23 @@ def _entry(record: Mapping[str, Any], name: str, protocol: str) -> Mapping[str, 
 # --- charts -------------------------------------------------------------------------------------------------
 
 
-def save(record: Mapping[str, Any], path: Path) -> None:
-    """Write the charts to `path`, in the format that its ending names."""
-    with mpl.rc_context(rc()):
-        figure = Figure(figsize=(9, _WALL_HEIGHT + _p2p_height(record)), layout="constrained")
-        halves = figure.subfigures(2, 1, squeeze=False, height_ratios=[_WALL_HEIGHT, _p2p_height(record)])
-        for draw, half in zip((_draw_wall, _draw_p2p), halves.flat, strict=True):
-            draw(half, record)
-        figure.savefig(path, dpi=130)
+@styled
+def chart(record: Mapping[str, Any]) -> Figure:
+    """Draw the wall clocks, and below them the bandwidths."""
+    figure = drawing.new(9, _WALL_HEIGHT + _p2p_height(record))
+    halves = figure.subfigures(2, 1, squeeze=False, height_ratios=[_WALL_HEIGHT, _p2p_height(record)])
+    for draw, half in zip((_draw_wall, _draw_p2p), halves.flat, strict=True):
+        draw(half, record)
+    return figure
 
 
+@styled
 def _svg(
     draw: Callable[[FigureBase, Mapping[str, Any]], None], record: Mapping[str, Any], width: float, height: float
 ) -> str:
-    with mpl.rc_context(rc()):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        draw(figure, record)
-        return svg(figure, draw.__name__.removeprefix("_draw_"))
+    figure = drawing.new(width, height)
+    draw(figure, record)
+    return svg(figure, draw.__name__.removeprefix("_draw_"))
 
 
 def _p2p_height(record: Mapping[str, Any]) -> float:
@@ -115,7 +118,7 @@ def _draw_wall(figure: FigureBase, record: Mapping[str, Any]) -> None:
             axes.bar(x, median, width=0.62, color=_colour(record, protocol), alpha=0.85)
             axes.plot(_apart(x, len(wall)), wall, "o", markersize=5, color=INK, markeredgecolor="white")
             axes.annotate(
-                f"{median:.3g} s",
+                format_seconds(median),
                 (x, max(wall)),
                 xytext=(0, 6),
                 textcoords="offset points",
@@ -145,24 +148,17 @@ def _draw_p2p(figure: FigureBase, record: Mapping[str, Any]) -> None:
     axes = figure.subplots()
     for y, (_, protocol, p2p) in enumerate(rows):
         if p2p["q50"] is None:
-            axes.annotate("nothing moved", (0, y), xytext=(6, 0), textcoords="offset points", va="center")
+            drawing.label(axes, "nothing moved", 0, y)
             continue
-        low, middle, high = (p2p[q] / 2**20 for q in ("q25", "q50", "q75"))
+        low, middle, high = (p2p[q] / 1e6 for q in ("q25", "q50", "q75"))
         axes.barh(y, high - low, left=low, height=0.5, color=_colour(record, protocol), alpha=0.85)
         axes.plot([middle, middle], [y - 0.34, y + 0.34], color=INK, linewidth=2.5)
-        axes.annotate(
-            f"{middle:,.0f}",
-            (max(high, middle), y),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontweight="bold",
-        )
+        drawing.label(axes, f"{middle:,.0f}", max(high, middle), y, fontweight="bold")
     axes.set_yticks(range(len(rows)), [f"{name}, {protocol}://" for name, protocol, _ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    rates = [p2p["q75"] / 2**20 for *_, p2p in rows if p2p["q75"] is not None]
+    rates = [p2p["q75"] / 1e6 for *_, p2p in rows if p2p["q75"] is not None]
     axes.set_xlim(0, 1.12 * max(rates, default=1.0))
-    axes.set_xlabel("MiB/s")
+    axes.set_xlabel("MB/s")
     axes.grid(axis="x")
 
 
@@ -180,17 +176,12 @@ def _comparison(record: Mapping[str, Any]) -> str:
         for protocol in record["protocols"]:
             e = _entry(record, name, protocol)
             wall, throughput = statistics.median(e["wall_s"]), statistics.median(e["throughput_Bps"])
-            row.append(f"{wall:.3g} s, {report.format_rate(throughput)}")
-        row += [_ratio(c.ratio, key) for c in compared if c.name == name for key in ("wall", "p2p")]
+            row.append(f"{format_seconds(wall)}, {format_rate(throughput)}")
+        row += [
+            str(report.ratio_of(c.ratio, key) or "-") for c in compared if c.name == name for key in ("wall", "p2p")
+        ]
         rows.append(row)
     return table(head, rows, range(1, len(head)))
-
-
-def _ratio(ratio: Mapping[str, Any], key: str) -> str:
-    if ratio[key] is None:
-        return "-"
-    value, low, high = map(ratio_text, (ratio[key], *ratio[f"{key}_range"]))
-    return f"{value} ({low} to {high})"
 
 
 def _pairs(record: Mapping[str, Any]) -> str:
@@ -198,10 +189,10 @@ def _pairs(record: Mapping[str, Any]) -> str:
     rows = []
     for e in record["workloads"]:
         for p in e["pairs"]:
-            rates = [report.format_rate(p[q]) for q in ("q25", "q50", "q75")]
+            rates = [format_rate(p[q]) for q in ("q25", "q50", "q75")]
             lanes = ", ".join(p["lanes"]) or "not reported"
             pair = f"({p['w1']},{p['w2']})"
-            rows.append([f"{e['name']}, {e['protocol']}://", pair, *rates, report.format_nbytes(p["nbytes"]), lanes])
+            rows.append([f"{e['name']}, {e['protocol']}://", pair, *rates, format_nbytes(p["nbytes"]), lanes])
     note = f'<p class="note">Worker w1 received from worker w2. {_lent(record)}</p>'
     return note + table(head, rows, range(2, 6))
 
@@ -211,7 +202,7 @@ def _lent(record: Mapping[str, Any]) -> str:
     for e in record["workloads"]:
         if any(e["lent_nbytes"]):
             lent, moved = (statistics.median(e[key]) for key in ("lent_nbytes", "moved_nbytes"))
-            parts.append(f"{e['name']} {report.format_nbytes(lent)} of {report.format_nbytes(moved)}")
+            parts.append(f"{e['name']} {format_nbytes(lent)} of {format_nbytes(moved)}")
     return f"Lent without a copy, per round: {', '.join(parts)}." if parts else ""
 
 
@@ -219,8 +210,8 @@ def _p2p_note(record: Mapping[str, Any]) -> str:
     text = "The middle half of all transfers, the mark is the median, as the receiving worker's log has them"
     least = {e["p2p_min_nbytes"] for e in record["workloads"]}
     if least == {0}:
-        return f"{text}; none was as large as {report.format_nbytes(report.P2P_MIN_NBYTES)}, so all count."
-    text = f"{text}; from {report.format_nbytes(max(least))} on"
+        return f"{text}; none was as large as {format_nbytes(report.P2P_MIN_NBYTES)}, so all count."
+    text = f"{text}; from {format_nbytes(max(least))} on"
     return f"{text}, or all where none was that large." if 0 in least else f"{text}."
 
 
@@ -231,3 +222,78 @@ def _idle(record: Mapping[str, Any]) -> str:
     rows = [[part, *(f"{by_process[p].get(part, 0):.1f}" for p in record["protocols"])] for part in parts]
     rows.append(["together", *(f"{record['idle_cpu_percent'][p]:.1f}" for p in record["protocols"])])
     return table(head, rows, range(1, len(head)))
+
+
+# --- several records -----------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """One workload: the wall clocks' medians over both protocols, and their ratio.
+
+    `communication` is the ratio of the times in which workers received, `p2p` that of single transfers' rates.
+    """
+
+    name: str
+    tcp_s: float
+    ucx_s: float
+    wall: Ratio
+    communication: float | None
+    p2p: float | None
+
+
+def rows_of(record: Mapping[str, Any], variant: str = "") -> list[Row]:
+    """Read the rows of a record of tcp and ucx; `variant` stands behind the workloads' names."""
+    found = {(e["name"], e["protocol"]): e for e in record["workloads"]}
+    rows = []
+    for c in report.comparisons(record):
+        tcp, ucx = found[c.name, c.below], found[c.name, c.above]
+        communication = [statistics.median(e.get("communication_s", [0])) for e in (ucx, tcp)]
+        rows.append(
+            Row(
+                _name(tcp, variant),
+                statistics.median(tcp["wall_s"]),
+                statistics.median(ucx["wall_s"]),
+                Ratio(c.ratio["wall"], *c.ratio["wall_range"]),
+                communication[0] / communication[1] if communication[1] else None,
+                c.ratio["p2p"],
+            )
+        )
+    return rows
+
+
+def _name(e: Mapping[str, Any], variant: str) -> str:
+    name = str(e["name"])
+    if e["parameters"].get("Arrays"):
+        name += f", {e['parameters']['Arrays']} times"
+    if e.get("tasks"):
+        name = f"{e['tasks']:,} tiny tasks"
+    if name == "transpose-sum":
+        name = "x + x.T summed"
+    return f"{name}, {variant}" if variant else name
+
+
+@styled
+def overview(rows: Sequence[Row], record: Mapping[str, Any]) -> Figure:
+    """Draw what ucx:// takes of tcp://'s time; on the axis, half and double are the same step.
+
+    `record` is one of those that `rows` come from, whose machine and versions are told.
+    """
+    figure = drawing.new(drawing.WIDTH, 1.0 + 0.31 * len(rows), record)
+    axes = figure.subplots()
+    for y, row in enumerate(rows):
+        colour = BLUE if row.wall.high < 1 else RED if row.wall.low > 1 else GREY
+        axes.plot([row.wall.low, row.wall.high], [y, y], color=colour, alpha=0.4, linewidth=6, solid_capstyle="round")
+        axes.plot(row.wall.value, y, "o", color=colour, ms=7)
+        text = f"{format_seconds(row.tcp_s)} → {format_seconds(row.ucx_s)}"
+        axes.annotate(text, (1.02, y), xycoords=axes.get_yaxis_transform(), va="center", fontsize=10)
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        drawing.label(axes, format_ratio(row.wall.value), row.wall.high, y, fontsize=10, color=colour, bbox=ground)
+    axes.axvline(1, color=INK, linewidth=1.2, zorder=0.5)
+    axes.set_xscale("log")
+    axes.set_xlim(min(row.wall.low for row in rows) / 1.3, max(1.6, 1.9 * max(row.wall.high for row in rows)))
+    axes.xaxis.set_major_locator(FixedLocator(_TICKS))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value != 1 else "1 = tcp"))
+    drawing.rows(axes, [row.name for row in rows])
+    axes.set_title("Wall clock over ucx://, of tcp://'s: left of 1 is faster", loc="left")
+    return figure

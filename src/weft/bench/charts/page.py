@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the HTML pages of the benchmarks have in common: their look, inline SVG, and tables.
+"""What the HTML pages of the benchmarks have in common: their look, tables, the environment.
 
 Charts are inline SVG from matplotlib, whose text stays text in the reader's own font; styles are inline.
 Nothing is fetched, so a page can be mailed or kept with its record.
@@ -8,17 +8,9 @@ Nothing is fetched, so a page can be mailed or kept with its record.
 from __future__ import annotations
 
 import html
-import io
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.figure import Figure
-
-INK = "#1f2630"
-# A grey, and Okabe and Ito's: colour-blind readers tell them apart, and so does a grey printer.
-GREY, RED, BLUE = "#8a94a3", "#d55e00", "#0072b2"
-FONT = "system-ui, sans-serif"
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;color:#1f2630;background:#fff;max-width:60rem;margin:2rem
 auto;padding:0 1rem} h1{font-size:1.7rem;margin-bottom:.2rem} h2{font-size:1.15rem;margin:2.2rem 0 .5rem}
@@ -42,53 +34,6 @@ def document(title: str, parts: Sequence[str]) -> str:
     )
 
 
-def rc() -> dict[str, Any]:
-    """Return matplotlib's settings for every chart."""
-    return {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "weft",
-        "font.size": 11,
-        "axes.titlesize": 11,
-        "axes.titleweight": "bold",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": "#9aa4b2",
-        "axes.labelcolor": INK,
-        "text.color": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "grid.color": "#e6eaf0",
-        "axes.axisbelow": True,
-    }
-
-
-def under(record: Mapping[str, Any]) -> str:
-    """Say under what the figures were taken: a picture travels without its record."""
-    e = record["environment"]
-    ucx = (e["ucx"] or {}).get("version", "?")
-    rounds = record.get("rounds") or max((r["rounds"] for r in record.get("records", ())), default=1)
-    times = f"{rounds} round{'s' if rounds != 1 else ''}"
-    return f"weft {e['weft']}, UCX {ucx}, {e['cpu_model']}, {e['cores_usable']} cores, {times}, {e['date_utc'][:10]}"
-
-
-def svg(figure: Figure, name: str) -> str:
-    """Write `figure` as an ``<svg>`` element that can stand beside others in one document."""
-    out = io.StringIO()
-    figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    # Identifiers are global in a page: two charts would otherwise share clip paths and markers. The name of
-    # the font is matplotlib's own, which readers lack.
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    return re.sub(r"'DejaVu Sans'[^;\"]*", FONT, text)
-
-
-def picture(figure: Figure) -> str:
-    """Write `figure` as an SVG file for pages that others render; its ground is white, so it can be read on any."""
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{svg(figure, "figure")}'
-
-
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> str:
     """Make a table; `numbers` are the columns to align right, and no `head` makes one of keys and values."""
 
@@ -110,3 +55,8 @@ def flat(value: object, name: str = "") -> list[tuple[str, str]]:
     if isinstance(value, list | tuple):
         return [(name, ", ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in value) or "none")]
     return [(name, "-" if value is None else str(value))]
+
+
+def environment(record: Mapping[str, Any]) -> list[str]:
+    """Say at the end of a page where and how its record was taken."""
+    return ["<h2>Environment</h2>", table([], flat(record["environment"]))]

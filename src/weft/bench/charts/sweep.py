@@ -10,17 +10,17 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from weft.bench.charts.page import GREY, document, flat, rc, svg, table, under
-from weft.bench.common.options import size_text
+from weft._units import format_size
+from weft.bench.charts import drawing
+from weft.bench.charts.drawing import GREY, styled, svg
+from weft.bench.charts.page import document, environment, table
 from weft.bench.sweep import table as sweep_table
 from weft.bench.sweep.loops import MAPPED
 from weft.bench.sweep.table import FIGURES
@@ -39,6 +39,7 @@ def _colours(record: Mapping[str, Any]) -> dict[str, str]:
     return _COLOURS | {name: _OTHERS[i % len(_OTHERS)] for i, name in enumerate(others)}
 
 
+@styled
 def chart(record: Mapping[str, Any], names: list[str] | None = None) -> Figure:
     """Draw a panel for each figure, a line in it for each transport, wait and memory.
 
@@ -50,21 +51,12 @@ def chart(record: Mapping[str, Any], names: list[str] | None = None) -> Figure:
         From ``FIGURES``; those of the record without it.
     """
     names = names or record["measures"]
-    wide = min(2, len(names))
-    high = -(-len(names) // wide)
-    with mpl.rc_context(rc()):
-        # as wide as a page shows without shrinking it
-        figure = Figure(figsize=(8.6, (3.4 if wide > 1 else 4.2) * high + 0.9), layout="constrained")
-        panels = figure.subplots(high, wide, squeeze=False).flat
-        for axes, name in zip(panels, names, strict=False):
-            _panel(axes, record, name)
-        for axes in list(figure.axes)[len(names) :]:
-            axes.remove()
-        figure.suptitle(under(record), x=0.01, ha="left", fontsize=9, color="#586273")
-        keys = _keys(record, names)
-        figure.legend(
-            handles=keys, loc="outside lower center", ncols=min(len(keys), 6), frameon=False, handlelength=2.4
-        )
+    height = (3.4 if len(names) > 1 else 4.2) * -(-len(names) // 2) + 0.9
+    figure = drawing.new(drawing.WIDTH, height, record)
+    for axes, name in zip(drawing.panels(figure, len(names)), names, strict=True):
+        _panel(axes, record, name)
+    keys = _keys(record, names)
+    figure.legend(handles=keys, loc="outside lower center", ncols=min(len(keys), 6), frameon=False, handlelength=2.4)
     return figure
 
 
@@ -97,7 +89,7 @@ def _panel(axes: Axes, record: Mapping[str, Any], name: str) -> None:
     axes.set_yscale("log")
     measured = sorted({r["nbytes"] for r in record["records"]})
     shown = _ticks(measured)
-    axes.set_xticks(shown, [size_text(n) for n in shown])
+    axes.set_xticks(shown, [format_size(n) for n in shown])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.set_title(f"{figure.title}, {figure.unit}", loc="left")
@@ -123,12 +115,6 @@ def _range(figure: sweep_table.Figure, r: Mapping[str, Any]) -> tuple[float, flo
     return min(ends), max(ends)
 
 
-def save(record: Mapping[str, Any], path: Path) -> None:
-    """Write the charts to `path`, in the format that its ending names."""
-    with mpl.rc_context(rc()):
-        chart(record).savefig(path, dpi=130)
-
-
 def page(record: Mapping[str, Any]) -> str:
     """Make one HTML document of charts and tables, without references to anything outside it."""
     title = "weft bench sweep"
@@ -143,10 +129,8 @@ def page(record: Mapping[str, Any]) -> str:
     for name in record["measures"]:
         figure = FIGURES[name]
         parts += [f"<h2>{figure.title}</h2>", f'<p class="note">In {figure.unit}; the loop of {figure.osu}.</p>']
-        with mpl.rc_context(rc()):
-            parts += [svg(chart(record, [name]), name), _figures(record, name)]
-    parts += ["<h2>Environment</h2>", table([], [[key, value] for key, value in flat(record["environment"])])]
-    return document(title, parts)
+        parts += [svg(chart(record, [name]), name), _figures(record, name)]
+    return document(title, [*parts, *environment(record)])
 
 
 def _figures(record: Mapping[str, Any], name: str) -> str:
@@ -158,7 +142,7 @@ def _figures(record: Mapping[str, Any], name: str) -> str:
         shown = {(line[0], line[2]): sizes for line, sizes in lines.items() if line[1] == wait}
         one_memory = len({memory for _, memory in shown if memory != MAPPED}) <= 1
         heads = [transport if one_memory else f"{transport}, {memory}" for transport, memory in shown]
-        rows = [[size_text(n), *(_cell(name, figure, sizes.get(n)) for sizes in shown.values())] for n in nbytes]
+        rows = [[format_size(n), *(_cell(name, figure, sizes.get(n)) for sizes in shown.values())] for n in nbytes]
         parts.append(table([wait, *heads], rows, range(1, len(shown) + 1)))
     return "\n".join(parts)
 

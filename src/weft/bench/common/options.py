@@ -1,31 +1,78 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the benchmarks' command lines have in common: sizes, choices."""
+"""The options that several benchmarks and scripts have, each with its type and help, and the types of others."""
 
 from __future__ import annotations
 
 import argparse
-import re
+import functools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-UNITS = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+from weft._units import parse_size
+from weft.topo.command import positive, timeout
 
-
-def size_text(nbytes: int) -> str:
-    """Write a size with the largest unit that divides it."""
-    for unit in ("GiB", "GB", "MiB", "MB", "KiB", "kB"):
-        if nbytes % UNITS[unit] == 0:
-            return f"{nbytes // UNITS[unit]} {unit}"
-    return f"{nbytes} B"
+#: A whole number above 0.
+whole = functools.partial(positive, int)
 
 
-def parse_size(text: str) -> int:
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record there")
+
+
+def add_rounds(parser: argparse.ArgumentParser, default: int | None, *, shown: int | None = None) -> None:
+    """Add ``--rounds``; where there is no `default`, help says the one `shown`."""
+    text = f"rounds of everything, interleaved ({default or shown})"
+    parser.add_argument("--rounds", type=whole, default=default, metavar="N", help=text)
+
+
+def add_sizes(parser: argparse.ArgumentParser, default: str | None, *, shown: str | None = None) -> None:
+    """Add ``--sizes``."""
+    text = f"of the message, with commas, or MIN:MAX[:FACTOR] ({default or shown})"
+    parser.add_argument("--sizes", type=sizes, default=default, help=text)
+
+
+def add_seconds_per_cell(parser: argparse.ArgumentParser, default: float | None, *, shown: float | None = None) -> None:
+    """Add ``--seconds-per-cell``."""
+    text = f"to measure one thing at one size in one round ({default or shown})"
+    parser.add_argument("--seconds-per-cell", type=timeout, default=default, metavar="S", help=text)
+
+
+def add_iterations(parser: argparse.ArgumentParser) -> None:
+    """Add ``--iterations``."""
+    text = "round trips of one size in one round, at most (%(default)s)"
+    parser.add_argument("--iterations", type=whole, default=100_000, metavar="N", help=text)
+
+
+def add_libraries(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    """Add ``--libraries``, all of `names` without it."""
+    allowed = functools.partial(some_of, names)
+    parser.add_argument("--libraries", type=allowed, default=",".join(names), metavar="NAMES", help="(%(default)s)")
+
+
+def add_transports(parser: argparse.ArgumentParser) -> None:
+    """Add ``--tls`` of the ping-pongs."""
+    text = "UCX transports, for whatever runs over UCX as weft has it (%(default)s)"
+    parser.add_argument("--tls", default="posix,self", metavar="NAMES", help=text)
+
+
+def add_wait(parser: argparse.ArgumentParser, text: str = "ways to wait") -> None:
+    """Add ``--wait``."""
+    ways = functools.partial(some_of, ("block", "await"))
+    parser.add_argument("--wait", type=ways, default="block,await", help=f"{text} (%(default)s)")
+
+
+def add_timeout(parser: argparse.ArgumentParser, default: float, text: str = "seconds for any one step") -> None:
+    """Add ``--timeout``."""
+    parser.add_argument("--timeout", type=timeout, default=default, metavar="S", help=f"{text} (default: {default:g})")
+
+
+def size(text: str) -> int:
     """Read a size such as ``8``, ``1KiB`` or ``1MB``; raise what argparse shows for anything else."""
-    match = re.fullmatch(r"([0-9]+) ?([A-Za-z]*)", text.strip())
-    if match is None or match[2] not in UNITS or int(match[1]) == 0:
-        units = ", ".join(filter(None, UNITS))
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8, 1KiB or 1MB (whole {units})")
-    return int(match[1]) * UNITS[match[2]]
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def sizes(text: str) -> list[int]:
@@ -35,12 +82,12 @@ def sizes(text: str) -> list[int]:
 
 def _series(text: str) -> Iterator[int]:
     first, *rest = text.split(":")
-    nbytes = parse_size(first)
+    nbytes = size(first)
     if not rest:
         yield nbytes
         return
     factor = rest[1] if len(rest) == 2 else "2" if len(rest) == 1 else ""
-    if not (factor.isascii() and factor.isdecimal()) or int(factor) < 2 or (largest := parse_size(rest[0])) < nbytes:
+    if not (factor.isascii() and factor.isdecimal()) or int(factor) < 2 or (largest := size(rest[0])) < nbytes:
         raise argparse.ArgumentTypeError(f"{text!r} is not a range such as 1:1MiB, or 1:1MiB:4 for 1, 4, 16 and so on")
     while nbytes <= largest:
         yield nbytes

@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from weft._units import format_ratio, format_seconds
+
 
 class Summary(NamedTuple):
     """Order statistics of one set of samples, in the samples' unit."""
@@ -27,45 +29,18 @@ class Ratio(NamedTuple):
     low: float
     high: float
 
-
-def quantile(samples: Sequence[float], fraction: float) -> float:
-    """Interpolate the quantile of `samples`.
-
-    Parameters
-    ----------
-    samples : sequence of float, shape (n,), n > 0, in any order
-    fraction : float, 0 <= fraction <= 1
-        0.5 is the median, 0.99 is p99.
-
-    Returns
-    -------
-    float
-        In the unit of `samples`, within their range.
-
-    Raises
-    ------
-    ValueError
-        `samples` is empty, or `fraction` is outside 0 to 1.
-
-    Source: Hyndman and Fan (1996), definition 7, which is NumPy's default too.
-    """
-    if not samples:
-        raise ValueError("no samples")
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"a quantile lies between 0 and 1, not at {fraction}")
-    return _at(sorted(samples), fraction)
+    def __str__(self) -> str:
+        return f"{format_ratio(self.value)} ({format_ratio(self.low)}-{format_ratio(self.high)})"
 
 
-def _at(ordered: Sequence[float], fraction: float) -> float:
-    position = fraction * (len(ordered) - 1)
-    below = math.floor(position)
-    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
-    # Clamped because the weights do not add up exactly: of equal samples the quantile is that sample.
-    return min(max(low + (high - low) * (position - below), low), high)
+def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
+    """Return the first quartile, the median and the third quartile of `samples`, which are not empty."""
+    q1, q2, q3 = _quantiles(samples, 4)
+    return q1, q2, q3
 
 
 def summarise(samples: Sequence[float]) -> Summary:
-    """Sort once and read median, quartiles, p99 and the extremes.
+    """Read median, quartiles, p99 and the extremes.
 
     Parameters
     ----------
@@ -80,18 +55,16 @@ def summarise(samples: Sequence[float]) -> Summary:
     ------
     ValueError
         `samples` is empty.
+
+    Source: Hyndman and Fan (1996), definition 7, which is NumPy's default too.
     """
-    if not samples:
-        raise ValueError("no samples")
-    ordered = sorted(samples)
-    return Summary(
-        median=_at(ordered, 0.5),
-        q1=_at(ordered, 0.25),
-        q3=_at(ordered, 0.75),
-        p99=_at(ordered, 0.99),
-        min=ordered[0],
-        max=ordered[-1],
-    )
+    median, percentiles = statistics.median(samples), _quantiles(samples, 100)
+    return Summary(median, percentiles[24], percentiles[74], percentiles[98], min(samples), max(samples))
+
+
+def _quantiles(samples: Sequence[float], n: int) -> list[float]:
+    # Of one sample each quantile is that sample, which the standard library says from Python 3.13 on.
+    return statistics.quantiles(samples if len(samples) > 1 else [*samples, *samples], n=n, method="inclusive")
 
 
 def spread(medians: Sequence[float]) -> float:
@@ -157,9 +130,14 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
     return Ratio(statistics.median(ratios), low, high)
 
 
-def ratio_text(value: float) -> str:
-    """Write a ratio with two decimals, or two digits where it is small, none where it is large."""
-    return f"{value:.0f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+def format_rounds(seconds: Sequence[float], *, median: float | None = None) -> str:
+    """Write the median of the rounds' times, or `median`, and what they lay within: ``1.2 us (1.1-1.4)``."""
+    median = statistics.median(seconds) if median is None else median
+    middle, low, high = map(format_seconds, (median, min(seconds), max(seconds)))
+    units = {text.rpartition(" ")[2] for text in (middle, low, high)}
+    if len(units) > 1:
+        return f"{middle} ({low} to {high})"
+    return f"{middle} ({low.partition(' ')[0]}-{high.partition(' ')[0]})"
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:

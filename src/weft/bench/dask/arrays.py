@@ -15,7 +15,7 @@ import dask.array as da
 import numpy as np
 from distributed import Client, wait
 
-from weft.bench.dask.workloads import Workload, on_device, on_host, place
+from weft.bench.dask.workloads import Workload, on_device, on_host, submit_to
 
 
 class TransposeSum(Workload):
@@ -137,7 +137,7 @@ class SingularValues(Workload):
     def prepare(self, client: Client, workers: Sequence[str], timeout: float) -> Any:
         def block(i: int) -> Any:
             worker = workers[i * len(workers) // self.count]
-            made = place(client, worker, tall_block, i, self.chunk, self.columns, self.kind)
+            made = submit_to(client, worker, tall_block, i, self.chunk, self.columns, self.kind)
             return _array(made, (self.chunk, self.columns), self.kind)
 
         x = client.persist(da.concatenate([block(i) for i in range(self.count)]))
@@ -191,7 +191,7 @@ def matrix(
 
     def row(i: int) -> list[Any]:
         worker = workers[i * len(workers) // count]
-        made = [place(client, worker, matrix_block, i, j, chunk, seed, below, kind) for j in range(count)]
+        made = [submit_to(client, worker, matrix_block, i, j, chunk, seed, below, kind) for j in range(count)]
         return [_array(block, (chunk, chunk), kind) for block in made]
 
     x = client.persist(da.block([row(i) for i in range(count)]))

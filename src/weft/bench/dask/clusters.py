@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from weft.bench.common.errors import BenchError
+
 if TYPE_CHECKING:
     from distributed import Client
     from distributed.deploy import Cluster as Started
@@ -32,13 +34,9 @@ INSIDE = "inproc"
 _LOG_LENGTH = 100_000
 
 
-class ClusterError(Exception):
-    """The command cannot go on; the message is the one line to print."""
-
-
 @contextlib.contextmanager
 def named(what: str, timeout: float) -> Iterator[None]:
-    """Turn whatever is raised inside into a `ClusterError` whose one line begins with `what`.
+    """Turn whatever is raised inside into a `BenchError` whose one line begins with `what`.
 
     Parameters
     ----------
@@ -50,7 +48,7 @@ def named(what: str, timeout: float) -> Iterator[None]:
     begin = time.perf_counter()
     try:
         yield
-    except ClusterError:
+    except BenchError:
         raise
     except Exception as error:  # a task may raise anything; each kind ends the command, named
         late = isinstance(error, TimeoutError) or time.perf_counter() - begin > timeout
@@ -59,11 +57,11 @@ def named(what: str, timeout: float) -> Iterator[None]:
             cause = cause.__cause__
         text = " ".join(str(cause).split())[:400]
         kind = type(cause).__name__
-        raise ClusterError(f"{what}{f' within {timeout:g} s' * late}: {kind}{f': {text}' * bool(text)}") from error
+        raise BenchError(f"{what}{f' within {timeout:g} s' * late}: {kind}{f': {text}' * bool(text)}") from error
 
 
 @dataclass(frozen=True)
-class Place:
+class Deployment:
     """Where the processes of a cluster run; on this machine's CPUs unless told otherwise.
 
     Parameters
@@ -125,7 +123,7 @@ class Cluster:
         workers = self.client.run(read_worker)
         # A nanny replaces a worker that died, and the work goes on; but it is not the same work any more.
         if set(workers) != set(self.workers):
-            raise ClusterError(f"{self.protocol}://: a worker died")
+            raise BenchError(f"{self.protocol}://: a worker died")
         rest = 0 if self.protocol == INSIDE else time.process_time()  # there the worker counts it
         if not self.scheduler_here:
             rest += self.client.run_on_scheduler(time.process_time)
@@ -159,34 +157,34 @@ class Reading(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(protocol: str, timeout: float, place: Place = Place()) -> Iterator[Cluster]:
+def running(protocol: str, timeout: float, deployment: Deployment = Deployment()) -> Iterator[Cluster]:
     """Own a cluster and take it down on every way out, or use one that runs already.
 
     Raises
     ------
-    ClusterError
+    BenchError
         It did not start, or not within `timeout` seconds.
     """
     from distributed import Client
 
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        with named(f"{protocol}:// cluster did not {'answer' if place.address else 'start'}", timeout):
-            cluster: Any = place.address
-            if place.address is None:
-                stack.callback(_close, cluster := _start(place, protocol, timeout))
+        with named(f"{protocol}:// cluster did not {'answer' if deployment.address else 'start'}", timeout):
+            cluster: Any = deployment.address
+            if deployment.address is None:
+                stack.callback(_close, cluster := _start(deployment, protocol, timeout))
             client = stack.enter_context(Client(cluster, timeout=timeout))
             names = client.run(lambda dask_worker: str(dask_worker.name))
             if not names:
-                raise ClusterError(f"{place.address}: that scheduler has no workers")
+                raise BenchError(f"{deployment.address}: that scheduler has no workers")
         workers = sorted(names, key=lambda address: (len(names[address]), names[address]))  # 10 after 9
-        if place.address is None and protocol != INSIDE:  # whose log is this process's
+        if deployment.address is None and protocol != INSIDE:  # whose log is this process's
             stack.callback(_hush, client, workers)
         threads = [client.nthreads()[worker] for worker in workers]
-        yield Cluster(protocol, client, workers, threads, time.perf_counter() - started, place.here)
+        yield Cluster(protocol, client, workers, threads, time.perf_counter() - started, deployment.here)
 
 
-def _start(place: Place, protocol: str, timeout: float) -> Started:
+def _start(deployment: Deployment, protocol: str, timeout: float) -> Started:
     """Start a cluster whose processes never see Ctrl-C: it is this process that answers it, and stops them.
 
     The terminal sends SIGINT to every process of the job. Threads and processes inherit the signal mask, so
@@ -195,9 +193,13 @@ def _start(place: Place, protocol: str, timeout: float) -> Started:
 
     def start() -> Started:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        if place.hosts:
-            return _over_ssh(place, protocol, timeout)
-        return _beside_gpus(place, protocol) if place.gpus is not None else _on_cpus(place, protocol, timeout)
+        if deployment.hosts:
+            return _over_ssh(deployment, protocol, timeout)
+        return (
+            _beside_gpus(deployment, protocol)
+            if deployment.gpus is not None
+            else _on_cpus(deployment, protocol, timeout)
+        )
 
     # Starting the tracker unblocks SIGINT in the thread that needs it first (CPython 3.11); here that is
     # harmless.
@@ -212,51 +214,51 @@ def _start(place: Place, protocol: str, timeout: float) -> Started:
             raise
 
 
-def _on_cpus(place: Place, protocol: str, timeout: float) -> Started:
+def _on_cpus(deployment: Deployment, protocol: str, timeout: float) -> Started:
     from distributed import LocalCluster
 
     inside = protocol == INSIDE
     return LocalCluster(
         protocol=f"{protocol}://" if inside else protocol,
-        n_workers=1 if inside else place.workers,
-        threads_per_worker=place.workers * place.threads if inside else place.threads,
+        n_workers=1 if inside else deployment.workers,
+        threads_per_worker=deployment.workers * deployment.threads if inside else deployment.threads,
         processes=not inside,
-        interface=None if inside else place.interface,
+        interface=None if inside else deployment.interface,
         dashboard_address=None,
         # The scheduler serves HTTP even so; a port of its own lets two of them live side by side.
         scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
-        memory_limit=place.memory_nbytes,
+        memory_limit=deployment.memory_nbytes,
         death_timeout=timeout,
         silence_logs=logging.ERROR,
     )
 
 
-def _beside_gpus(place: Place, protocol: str) -> Started:
+def _beside_gpus(deployment: Deployment, protocol: str) -> Started:
     from weft.dask import TopologyCluster
 
     return TopologyCluster(
         per="gpu",
-        threads_per_worker=place.threads,
-        memory_limit=place.memory_nbytes,
-        CUDA_VISIBLE_DEVICES=place.gpus or None,
+        threads_per_worker=deployment.threads,
+        memory_limit=deployment.memory_nbytes,
+        CUDA_VISIBLE_DEVICES=deployment.gpus or None,
         protocol=protocol,
-        interface=place.interface,
+        interface=deployment.interface,
         dashboard_address=None,
         silence_logs=logging.ERROR,
     )
 
 
-def _over_ssh(place: Place, protocol: str, timeout: float) -> Started:
+def _over_ssh(deployment: Deployment, protocol: str, timeout: float) -> Started:
     from distributed import SSHCluster
 
-    common = {"protocol": protocol, "interface": place.interface}
+    common = {"protocol": protocol, "interface": deployment.interface}
     return SSHCluster(
-        list(place.hosts),
+        list(deployment.hosts),
         worker_options={
             **common,
-            "n_workers": place.workers,
-            "nthreads": place.threads,
-            "memory_limit": place.memory_nbytes,
+            "n_workers": deployment.workers,
+            "nthreads": deployment.threads,
+            "memory_limit": deployment.memory_nbytes,
             "death_timeout": timeout,
         },
         scheduler_options={**common, "port": 0, "dashboard_address": ":0"},

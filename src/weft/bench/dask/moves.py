@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from distributed import Client, wait
 
-from weft.bench.common.options import size_text
-from weft.bench.dask.workloads import Workload, on_device, on_host, place
+from weft._units import format_size
+from weft.bench.dask.workloads import Workload, on_device, on_host, submit_to
 
 
 class _Payloads(Workload):
@@ -34,8 +34,8 @@ class _Payloads(Workload):
     def __init__(self, *, nbytes: int, count: int, kind: str = "cpu") -> None:
         self.each, self.count, self.kind = nbytes, count, kind
         self.nbytes = nbytes * count
-        self.name = f"{type(self).__name__.lower()} {size_text(nbytes)}"
-        self.parameters = {"Array": size_text(nbytes), "Arrays": count}
+        self.name = f"{type(self).__name__.lower()} {format_size(nbytes)}"
+        self.parameters = {"Array": format_size(nbytes), "Arrays": count}
 
     def prepare(self, client: Client, workers: Sequence[str], timeout: float) -> Any:
         if len(workers) < 2:
@@ -43,12 +43,12 @@ class _Payloads(Workload):
         # One at a time, here and below: idle workers steal tasks from one that has several.
         made = []
         for i in range(self.count):
-            wait(future := place(client, workers[0], payload, i, self.each, self.kind), timeout=timeout)
+            wait(future := submit_to(client, workers[0], payload, i, self.each, self.kind), timeout=timeout)
             made.append(future)
         return made, workers
 
     def result(self, client: Client, computed: Any, timeout: float) -> Any:
-        return [place(client, worker, checksum, future).result(timeout=timeout) for future, worker in computed]
+        return [submit_to(client, worker, checksum, future).result(timeout=timeout) for future, worker in computed]
 
     def reference(self) -> Any:
         return [checksum(payload(i, self.each)) for i in range(self.count)]
@@ -64,7 +64,7 @@ class Fetch(_Payloads):
     def compute(self, client: Client, inputs: Any, timeout: float) -> Any:
         made, workers = inputs
         for future in made:
-            place(client, workers[1], nbytes_of, future).result(timeout=timeout)
+            submit_to(client, workers[1], nbytes_of, future).result(timeout=timeout)
         return [(future, workers[1]) for future in made]
 
 
@@ -85,7 +85,7 @@ class Busy(_Payloads):
 
     def prepare(self, client: Client, workers: Sequence[str], timeout: float) -> Any:
         inputs = super().prepare(client, workers, timeout)
-        self.task = place(client, workers[1], work, self.beside, timeout)
+        self.task = submit_to(client, workers[1], work, self.beside, timeout)
         until = time.monotonic() + timeout
         while not client.run(is_at_work, workers=[workers[1]])[workers[1]]:
             if time.monotonic() > until:
@@ -113,7 +113,7 @@ class Broadcast(_Payloads):
     def compute(self, client: Client, inputs: Any, timeout: float) -> Any:
         made, workers = inputs
         for future in made:
-            wait([place(client, worker, nbytes_of, future) for worker in workers[1:]], timeout=timeout)
+            wait([submit_to(client, worker, nbytes_of, future) for worker in workers[1:]], timeout=timeout)
         return [(future, worker) for future in made for worker in workers[1:]]
 
     def difference(self, result: Any, expected: Any) -> str:

@@ -14,16 +14,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from weft.bench.common import hosts
+from weft._units import format_ratio, format_seconds
+from weft.bench.common import lab_hosts
 from weft.bench.common.environment import remarks
-from weft.bench.common.stats import ratio_text
 from weft.bench.dask.report import (
     baseline,
     comparisons,
     correctness,
-    format_nbytes,
+    format_bandwidth,
+    format_bytes,
     format_p2p,
-    format_rate,
+    ratio_of,
     verdicts,
 )
 
@@ -99,7 +100,7 @@ def markdown(record: Mapping[str, Any], *, show_p2p: bool = True) -> str:
 
 def _told(record: Mapping[str, Any]) -> Iterator[str]:
     """Say where it ran, whether the results are right, what the figures mean, and what makes them doubtful."""
-    where = hosts.told(record)
+    where = lab_hosts.told(record)
     # workers of other machines have cores of their own
     processes = 1 + len(record["workloads"][0]["workers"]) if where or record.get("here") else 1
     yield from [where] if where else []
@@ -118,7 +119,7 @@ def _title(e: Mapping[str, Any]) -> str:
 
 def _sections(e: Mapping[str, Any], show_p2p: bool) -> Iterator[Section]:
     wall = e["wall_s"]
-    throughput, text = e["throughput_Bps"], format_rate
+    throughput, text = e["throughput_Bps"], format_bandwidth
     if e["tasks"]:
         throughput, text = [e["tasks"] / w for w in wall], "{:,.0f} tasks/s".format
     share = [c / w for c, w in zip(e["communication_s"], wall, strict=True)]
@@ -128,26 +129,26 @@ def _sections(e: Mapping[str, Any], show_p2p: bool) -> Iterator[Section]:
             *((key, str(value)) for key, value in e["parameters"].items()),
             ("Protocol", e["protocol"]),
             ("Lanes", ", ".join(e["lanes"]) or "not reported"),
-            ("Data processed", format_nbytes(e["input_nbytes"])),
-            ("Data moved per round", format_nbytes(statistics.median(e["moved_nbytes"]))),
-            ("of that, lent uncopied", format_nbytes(statistics.median(e["lent_nbytes"]))),
+            ("Data processed", format_bytes(e["input_nbytes"])),
+            ("Data moved per round", format_bytes(statistics.median(e["moved_nbytes"]))),
+            ("of that, lent uncopied", format_bytes(statistics.median(e["lent_nbytes"]))),
             ("Number of workers", str(len(e["workers"]))),
             ("Threads per worker", ", ".join(map(str, dict.fromkeys(e["threads"])))),
             ("Result", "correct" if e["correct"] else f"WRONG: {e['difference']}"),
         ],
     )
-    rows = [(_seconds(w), text(rate)) for w, rate in zip(wall, throughput, strict=True)]
+    rows = [(format_seconds(w), text(rate)) for w, rate in zip(wall, throughput, strict=True)]
     yield Section(("Wall clock", "Throughput"), rows)
     yield Section(
         ("", ""),
         [
             ("Throughput", _median(throughput, text)),
             ("Bandwidth, 25% 50% 75%", format_p2p(e["p2p_Bps"])),
-            ("Wall clock", _median(wall, _seconds)),
-            ("Communication", _median(e["communication_s"], _seconds)),
+            ("Wall clock", _median(wall, format_seconds)),
+            ("Communication", _median(e["communication_s"], format_seconds)),
             ("of the wall clock", _median(share, "{:.0%}".format)),
-            ("CPU, workers", _median(e["worker_cpu_s"], _seconds)),
-            ("CPU, client, scheduler", _median(e["client_and_scheduler_cpu_s"], _seconds)),
+            ("CPU, workers", _median(e["worker_cpu_s"], format_seconds)),
+            ("CPU, client, scheduler", _median(e["client_and_scheduler_cpu_s"], format_seconds)),
         ],
     )
     if not show_p2p:
@@ -156,10 +157,10 @@ def _sections(e: Mapping[str, Any], show_p2p: bool) -> Iterator[Section]:
     yield Section(
         ("(w1,w2)", "25% 50% 75% (total nbytes)"),
         [
-            (_pair(p), f"{format_p2p(p)} ({format_nbytes(p['nbytes'])})" if p["transfers"] else "nothing moved")
+            (_pair(p), f"{format_p2p(p)} ({format_bytes(p['nbytes'])})" if p["transfers"] else "nothing moved")
             for p in e["pairs"]
         ],
-        f"w1 received from w2; {f'transfers of {format_nbytes(least)} and more' if least else 'all'}",
+        f"w1 received from w2; {f'transfers of {format_bytes(least)} and more' if least else 'all'}",
     )
     yield Section(("(w1,w2)", "Lanes"), [(_pair(p), ", ".join(p["lanes"]) or "not reported") for p in e["pairs"]])
     yield Section(("Worker index", "Worker address"), [(str(i), address) for i, address in enumerate(e["workers"])])
@@ -167,10 +168,6 @@ def _sections(e: Mapping[str, Any], show_p2p: bool) -> Iterator[Section]:
 
 def _pair(p: Mapping[str, Any]) -> str:
     return f"({p['w1']},{p['w2']})"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3f} s" if seconds >= 0.1 else f"{1e3 * seconds:.3g} ms"
 
 
 def _median(values: Sequence[float], text: Callable[[float], str]) -> str:
@@ -193,8 +190,8 @@ def _comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     for name in dict.fromkeys(e["name"] for e in record["workloads"]):
         entries = {e["protocol"]: e for e in record["workloads"] if e["name"] == name}
         ratios = [c.ratio for c in compared if c.name == name]
-        wall = [_seconds(statistics.median(entries[p]["wall_s"])) for p in protocols]
-        p2p = [format_rate(entries[p]["p2p_Bps"]["q50"]) for p in protocols]
+        wall = [format_seconds(statistics.median(entries[p]["wall_s"])) for p in protocols]
+        p2p = [format_bandwidth(entries[p]["p2p_Bps"]["q50"]) for p in protocols]
         rows.append([name, "wall clock", *wall, *(cell for r in ratios for cell in _ratio_cells(r, "wall"))])
         rows.append(["", "bandwidth", *p2p, *(cell for r in ratios for cell in _ratio_cells(r, "p2p"))])
     idle = record["idle_cpu_percent"]
@@ -203,7 +200,8 @@ def _comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _ratio_cells(ratio: Mapping[str, Any], key: str) -> list[str]:
-    if ratio[key] is None:
+    found = ratio_of(ratio, key)
+    if found is None:
         return ["-", "-"]
-    value, low, high = map(ratio_text, (ratio[key], *ratio[f"{key}_range"]))
+    value, low, high = map(format_ratio, found)
     return [value, f"{low}-{high}"]

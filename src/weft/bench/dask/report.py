@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from weft.bench.common import stats
-
-if TYPE_CHECKING:
-    from weft.bench.dask.workloads import Workload
 
 # Below 1 MiB a transfer's duration is mostly latency; dask-cuda's table leaves them out too.
 P2P_MIN_NBYTES = 1 << 20
 # Within 5 % two medians of three rounds are called equal, whatever their order was.
 SAME = 0.05
 CHECKED = "equals that of NumPy or pandas in one process"
+
+
+class Described(Protocol):
+    """What the record says of a workload; see ``workloads.Workload``."""
+
+    name: str
+    parameters: dict[str, int | float | str]
+    nbytes: int
+    tasks: int
+    checked: str
 
 
 class Transfer(NamedTuple):
@@ -51,7 +58,7 @@ class Round(NamedTuple):
 
 
 def entry(
-    workload: Workload,
+    workload: Described,
     protocol: str,
     *,
     rounds: Sequence[Round],
@@ -65,7 +72,7 @@ def entry(
 
     Parameters
     ----------
-    workload : Workload
+    workload : Described
         Of which the sizes are read.
     protocol : str
     rounds : sequence of Round, shape (n,), n > 0
@@ -139,7 +146,7 @@ def _quartiles(transfers: Sequence[Transfer]) -> dict[str, float | None]:
     if not transfers:
         return {"q25": None, "q50": None, "q75": None}
     rates = [t.nbytes / t.duration_s for t in transfers]
-    return {name: stats.quantile(rates, at) for name, at in (("q25", 0.25), ("q50", 0.5), ("q75", 0.75))}
+    return dict(zip(("q25", "q50", "q75"), stats.quartiles(rates), strict=True))
 
 
 class Comparison(NamedTuple):
@@ -183,6 +190,11 @@ def _ratio(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]
     return answer
 
 
+def ratio_of(ratio: Mapping[str, Any], key: str) -> stats.Ratio | None:
+    """Read ``wall`` or ``p2p`` of a comparison; None where a round moved nothing."""
+    return None if ratio[key] is None else stats.Ratio(ratio[key], *ratio[f"{key}_range"])
+
+
 def verdict(ratio: Mapping[str, Any], *, above: str, below: str) -> str:
     """Say in words what a ratio of wall clocks means, and say so as plainly when `above` loses."""
     low, high = ratio["wall_range"]
@@ -210,7 +222,7 @@ def correctness(record: Mapping[str, Any]) -> str:
     return f"Every result, warm-up included, {' or '.join(checks)}."
 
 
-def format_nbytes(nbytes: float) -> str:
+def format_bytes(nbytes: float) -> str:
     """Write a size with its binary unit, as the tables of dask-cuda do: ``5.49 GiB``."""
     for unit in ("B", "KiB", "MiB"):
         if abs(nbytes) < 1024:
@@ -219,11 +231,11 @@ def format_nbytes(nbytes: float) -> str:
     return f"{nbytes:.2f} GiB"
 
 
-def format_rate(rate: float | None) -> str:
+def format_bandwidth(rate: float | None) -> str:
     """Write bytes/second with a binary unit; a rate that was not measured is a dash."""
-    return "-" if rate is None else f"{format_nbytes(rate)}/s"
+    return "-" if rate is None else f"{format_bytes(rate)}/s"
 
 
 def format_p2p(quartiles: Mapping[str, float | None]) -> str:
     """Write the three quartiles of a bandwidth."""
-    return " ".join(format_rate(quartiles[q]) for q in ("q25", "q50", "q75"))
+    return " ".join(format_bandwidth(quartiles[q]) for q in ("q25", "q50", "q75"))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -23,10 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from weft.bench.common import outcome
 from weft.bench.common.environment import collect
-from weft.bench.common.side import PairError
+from weft.bench.common.errors import BenchError
 from weft.bench.dask import report
-from weft.bench.dask.clusters import Cluster, ClusterError, Place, idle_cpu, named, running
+from weft.bench.dask.clusters import Cluster, Deployment, idle_cpu, named, running
 
 if TYPE_CHECKING:
     from weft.bench.dask.workloads import Workload
@@ -47,7 +47,7 @@ class Schedule(NamedTuple):
 
 
 def measure(
-    build: Callable[[int], list[Workload]], places: Mapping[str, Place], schedule: Schedule, errors: Console
+    build: Callable[[int], list[Workload]], deployments: Mapping[str, Deployment], schedule: Schedule, errors: Console
 ) -> dict[str, Any]:
     """Run everything under a progress bar and return the record.
 
@@ -55,7 +55,7 @@ def measure(
     ----------
     build : callable
         Makes the workloads for a number of workers.
-    places : mapping of str to Place
+    deployments : mapping of str to Deployment
         By protocol, in the order to take turns in.
     schedule : Schedule
     errors : rich.console.Console
@@ -68,7 +68,7 @@ def measure(
 
     Raises
     ------
-    ClusterError
+    BenchError
         A step failed, or did not end in time.
     """
     environment = collect()
@@ -84,14 +84,14 @@ def measure(
         clusters: list[Cluster] = []
         expected: list[tuple[Workload, Any]] = []
         rounds: dict[tuple[str, str], list[report.Round]] = {}
-        for protocol, place in places.items():
+        for protocol, deployment in deployments.items():
             step(f"{protocol}://: starting")
-            cluster = stack.enter_context(running(protocol, schedule.timeout_s, place))
+            cluster = stack.enter_context(running(protocol, schedule.timeout_s, deployment))
             clusters.append(cluster)
             if not expected:
                 workloads = build(len(cluster.workers))
-                each = 1 + len(places) * (schedule.warm_ups + schedule.rounds)
-                progress.update(task, total=len(workloads) * each + 2 * len(places) + 1)
+                each = 1 + len(deployments) * (schedule.warm_ups + schedule.rounds)
+                progress.update(task, total=len(workloads) * each + 2 * len(deployments) + 1)
                 for workload in workloads:
                     step(f"{workload.name}: what must come out")
                     expected.append((workload, workload.reference()))
@@ -124,8 +124,8 @@ def measure(
         step("stopping the clusters")
     return {
         "rounds": schedule.rounds,
-        "protocols": list(places),
-        "here": all(place.here for place in places.values()),
+        "protocols": list(deployments),
+        "here": all(deployment.here for deployment in deployments.values()),
         "workloads": entries,
         "idle_cpu_percent": {c.protocol: sum(c.idle_cpu.values()) for c in clusters},
         "idle_cpu_percent_by_process": {c.protocol: c.idle_cpu for c in clusters},
@@ -171,20 +171,8 @@ def refuse(packages: Iterable[str], *paths: Path | None) -> None:
     if missing:
         wheels = dict.fromkeys(WHEELS.get(name, '"weft[demo]"') for name in missing)
         cuda = " (with CUDA 12)" if WHEELS.keys() & missing else ""
-        raise ClusterError(f"{', '.join(missing)} not installed: pip install {' '.join(wheels)}{cuda}")
-    for path in filter(None, paths):
-        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-            raise ClusterError(f"cannot write {path}")
-
-
-def write(path: Path | None, text: str) -> None:
-    """Write `text` to `path`, if there is one."""
-    if path is None:
-        return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ClusterError(f"cannot write {path}: {error.strerror}") from error
+        raise BenchError(f"{', '.join(missing)} not installed: pip install {' '.join(wheels)}{cuda}")
+    outcome.refuse_files(*paths)
 
 
 def reported(command: str, work: Callable[[Console], dict[str, Any] | int]) -> int:
@@ -196,18 +184,15 @@ def reported(command: str, work: Callable[[Console], dict[str, Any] | int]) -> i
         0: every result was right. 1: one was not, or a step failed; the reason is the last line on stderr. 130:
         interrupted. The clusters are gone in each case.
     """
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    try:
+    errors = outcome.notes()
+
+    def status() -> int:
         record = work(errors)
-    except (ClusterError, PairError) as error:
-        errors.print(f"{command}: {error}")
-        return 1
-    except KeyboardInterrupt:
-        errors.print(f"{command}: interrupted")
-        return 130
-    if isinstance(record, int):
-        return record
-    wrong = [e for e in record["workloads"] if not e["correct"]]
-    for e in wrong:
-        errors.print(f"{command}: wrong result: {e['name']} over {e['protocol']}://: {e['difference']}")
-    return 1 if wrong else 0
+        if isinstance(record, int):
+            return record
+        wrong = [e for e in record["workloads"] if not e["correct"]]
+        for e in wrong:
+            errors.print(f"{command}: wrong result: {e['name']} over {e['protocol']}://: {e['difference']}")
+        return 1 if wrong else 0
+
+    return outcome.reported(command, status)

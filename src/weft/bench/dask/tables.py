@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from distributed import Client, futures_of, wait
 
-from weft.bench.dask.workloads import Workload, on_device, on_host, place
+from weft.bench.dask.workloads import Workload, on_device, on_host, submit_to
 
 # A prime, so that row * _STRIDE % rows is a permutation; it takes 64 bits for up to _MOST_ROWS, of 16 B each.
 _STRIDE = 2_654_435_761
@@ -315,7 +315,7 @@ def deal(
     client: Client, workers: Sequence[str], columns: Sequence[str], count: int, make: Callable[..., Any], *args: Any
 ) -> Any:
     """Have the workers make `count` chunks in turn, and return the table of them; the last of `args` is the kind."""
-    parts = [place(client, workers[i % len(workers)], make, i, *args) for i in range(count)]
+    parts = [submit_to(client, workers[i % len(workers)], make, i, *args) for i in range(count)]
     meta = on_device(pd.DataFrame({name: np.zeros(0, np.int64) for name in columns}), args[-1])
     return client.persist(dd.from_delayed(parts, meta=meta, verify_meta=False))
 

@@ -65,7 +65,7 @@ class Workload(abc.ABC):
         return "" if result == expected else f"{result!r} came out, not {expected!r}"
 
 
-def place(client: Client, worker: str, make: Callable[..., Any], *args: Any) -> Any:
+def submit_to(client: Client, worker: str, make: Callable[..., Any], *args: Any) -> Any:
     """Have `worker` make something, and return its future."""
     # Other workers are allowed for one case only: `worker` died. Without them its tasks would wait for ever,
     # and the death would be told as a timeout.

@@ -8,27 +8,20 @@ no settings of ours. One that cannot be installed or does not run is reported as
 from __future__ import annotations
 
 import argparse
-import functools
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import psutil
 from rich.console import Console
-from rich.progress import Progress
 
 import weft
-from weft.bench.common import environment
-from weft.bench.common.options import size_text, sizes, some_of
-from weft.bench.common.pair import two_cores
-from weft.bench.common.side import PairError
-from weft.bench.peers import install as peers_install
-from weft.bench.peers import tools as peers_tools
+from weft.bench.common import environment, options, outcome
+from weft.bench.common.children import two_cores
+from weft.bench.common.errors import BenchError
+from weft.bench.common.rounds import progress
+from weft.bench.peers import install, programs
 from weft.bench.pingpong import command as pingpong
 from weft.bench.pingpong.loops import CELLS, Cell
 from weft.bench.pingpong.table import losses, table_of
-from weft.topo.command import positive, timeout
 
 #: What is installed for each library; nothing for those that are here anyway. The first names the version.
 PACKAGES: dict[str, tuple[str, ...]] = {
@@ -64,11 +57,14 @@ class Bench:
         self.pythons: dict[str, Path] = {}
 
     def install(self, cell: Cell) -> None:
-        """Have the library's environment ready."""
+        """Have the library's environment ready, or say why it is missing."""
         packages = PACKAGES[cell.library]
-        self.pythons[cell.library] = python = peers_install.python_with(packages, under=self.args.environments)
-        if packages:
-            self.versions[cell.library] = peers_install.version(python, packages[0])
+        try:
+            self.pythons[cell.library] = python = install.python_with(packages, under=self.args.environments)
+            if packages:
+                self.versions[cell.library] = install.version(python, packages[0])
+        except BenchError as error:
+            self.missing[cell] = error.last or str(error)
 
     def measure(self, cell: Cell, nbytes: int) -> tuple[str, list[float]]:
         """Measure one cell once; return its transport and its one-way latencies in seconds."""
@@ -77,51 +73,46 @@ class Bench:
             return pingpong.measure(*pingpong.command_of(cell, args.tls), nbytes, args, self.cores)
         amount = nbytes, args.seconds_per_cell, args.iterations, self.cores
         if cell.library == "perftest":
-            return peers_tools.perftest(weft.ucx_library().path, *amount, args.tls)
+            return programs.perftest(weft.ucx_library().path, *amount, args.tls)
         python = self.pythons[cell.library]
         if cell.library == "mpi4py":
-            return peers_tools.mpi4py(python, ["-c", PRELUDE + peers_tools.MPI, sources], *amount)
+            return programs.mpi4py(python, ["-c", PRELUDE + programs.MPI, sources], *amount)
         return pingpong.measure([str(python), "-c", PRELUDE + CHILD, sources, *cell], [""], nbytes, args, self.cores)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
-    add, partial = parser.add_argument, functools.partial
-    names = tuple(PACKAGES)
-    add("--sizes", type=sizes, default="8,1KiB,1MiB", help="of the message (%(default)s)")
-    add("--libraries", type=partial(some_of, names), default=",".join(names), help="(%(default)s)")
-    add("--rounds", type=partial(positive, int), default=3, help="of every library, interleaved (%(default)s)")
-    seconds = "for one size of one library in one round (%(default)s)"
-    add("--seconds-per-cell", type=timeout, default=0.5, help=seconds)
-    add("--iterations", type=partial(positive, int), default=100_000, help="at most, of the same (%(default)s)")
-    add("--tls", default="posix,self", help="UCX transports, for C, weft and perftest (%(default)s)")
+    options.add_sizes(parser, "8,1KiB,1MiB")
+    options.add_libraries(parser, tuple(PACKAGES))
+    options.add_rounds(parser, 3)
+    options.add_seconds_per_cell(parser, 0.5)
+    options.add_iterations(parser)
+    options.add_transports(parser)
     kept = "where the environments are kept (%(default)s)"
-    add("--environments", type=Path, default=peers_install.folder(), metavar="FOLDER", help=kept)
-    add("--json", type=Path, metavar="FILE", help="write the record there")
+    parser.add_argument("--environments", type=Path, default=install.folder(), metavar="FOLDER", help=kept)
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Install, measure, print, write; return 1 if nothing could be measured, else 0."""
-    console, notes = Console(), Console(stderr=True)
+    return outcome.reported("weft bench peers", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
     cells = [cell for cell in PEERS if cell.library in args.libraries]
     bench = Bench(args, two_cores())
     surroundings = environment.collect() | {"cores_pinned": bench.cores}
-    try:
-        if args.json and not args.json.parent.is_dir():
-            raise PairError(f"{args.json.parent} is not a folder to write {args.json.name} to")
-        if 8 * max(args.sizes) > psutil.virtual_memory().available:
-            raise PairError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
-        records = _all(bench, cells, notes)
-    except PairError as error:
-        notes.print(f"weft bench peers: {error}", markup=False, highlight=False)
-        return 1
-    except KeyboardInterrupt:
-        notes.print("weft bench peers: interrupted; its processes are ended, nothing is written")
-        return 130
+    outcome.refuse_files(args.json)
+    outcome.refuse_sizes(args.sizes)
+    with progress("peers", len(cells)) as step:
+        for cell in cells:
+            step(f"installing {cell.library}")
+            bench.install(cell)
+    records = list(pingpong.interleaved("peers", cells, args, bench.measure, bench.missing))
     missing = [cell._asdict() | {"reason": reason} for cell, reason in bench.missing.items()]
     record = {"records": records, "missing": missing, "versions": bench.versions, "environment": surroundings}
-    if args.json:
-        args.json.write_text(json.dumps(record, indent=2) + "\n")
+    outcome.write_record(args.json, record)
+    console = Console()
     console.print(table_of(records))
     for gone in missing:
         text = f"missing: {gone['library']} {gone['mode']}: {gone['reason']}"
@@ -129,36 +120,3 @@ def run(args: argparse.Namespace) -> int:
     for line in (*losses(records), *environment.remarks(surroundings, 2)):
         console.print(line, highlight=False)
     return 0 if records else 1
-
-
-def _all(bench: Bench, cells: Sequence[Cell], notes: Console) -> list[dict[str, Any]]:
-    """Measure every cell, size by size, its rounds interleaved with the others'; the failing are left out."""
-    args, records = bench.args, []
-    # Drawn between measurements only: a thread that redraws would take turns on the cores that are measured.
-    with Progress(console=notes, auto_refresh=False, transient=True) as progress:
-        task = progress.add_task("peers", total=len(cells) * (1 + len(args.sizes) * args.rounds))
-
-        def attempt(cell: Cell, what: str, do: Callable[[], Any]) -> Any:
-            progress.update(task, description=f"{what} {cell.library} {cell.mode}", refresh=True)
-            progress.advance(task)
-            if cell in bench.missing:
-                return None
-            try:
-                return do()
-            except PairError as error:
-                bench.missing[cell] = error.last or str(error)
-                return None
-
-        for cell in cells:
-            attempt(cell, "installing", functools.partial(bench.install, cell))
-        for nbytes in args.sizes:
-            taken: dict[Cell, list[tuple[str, list[float]]]] = {c: [] for c in cells if pingpong.has(c, nbytes)}
-            for _ in range(args.rounds):
-                for cell in taken:
-                    result = attempt(cell, size_text(nbytes), functools.partial(bench.measure, cell, nbytes))
-                    if result is not None:
-                        taken[cell].append(result)
-            for cell, results in taken.items():
-                if len(results) == args.rounds:
-                    records.append(pingpong.entry(cell, results[0][0], nbytes, [each for _, each in results]))
-    return records

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from weft.bench.common.side import PairError
+from weft.bench.common.errors import BenchError
 
 LIMIT_S = 600.0
 
@@ -36,7 +36,7 @@ def python_with(packages: Sequence[str], *, under: Path) -> Path:
 
     Raises
     ------
-    PairError
+    BenchError
         uv is missing, or it could not install them; says what uv said last.
     """
     if not packages:
@@ -48,7 +48,7 @@ def python_with(packages: Sequence[str], *, under: Path) -> Path:
         return python
     uv = shutil.which("uv")
     if uv is None:
-        raise PairError("needs uv to install it: pip install uv")
+        raise BenchError("needs uv to install it: pip install uv")
     _run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(home)])
     _run([uv, "pip", "install", "--quiet", "--python", str(python), *packages])
     whole.touch()
@@ -69,7 +69,7 @@ def _run(command: list[str]) -> str:
         # uv marks what went wrong with a cross, and ends with hints
         wrong = [line.strip(" \u00d7") for line in said if "\u00d7" in line or line.startswith("error")]
         reason = wrong[0] if wrong else said[-1]
-        raise PairError(f"{Path(command[0]).name}: {reason}") from error
+        raise BenchError(f"{Path(command[0]).name}: {reason}") from error
     except subprocess.TimeoutExpired as error:
-        raise PairError(f"{Path(command[0]).name}: not done within {LIMIT_S:g} s") from error
+        raise BenchError(f"{Path(command[0]).name}: not done within {LIMIT_S:g} s") from error
     return done.stdout

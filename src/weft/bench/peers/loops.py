@@ -2,7 +2,7 @@
 """The ping-pong of other libraries, as their users write it, and the children that run it in their environments.
 
 weft is not installed there: the parent hands over the path of its sources, and only the halves of the benchmark that
-need nothing but the standard library are imported from it. What the loops share is in ``pingpong_loops``.
+need nothing but the standard library are imported from it. What the loops share is in ``pingpong.loops``.
 """
 
 from __future__ import annotations
@@ -15,64 +15,64 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from weft.bench.common.side import Side, trips_of
-from weft.bench.pingpong import loops as pingpong_loops
+from weft.bench.common.child import Child, trips_of
+from weft.bench.pingpong import loops
 from weft.bench.pingpong.loops import Cell, Loops
 
 
 @contextlib.contextmanager
-def _uvloop(side: Side) -> Iterator[Loops]:
+def _uvloop(me: Child) -> Iterator[Loops]:
     import uvloop
 
-    with pingpong_loops.streams(side, uvloop.new_event_loop) as loops:
-        yield loops
+    with loops.streams(me, uvloop.new_event_loop) as both:
+        yield both
 
 
 @contextlib.contextmanager
-def _zmq(side: Side) -> Iterator[Loops]:
+def _zmq(me: Child) -> Iterator[Loops]:
     """Pair sockets of ZeroMQ over a Unix socket, its fastest way between processes."""
     import zmq
 
     with zmq.Context() as context, context.socket(zmq.PAIR) as sock:
-        if side.pings:
-            sock.connect(side.swap("-"))
+        if me.pings:
+            sock.connect(me.swap("-"))
         else:
             address = f"ipc://@weft-{os.getpid()}"
             sock.bind(address)
-            side.swap(address)
+            me.swap(address)
         sock.linger = 0
 
         def ping(stamps: array.array[int]) -> None:
-            trips = range(trips_of(side.nbytes))
+            trips = range(trips_of(me.nbytes))
             got: Any = None
             for i in range(len(stamps)):
                 for _ in trips:
-                    sock.send(side.out, copy=False)
+                    sock.send(me.out, copy=False)
                     got = sock.recv(copy=False)
                 stamps[i] = time.perf_counter_ns()
-            side.into[-1] = got.buffer[-1]
+            me.into[-1] = got.buffer[-1]
 
         def pong(count: int) -> None:
             got: Any = None
             for _ in range(count):
                 got = sock.recv(copy=False)
-                sock.send(side.out, copy=False)
-            side.into[-1] = got.buffer[-1]
+                sock.send(me.out, copy=False)
+            me.into[-1] = got.buffer[-1]
 
         yield Loops(ping, pong, lambda: ["ipc"])
 
 
 @contextlib.contextmanager
-def _ucx(side: Side, library: Any) -> Iterator[Loops]:
+def _ucx(me: Child, library: Any) -> Iterator[Loops]:
     """Run ucx-py's or UCXX's asyncio API, which are alike, as they ship."""
     import numpy as np
 
-    out, into = np.frombuffer(side.out, "u1"), np.frombuffer(side.into, "u1")
+    out, into = np.frombuffer(me.out, "u1"), np.frombuffer(me.into, "u1")
     with asyncio.Runner() as runner:
-        endpoint: Any = runner.run(_endpoint(side, library))
+        endpoint: Any = runner.run(_endpoint(me, library))
 
         async def ping(stamps: array.array[int]) -> None:
-            ep, trips = endpoint, range(trips_of(side.nbytes))
+            ep, trips = endpoint, range(trips_of(me.nbytes))
             for i in range(len(stamps)):
                 for _ in trips:
                     await ep.send(out)
@@ -87,14 +87,14 @@ def _ucx(side: Side, library: Any) -> Iterator[Loops]:
 
         run = runner.run
         yield Loops(lambda stamps: run(ping(stamps)), lambda n: run(pong(n)), lambda: ["default"])
-        # Both sides close at the same moment, which either library may answer with an error; all is measured.
-        side.control.close()
+        # Both close at the same moment, which either library may answer with an error; all is measured.
+        me.control.close()
         os._exit(0)
 
 
-async def _endpoint(side: Side, library: Any) -> Any:
-    if side.pings:
-        return await library.create_endpoint("127.0.0.1", int(side.swap("-")))
+async def _endpoint(me: Child, library: Any) -> Any:
+    if me.pings:
+        return await library.create_endpoint("127.0.0.1", int(me.swap("-")))
     arrived: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def accept(endpoint: Any) -> None:
@@ -103,28 +103,28 @@ async def _endpoint(side: Side, library: Any) -> Any:
         await asyncio.Event().wait()
 
     listener = library.create_listener(accept)
-    side.swap(str(listener.port))
+    me.swap(str(listener.port))
     endpoint, _ = await arrived
     return endpoint
 
 
 @contextlib.contextmanager
-def _ucx_py(side: Side) -> Iterator[Loops]:
+def _ucx_py(me: Child) -> Iterator[Loops]:
     import ucp
 
-    with _ucx(side, ucp) as loops:
-        yield loops
+    with _ucx(me, ucp) as both:
+        yield both
 
 
 @contextlib.contextmanager
-def _ucxx(side: Side) -> Iterator[Loops]:
+def _ucxx(me: Child) -> Iterator[Loops]:
     import ucxx
 
-    with _ucx(side, ucxx) as loops:
-        yield loops
+    with _ucx(me, ucxx) as both:
+        yield both
 
 
-OPENERS: dict[Cell, pingpong_loops.Opener] = {
+OPENERS: dict[Cell, loops.Opener] = {
     Cell("uvloop", "await"): _uvloop,
     Cell("pyzmq", "block"): _zmq,
     Cell("ucx-py", "await"): _ucx_py,
@@ -134,4 +134,4 @@ OPENERS: dict[Cell, pingpong_loops.Opener] = {
 
 def child(arguments: Sequence[str]) -> None:
     """Run one side of one pair, as :func:`weft.bench.pingpong.loops.child` does."""
-    pingpong_loops.child(arguments, OPENERS)
+    loops.child(arguments, OPENERS)

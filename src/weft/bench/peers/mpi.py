@@ -11,8 +11,9 @@ import signal
 import time
 from collections.abc import Sequence
 
-from weft.bench.common.pair import sampled
-from weft.bench.common.side import FILL, PairError, pages, trips_of
+from weft.bench.common.child import FILL, pages, trips_of
+from weft.bench.common.errors import BenchError
+from weft.bench.common.rounds import sampled
 
 
 def rank(arguments: Sequence[str]) -> None:
@@ -43,7 +44,7 @@ def rank(arguments: Sequence[str]) -> None:
         stamps = sampled(exchange, seconds=seconds, iterations=iterations)
         world.bcast(0)
         if into[-1] != FILL:
-            raise PairError("the message that arrived is not the one that was sent")
+            raise BenchError("the message that arrived is not the one that was sent")
         print(json.dumps({"transport": "default", "latencies": [stamp / 2 / trips for stamp in stamps]}))
         return
     while count := world.bcast(None):

@@ -39,7 +39,7 @@ constexpr ucp_tag_t tag = 0x77656674;
 constexpr unsigned char fill = 0x5a;
 constexpr unsigned most_lanes = 64;
 
-/// Round trips for each reading of the clock, as in weft/bench/pingpong_loops.py.
+/// Round trips for each reading of the clock, as in weft/bench/common/child.py.
 constexpr size_t trips_of(size_t nbytes) noexcept {
     return nbytes <= 8192 ? 10 : 1;
 }

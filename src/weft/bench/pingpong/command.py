@@ -20,22 +20,25 @@ What the children and this process say to each other is at the head of ``c_loop.
 from __future__ import annotations
 
 import argparse
-import functools
-import json
+import itertools
 import os
+import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from weft import _native
-from weft.bench.common import environment, stats
-from weft.bench.common.options import size_text, sizes, some_of
-from weft.bench.common.pair import pair, sampled, two_cores
-from weft.bench.common.side import LENT_LEAST_NBYTES, PairError, trips_of
+from weft._units import format_size
+from weft.bench.common import environment, options, outcome, stats
+from weft.bench.common.child import LENT_LEAST_NBYTES, trips_of
+from weft.bench.common.children import children, two_cores
+from weft.bench.common.errors import BenchError
+from weft.bench.common.rounds import progress, sampled
 from weft.bench.pingpong.loops import CELLS, Cell
 from weft.bench.pingpong.table import losses, table_of
-from weft.topo.command import positive, timeout
 
 LIMIT_S = 30.0
 BANDWIDTHS = {"median": "median", "q1": "q3", "q3": "q1"}
@@ -62,7 +65,7 @@ def _c_loop() -> Path:
     path = Path(_native.__file__).parent / "bench" / "pingpong" / "weft-pingpong"
     if path.is_file():
         return path
-    raise PairError("weft-pingpong is not installed beside weft.bench; --libraries weft,... leaves it out")
+    raise BenchError("weft-pingpong is not installed beside weft.bench; --libraries weft,... leaves it out")
 
 
 def measure(
@@ -71,7 +74,7 @@ def measure(
     """Measure once what `command` starts; return its transport and its one-way latencies in seconds."""
     # Ample: streams take 0.5 s for a round trip of 128 MiB, spinners that share one core 8 ms for any.
     limit_s = LIMIT_S + 20 * args.seconds_per_cell + nbytes / 10e6
-    with pair(command, settings, nbytes=nbytes, limit_s=limit_s, cores=cores) as both:
+    with children(command, settings, nbytes=nbytes, limit_s=limit_s, cores=cores) as both:
         transport = both.connect()
         stamps = sampled(both.exchange, seconds=args.seconds_per_cell, iterations=args.iterations)
         both.close()
@@ -81,7 +84,7 @@ def measure(
 def entry(cell: Cell, transport: str, nbytes: int, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
     """Make the JSON record of one cell at one size from the latencies of its rounds."""
     latency = stats.summarise([sample for samples in rounds for sample in samples])
-    medians = [stats.quantile(samples, 0.5) for samples in rounds]
+    medians = [statistics.median(samples) for samples in rounds]
     return {
         "library": cell.library,
         "mode": cell.mode,
@@ -99,76 +102,66 @@ def has(cell: Cell, nbytes: int) -> bool:
     return cell.library != "lent" or nbytes >= LENT_LEAST_NBYTES
 
 
-def _all(args: argparse.Namespace, cells: Sequence[Cell], cores: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Measure every cell, size by size, its rounds interleaved with the others'."""
-    from rich.console import Console
-    from rich.progress import Progress
+def interleaved(
+    name: str,
+    cells: Sequence[Cell],
+    args: argparse.Namespace,
+    measure: Callable[[Cell, int], tuple[str, list[float]]],
+    missing: dict[Cell, str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Measure every cell, size by size, its rounds interleaved with the others'; yield their records.
 
-    # Drawn between measurements only: a thread that redraws would take turns on the cores that are measured.
-    with Progress(console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
-        task = progress.add_task(
-            "pingpong", total=args.rounds * sum(has(cell, n) for cell in cells for n in args.sizes)
-        )
+    A cell that fails ends it all. With `missing`, it is left out from then on, and the reason put there.
+    """
+    with progress(name, args.rounds * sum(has(cell, nbytes) for cell in cells for nbytes in args.sizes)) as step:
         for nbytes in args.sizes:
             taken: dict[Cell, list[tuple[str, list[float]]]] = {cell: [] for cell in cells if has(cell, nbytes)}
-            for _ in range(args.rounds):
-                for cell in taken:
-                    label = f"{size_text(nbytes)} {cell.library} {cell.mode}"
-                    progress.update(task, description=label, refresh=True)
-                    try:
-                        taken[cell].append(measure(*command_of(cell, args.tls), nbytes, args, cores))
-                    except PairError as error:
-                        raise PairError(f"{label}: {error}") from error
-                    progress.advance(task)
+            for _, cell in itertools.product(range(args.rounds), taken):
+                step(label := f"{format_size(nbytes)} {cell.library} {cell.mode}")
+                try:
+                    if missing is None or cell not in missing:
+                        taken[cell].append(measure(cell, nbytes))
+                except BenchError as error:
+                    if missing is None:
+                        raise BenchError(f"{label}: {error}") from error
+                    missing[cell] = error.last or str(error)
             for cell, results in taken.items():
-                yield entry(cell, results[0][0], nbytes, [samples for _, samples in results])
+                if len(results) == args.rounds:
+                    yield entry(cell, results[0][0], nbytes, [samples for _, samples in results])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
-    add, partial = parser.add_argument, functools.partial
-    add("--sizes", type=sizes, default="8,1KiB,1MiB,128MiB", help="of the message (%(default)s)")
-    wait = "ways to wait; the C loop, which only blocks, is measured with either (%(default)s)"
-    add("--wait", type=partial(some_of, ("block", "await")), default="block,await", help=wait)
-    add("--libraries", type=partial(some_of, LIBRARIES), default=",".join(LIBRARIES), help="(%(default)s)")
-    add("--rounds", type=partial(positive, int), default=3, help="of every cell, interleaved (%(default)s)")
-    seconds = "for one size of one library in one round (%(default)s)"
-    add("--seconds-per-cell", type=timeout, default=0.5, help=seconds)
-    add(
-        "--iterations",
-        type=partial(positive, int),
-        default=100_000,
-        help="at most, of the same (%(default)s)",
-    )
-    add("--tls", default="posix,self", help="UCX transports, for C and weft (%(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the record there")
+    options.add_sizes(parser, "8,1KiB,1MiB,128MiB")
+    options.add_wait(parser, "ways to wait; the C loop, which only blocks, is measured with either")
+    options.add_libraries(parser, LIBRARIES)
+    options.add_rounds(parser, 3)
+    options.add_seconds_per_cell(parser, 0.5)
+    options.add_iterations(parser)
+    options.add_transports(parser)
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the table, write the JSON; return 1 if a child is missing, died or hung, else 0."""
-    import psutil
-    from rich.console import Console
+    return outcome.reported("weft bench pingpong", lambda: _run(args))
 
-    console, notes = Console(), Console(stderr=True)
+
+def _run(args: argparse.Namespace) -> int:
     cells = [c for c in CELLS if c.library in args.libraries and (c.mode in args.wait or c.library == "c")]
     cores = two_cores()
     surroundings = environment.collect() | {"cores_pinned": cores}
-    try:
-        if not any(has(cell, nbytes) for cell in cells for nbytes in args.sizes):
-            raise PairError("nothing to measure: no library of --libraries has these sizes and ways of --wait")
-        if args.json and not args.json.parent.is_dir():
-            raise PairError(f"{args.json.parent} is not a folder to write {args.json.name} to")
-        if 8 * max(args.sizes) > psutil.virtual_memory().available:
-            raise PairError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
-        records = list(_all(args, cells, cores))
-    except PairError as error:
-        notes.print(f"weft bench pingpong: {error}", markup=False, highlight=False)
-        return 1
-    except KeyboardInterrupt:
-        notes.print("weft bench pingpong: interrupted; its processes are ended, nothing is written")
-        return 130
-    if args.json:
-        args.json.write_text(json.dumps({"records": records, "environment": surroundings}, indent=2) + "\n")
+    if not any(has(cell, nbytes) for cell in cells for nbytes in args.sizes):
+        raise BenchError("nothing to measure: no library of --libraries has these sizes and ways of --wait")
+    outcome.refuse_files(args.json)
+    outcome.refuse_sizes(args.sizes)
+
+    def once(cell: Cell, nbytes: int) -> tuple[str, list[float]]:
+        return measure(*command_of(cell, args.tls), nbytes, args, cores)
+
+    records = list(interleaved("pingpong", cells, args, once))
+    outcome.write_record(args.json, {"records": records, "environment": surroundings})
+    console = Console()
     console.print(table_of(records))
     if "weft" in args.libraries and len(args.libraries) > 1:
         console.print("\n".join(losses(records)) or "weft loses nowhere here.", highlight=False)

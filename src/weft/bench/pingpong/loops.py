@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from weft.bench.common.side import FILL, TAG, PairError, Side, joined, opened, trips_of
+from weft.bench.common.child import FILL, TAG, Child, connected, opened, trips_of
+from weft.bench.common.errors import BenchError
 
 
 class Cell(NamedTuple):
@@ -39,12 +40,12 @@ class Loops(NamedTuple):
 
 
 @contextlib.contextmanager
-def _weft_block(side: Side) -> Iterator[Loops]:
-    with joined(side.swap, {"TLS": side.tls}) as (endpoint, worker):
+def _weft_block(me: Child) -> Iterator[Loops]:
+    with connected(me.swap, {"TLS": me.tls}) as (endpoint, worker):
 
         def ping(stamps: array.array[int]) -> None:
-            ep, w, out, into, clock = endpoint, worker, side.out, side.into, time.perf_counter_ns
-            trips = range(trips_of(side.nbytes))
+            ep, w, out, into, clock = endpoint, worker, me.out, me.into, time.perf_counter_ns
+            trips = range(trips_of(me.nbytes))
             for i in range(len(stamps)):
                 for _ in trips:
                     ep.tag_send(out, TAG).wait()
@@ -52,7 +53,7 @@ def _weft_block(side: Side) -> Iterator[Loops]:
                 stamps[i] = clock()
 
         def pong(count: int) -> None:
-            ep, w, out, into = endpoint, worker, side.out, side.into
+            ep, w, out, into = endpoint, worker, me.out, me.into
             for _ in range(count):
                 w.tag_recv(into, TAG).wait()
                 ep.tag_send(out, TAG).wait()
@@ -61,12 +62,12 @@ def _weft_block(side: Side) -> Iterator[Loops]:
 
 
 @contextlib.contextmanager
-def _weft_await(side: Side) -> Iterator[Loops]:
-    with asyncio.Runner() as runner, joined(side.swap, {"TLS": side.tls}) as (endpoint, worker):
+def _weft_await(me: Child) -> Iterator[Loops]:
+    with asyncio.Runner() as runner, connected(me.swap, {"TLS": me.tls}) as (endpoint, worker):
 
         async def ping(stamps: array.array[int]) -> None:
-            ep, w, out, into, clock = endpoint, worker, side.out, side.into, time.perf_counter_ns
-            trips = range(trips_of(side.nbytes))
+            ep, w, out, into, clock = endpoint, worker, me.out, me.into, time.perf_counter_ns
+            trips = range(trips_of(me.nbytes))
             for i in range(len(stamps)):
                 for _ in trips:
                     await ep.tag_send(out, TAG)
@@ -74,7 +75,7 @@ def _weft_await(side: Side) -> Iterator[Loops]:
                 stamps[i] = clock()
 
         async def pong(count: int) -> None:
-            ep, w, out, into = endpoint, worker, side.out, side.into
+            ep, w, out, into = endpoint, worker, me.out, me.into
             for _ in range(count):
                 await w.tag_recv(into, TAG)
                 await ep.tag_send(out, TAG)
@@ -84,91 +85,91 @@ def _weft_await(side: Side) -> Iterator[Loops]:
 
 
 @contextlib.contextmanager
-def _lent(side: Side) -> Iterator[Loops]:
-    from weft.bench.pingpong import lent_loops as lent
+def _lent(me: Child) -> Iterator[Loops]:
+    from weft.bench.common import lent_loops as lent
 
-    with lent.joined(side) as peer:
-        line = lent.line_of(peer, "lent", side.nbytes)
+    with lent.connected(me) as peer:
+        line = lent.line_of(peer, "lent", me.nbytes)
 
         def ping(stamps: array.array[int]) -> None:
-            side.into[-1] = lent.ping_block(line, "latency", trips_of(side.nbytes), stamps)[-1]
+            me.into[-1] = lent.ping_block(line, "latency", trips_of(me.nbytes), stamps)[-1]
 
         def pong(count: int) -> None:
-            side.into[-1] = lent.pong_block(line, "latency", 1, count)[-1]
+            me.into[-1] = lent.pong_block(line, "latency", 1, count)[-1]
 
         yield Loops(ping, pong, lambda: lent.lanes(peer, "lent"))
 
 
-def _tcp_socket(side: Side) -> socket.socket:
-    if side.pings:
-        host, _, port = side.swap("-").partition(":")
+def _tcp_socket(me: Child) -> socket.socket:
+    if me.pings:
+        host, _, port = me.swap("-").partition(":")
         sock = socket.create_connection((host, int(port)))
     else:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            side.swap("{}:{}".format(*listener.getsockname()))
+            me.swap("{}:{}".format(*listener.getsockname()))
             sock, _ = listener.accept()
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 @contextlib.contextmanager
-def _tcp(side: Side) -> Iterator[Loops]:
-    with _tcp_socket(side) as sock, memoryview(side.into) as into:
+def _tcp(me: Child) -> Iterator[Loops]:
+    with _tcp_socket(me) as sock, memoryview(me.into) as into:
 
         def receive() -> None:
             got = 0
-            while got < side.nbytes:
+            while got < me.nbytes:
                 arrived = sock.recv_into(into[got:])
                 if arrived == 0:
                     raise EOFError("the other side closed")
                 got += arrived
 
         def ping(stamps: array.array[int]) -> None:
-            trips = range(trips_of(side.nbytes))
+            trips = range(trips_of(me.nbytes))
             for i in range(len(stamps)):
                 for _ in trips:
-                    sock.sendall(side.out)
+                    sock.sendall(me.out)
                     receive()
                 stamps[i] = time.perf_counter_ns()
 
         def pong(count: int) -> None:
             for _ in range(count):
                 receive()
-                sock.sendall(side.out)
+                sock.sendall(me.out)
 
         yield Loops(ping, pong, lambda: ["tcp"])
 
 
 @contextlib.contextmanager
-def streams(side: Side, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> Iterator[Loops]:
+def streams(me: Child, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> Iterator[Loops]:
     """Run asyncio's streams, in a loop of `loop_factory`."""
-    with asyncio.Runner(loop_factory=loop_factory) as runner, memoryview(side.out) as out:
-        reader, writer = runner.run(asyncio.open_connection(sock=_tcp_socket(side)))
+    with asyncio.Runner(loop_factory=loop_factory) as runner, memoryview(me.out) as out:
+        reader, writer = runner.run(asyncio.open_connection(sock=_tcp_socket(me)))
 
         async def ping(stamps: array.array[int]) -> None:
-            trips, got = range(trips_of(side.nbytes)), b""
+            trips, got = range(trips_of(me.nbytes)), b""
             for i in range(len(stamps)):
                 for _ in trips:
                     writer.write(out)
                     await writer.drain()
-                    got = await reader.readexactly(side.nbytes)
+                    got = await reader.readexactly(me.nbytes)
                 stamps[i] = time.perf_counter_ns()
-            side.into[-1] = got[-1]
+            me.into[-1] = got[-1]
 
         async def pong(count: int) -> None:
             got = b""
             for _ in range(count):
-                got = await reader.readexactly(side.nbytes)
+                got = await reader.readexactly(me.nbytes)
                 writer.write(out)
                 await writer.drain()
-            side.into[-1] = got[-1]
+            me.into[-1] = got[-1]
 
         run = runner.run
         yield Loops(lambda stamps: run(ping(stamps)), lambda n: run(pong(n)), lambda: ["tcp"])
         writer.transport.abort()
 
 
-Opener = Callable[[Side], contextlib.AbstractContextManager[Loops]]
+Opener = Callable[[Child], contextlib.AbstractContextManager[Loops]]
 LOOPS: dict[Cell, Opener] = dict(zip(CELLS[1:], (_weft_block, _weft_await, _lent, _tcp, streams), strict=True))
 
 
@@ -176,17 +177,17 @@ def child(arguments: Sequence[str], openers: Mapping[Cell, Opener] = LOOPS) -> N
     """Run one side of one pair; `arguments` are library, mode, role, nbytes, limit_s, control_fd and tls."""
     library, mode, role, nbytes, limit_s, control_fd, tls = arguments
     loops = openers[Cell(library, mode)]
-    with opened(role, nbytes, limit_s, control_fd, tls) as side, loops(side) as (ping, pong, lanes):
-        ping(array.array("q", [0])) if side.pings else pong(trips_of(side.nbytes))
-        if side.into[-1] != FILL:
-            raise PairError("the message that arrived is not the one that was sent")
-        side.say(",".join(lanes()))
-        for line in iter(side.control.readline, b""):
+    with opened(role, nbytes, limit_s, control_fd, tls) as me, loops(me) as (ping, pong, lanes):
+        ping(array.array("q", [0])) if me.pings else pong(trips_of(me.nbytes))
+        if me.into[-1] != FILL:
+            raise BenchError("the message that arrived is not the one that was sent")
+        me.say(",".join(lanes()))
+        for line in iter(me.control.readline, b""):
             count = int(line)
-            if not side.pings:
-                pong((count + 1) * trips_of(side.nbytes))
+            if not me.pings:
+                pong((count + 1) * trips_of(me.nbytes))
                 continue
             stamps = array.array("q", [0]) * (count + 1)
             ping(stamps)
-            side.control.write(array.array("q", map(operator.sub, stamps[1:], stamps)).tobytes())
-            side.control.flush()
+            me.control.write(array.array("q", map(operator.sub, stamps[1:], stamps)).tobytes())
+            me.control.flush()

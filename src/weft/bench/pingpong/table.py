@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft._units import format_size
 from weft.bench.common import stats
-from weft.bench.common.options import size_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,20 +38,8 @@ def named(record: Mapping[str, Any]) -> str:
     return NAMES.get(f"{library} {record['mode']}") or NAMES.get(library, library)
 
 
-def time_text(seconds: float) -> str:
-    """Write a time with a unit that suits it; below 1 us, in us all the same."""
-    scale, unit = (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
-    value = seconds * scale
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
-
-
 def _ratio(record: dict[str, Any], other: dict[str, Any]) -> stats.Ratio:
     return stats.ratio(record["latency_s"]["round_medians"], other["latency_s"]["round_medians"])
-
-
-def _interval(ratio: stats.Ratio) -> str:
-    value, low, high = map(stats.ratio_text, ratio)
-    return f"{value} ({low}-{high})"
 
 
 def _us(seconds: float) -> str:
@@ -78,14 +66,14 @@ def table_of(records: Sequence[dict[str, Any]]) -> Table:
             library = row["library"] if row["library"] != "weft" else f"weft {row['mode']}"
             latency, bandwidth = row["latency_s"], row["bandwidth_Bps"]["median"] / 1e9
             table.add_row(
-                size_text(nbytes),
+                format_size(nbytes),
                 library,
                 row["transport"],
                 _us(latency["median"]),
                 _us(latency["p99"]),
                 f"{latency['spread'] / latency['median']:.0%}",
                 f"{bandwidth:.2f}" if bandwidth >= 0.01 else "<0.01",
-                _interval(_ratio(row, floor)) if floor and floor is not row else "",
+                str(_ratio(row, floor)) if floor and floor is not row else "",
             )
     return table
 
@@ -96,11 +84,11 @@ def lost(records: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], di
         for other in (record for record in records if record["nbytes"] == mine["nbytes"]):
             ratio = _ratio(mine, other)
             if other["library"] not in ("weft", "lent") and ratio.low > 1:
-                yield mine, other, _interval(ratio)
+                yield mine, other, str(ratio)
 
 
 def losses(records: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Say the same in words."""
     for mine, other, times in lost(records):
-        where = f"{size_text(mine['nbytes'])}, {mine['mode']}, against {other['library']}"
+        where = f"{format_size(mine['nbytes'])}, {mine['mode']}, against {other['library']}"
         yield f"weft loses at {where}: {times} times its latency"

@@ -17,15 +17,14 @@ import re
 import select
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import weft
-from weft.bench.dask.report import format_nbytes
-from weft.bench.send_recv import sides
+from weft._units import format_nbytes
+from weft.bench.send_recv import loops
 from weft.topo import discovery
 from weft.topo.command import port, timeout
 
@@ -41,7 +40,6 @@ UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 1
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
 START_S = 60.0
 CHILD = "import sys; from weft.bench.send_recv.command import serve; serve(sys.argv[1])"
-_WIDTH, _KEY = 80, 26
 _PR_SET_PDEATHSIG = 1
 
 
@@ -61,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--n-iter", type=int, default=10, metavar="N", help="round trips (%(default)s)")
     add("--n-warmup-iter", type=int, default=10, metavar="N", help="round trips before those (%(default)s)")
     add("-x", "--n-buffers", type=int, default=1, metavar="N", help="messages in each direction (%(default)s)")
-    add("-o", "--object_type", "--object-type", choices=sides.KINDS, default="numpy", help="(%(default)s)")
+    add("-o", "--object_type", "--object-type", choices=loops.KINDS, default="numpy", help="(%(default)s)")
     add("--reuse-alloc", action="store_true", help="receive into the same memory each time")
     add("-b", "--server-cpu-affinity", type=int, default=-1, metavar="N", help="pin the server to a core")
     add("-c", "--client-cpu-affinity", type=int, default=-1, metavar="N", help="pin the client to a core")
@@ -122,10 +120,10 @@ def _notes(args: argparse.Namespace) -> Iterator[str]:
         yield f"--enable-am is ignored: {args.backend} sends no active messages"
 
 
-def _plan(args: argparse.Namespace) -> sides.Plan:
+def _parameters(args: argparse.Namespace) -> loops.Parameters:
     over, _ = BACKENDS[args.backend]
     api = "am" if args.enable_am and over == "weft" else "tag"
-    return sides.Plan(over, api, args.n_bytes, args.n_buffers, args.n_iter + args.n_warmup_iter)
+    return loops.Parameters(over, api, args.n_bytes, args.n_buffers, args.n_iter + args.n_warmup_iter)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -152,7 +150,9 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("weft bench send-recv: interrupted", file=sys.stderr)
         return 130
-    _report(args, result)
+    from weft.bench.send_recv import table  # weft.compat, which it uses, takes 0.1 s to import
+
+    table.show(args, _parameters(args), result)
     return 0
 
 
@@ -175,11 +175,11 @@ def _refuse(args: argparse.Namespace) -> None:
     if args.server_address is None:
         args.server_address = "0.0.0.0" if args.server_only else "127.0.0.1"  # noqa: S104  on two hosts that is the point
     if not args.server_only:
-        sides.objects(args.object_type, 1, args.client_dev)
+        loops.objects(args.object_type, 1, args.client_dev)
 
 
 def _least_nbytes(args: argparse.Namespace) -> int:
-    """Return what the sides that run here take: what the client sends, and what each of them receives."""
+    """Return what the ends that run here take: what the client sends, and what each of them receives."""
     return int(args.n_bytes) * int(args.n_buffers) * (1 if args.server_only else 2 if args.client_only else 3)
 
 
@@ -258,16 +258,16 @@ def _serve(args: argparse.Namespace) -> None:
         print(f"Server runs at {args.server_address}:{listener.getsockname()[1]}", flush=True)
         sock, _ = listener.accept()
     with sock:
-        _side(args, sock, client=False)
+        _exchange(args, sock, client=False)
 
 
-def _client(args: argparse.Namespace) -> sides.Result:
+def _client(args: argparse.Namespace) -> loops.Result:
     with socket.create_connection((args.server_address, args.port), timeout=args.timeout) as sock:
         sock.settimeout(None)
-        return _side(args, sock, client=True)
+        return _exchange(args, sock, client=True)
 
 
-def _side(args: argparse.Namespace, sock: socket.socket, *, client: bool) -> sides.Result:
+def _exchange(args: argparse.Namespace, sock: socket.socket, *, client: bool) -> loops.Result:
     core, device = (
         (args.client_cpu_affinity, args.client_dev) if client else (args.server_cpu_affinity, args.server_dev)
     )
@@ -275,61 +275,15 @@ def _side(args: argparse.Namespace, sock: socket.socket, *, client: bool) -> sid
     if core >= 0:
         os.sched_setaffinity(0, {core})
     try:
-        plan, make = _plan(args), sides.objects(args.object_type, args.n_bytes, device)
-        if plan.over == "socket":
-            return sides.over_socket(sock, plan, make, client=client, reuse=args.reuse_alloc)
-        if plan.over == "streams":
-            return sides.over_streams(sock, plan, make, client=client)
+        parameters, make = _parameters(args), loops.objects(args.object_type, args.n_bytes, device)
+        if parameters.over == "socket":
+            return loops.over_socket(sock, parameters, make, client=client, reuse=args.reuse_alloc)
+        if parameters.over == "streams":
+            return loops.over_streams(sock, parameters, make, client=client)
         settings = {"RNDV_THRESH": args.rndv_thresh} if args.rndv_thresh else {}
         waits = BACKENDS[args.backend][1]
-        return sides.over_weft(sock, plan, make, client=client, reuse=args.reuse_alloc, waits=waits, settings=settings)
+        return loops.over_weft(
+            sock, parameters, make, client=client, reuse=args.reuse_alloc, waits=waits, settings=settings
+        )
     finally:
         os.sched_setaffinity(0, before)
-
-
-def _report(args: argparse.Namespace, result: sides.Result) -> None:
-    """Print the lines that ucx-py's and UCXX's print, by the same names, and the lanes."""
-    seconds = result.seconds[args.n_warmup_iter :]
-    moved = 2 * args.n_bytes * args.n_buffers
-    over, _ = BACKENDS[args.backend]
-
-    def line(key: object, value: object) -> None:
-        print(f"{key!s:<{_KEY}}| {value}")
-
-    def rate(time_s: float) -> str:
-        return f"{format_nbytes(moved / time_s)}/s"
-
-    mean, middle = statistics.fmean(seconds), statistics.median(seconds)
-    print("Roundtrip benchmark")
-    print("=" * _WIDTH)
-    line("Iterations", args.n_iter)
-    line("Bytes", format_nbytes(args.n_bytes))
-    if args.n_buffers > 1:
-        line("Number of buffers", args.n_buffers)
-    line("Object type", args.object_type)
-    line("Reuse allocation", args.reuse_alloc)
-    line("Backend", args.backend)
-    if over == "weft":
-        line("Transfer API", _plan(args).api.upper())
-        line("UCX_TLS", os.environ.get("UCX_TLS", "weft's default"))
-        line("UCX_NET_DEVICES", os.environ.get("UCX_NET_DEVICES", "all"))
-    line("Lanes", ", ".join(result.lanes))
-    print("=" * _WIDTH)
-    if args.object_type == "numpy":
-        line("Device(s)", "CPU-only")
-        for name, core in (("Server CPU", args.server_cpu_affinity), ("Client CPU", args.client_cpu_affinity)):
-            line(name, core if core >= 0 else "affinity not set")
-    else:
-        line("Device(s)", f"{args.server_dev}, {args.client_dev}")
-    print("=" * _WIDTH)
-    line("Bandwidth (average)", rate(mean))
-    line("Bandwidth (median)", rate(middle))
-    line("Latency (average)", f"{1e9 * mean / 2:.0f} ns")
-    line("Latency (median)", f"{1e9 * middle / 2:.0f} ns")
-    if args.no_detailed_report:
-        return
-    print("=" * _WIDTH)
-    line("Iterations", "Bandwidth, Latency")
-    print("-" * _WIDTH)
-    for i, each in enumerate(seconds):
-        line(i, f"{rate(each)}, {1e9 * each / 2:.0f}ns")

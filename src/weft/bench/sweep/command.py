@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """``weft bench sweep``: latency, bandwidth both ways and message rate over sizes, transports, waits and memories.
 
-Here live the options, the order of things and the record. The loops are in ``sweep_loops``, what is printed in
-``sweep_table``, the charts in ``plot``; both read the record and nothing else.
+Here live the options, the order of things and the record. The loops are in ``loops``, what is printed in
+``table``, the charts in ``charts.sweep``; both read the record and nothing else.
 
 A *line* is what a chart draws as one: a transport, a way to wait and a kind of memory. Each round starts a fresh
 pair of pinned processes for every line, which measures all sizes; the rounds are interleaved, so that a mood of the
@@ -15,39 +15,38 @@ import argparse
 import contextlib
 import functools
 import itertools
-import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 from rich.console import Console
-from rich.progress import Progress
 
 from weft import lab
+from weft._units import format_size
 from weft.bench.charts import command as plot
-from weft.bench.common import environment, hosts, stats
-from weft.bench.common.options import size_text, sizes, some_of
-from weft.bench.common.pair import Pair, pair, sampled, two_cores
-from weft.bench.common.side import LENT_LEAST_NBYTES, PairError, trips_of
-from weft.bench.sweep import self_loops, transports
+from weft.bench.common import environment, lab_hosts, options, outcome, stats
+from weft.bench.common.child import LENT_LEAST_NBYTES, trips_of
+from weft.bench.common.children import Children, children, two_cores
+from weft.bench.common.errors import BenchError
+from weft.bench.common.rounds import progress, sampled
 from weft.bench.sweep import table as sweep_table
-from weft.bench.sweep.loops import LENT, MAPPED, MEASURES, MEMORIES
-from weft.errors import Error
+from weft.bench.sweep import transports
+from weft.bench.sweep.loops import LENT, MAPPED, MEASURES, MEMORIES, SELF_MEASURES
 from weft.lab.command import ended_by_signals
-from weft.topo.command import positive, timeout
+from weft.topo.command import timeout
 
 LIMIT_S = 30.0
 #: A window shrinks for large messages, so that it holds no more than this (OSU's does not).
 WINDOW_NBYTES = 64 * 2**20
 ITERATIONS = 20_000
 CHILD = "import sys; from weft.bench.sweep.loops import child; child(sys.argv[1:])"
-#: Only where both sides are on one host.
+#: Only where both processes are on one host.
 NEAR = ("self", *LENT)
-QUICK = {"sizes": "1:1MiB:16", "rounds": 1, "seconds_per_cell": 0.05, "limit": 40.0}
-FULL = {"sizes": "1:4MiB:4", "rounds": 3, "seconds_per_cell": 0.1, "limit": 3600.0}
+QUICK: dict[str, Any] = {"sizes": "1:1MiB:16", "rounds": 1, "seconds_per_cell": 0.05, "limit": 40.0}
+FULL: dict[str, Any] = {"sizes": "1:4MiB:4", "rounds": 3, "seconds_per_cell": 0.1, "limit": 3600.0}
 
 
 class Line(NamedTuple):
@@ -122,19 +121,19 @@ class Sweep:
         limit_s = LIMIT_S + len(cells) * (20 * args.seconds_per_cell + 1) + 10 * nbytes / 10e6
         command = [sys.executable, "-c", CHILD, *line]
         limit_s = min(limit_s, self.deadline - time.monotonic() + 5)
-        with pair(command, [tls], nbytes=nbytes, limit_s=limit_s, cores=self.cores, hosts=self.apart) as both:
+        with children(command, [tls], nbytes=nbytes, limit_s=limit_s, cores=self.cores, hosts=self.apart) as both:
             lanes = both.connect()
             if line.transport != "all" and line.transport not in lanes.split("+"):
-                raise PairError(f"UCX takes {lanes} between these processes", last=f"UCX takes {lanes} instead")
+                raise BenchError(f"UCX takes {lanes} between these processes", last=f"UCX takes {lanes} instead")
             for cell in cells:
-                say(f"{' '.join(line)} {cell.measure} {size_text(cell.nbytes)}")
+                say(f"{' '.join(line)} {cell.measure} {format_size(cell.nbytes)}")
                 if time.monotonic() > self.deadline:
                     self.left_out += 1
                 else:
                     self.taken.setdefault(cell, []).append(Taken(lanes, self._seconds(cell, both)))
             both.close()
 
-    def _seconds(self, cell: Cell, both: Pair) -> list[float]:
+    def _seconds(self, cell: Cell, both: Children) -> list[float]:
         window = window_of(cell.nbytes, self.args.window)
         exchange = functools.partial(both.exchange, what=f"{cell.measure} {cell.nbytes} {window}")
         stamps = sampled(exchange, seconds=self.args.seconds_per_cell, iterations=ITERATIONS, at_least=1)
@@ -160,7 +159,7 @@ def has(line: Line, measure: str, nbytes: int) -> bool:
     """Tell whether a line has this measure at this size."""
     if line.transport in LENT:
         return nbytes >= LENT_LEAST_NBYTES
-    return line.transport != "self" or measure in self_loops.MEASURES
+    return line.transport != "self" or measure in SELF_MEASURES
 
 
 def lines_of(names: Sequence[str], waits: Sequence[str], memories: Sequence[str]) -> list[Line]:
@@ -184,7 +183,7 @@ def entry(cell: Cell, rounds: Sequence[Taken], window: int) -> dict[str, Any]:
     messages travel in that time, one each way, and the bandwidth is that of both.
     """
     seconds = stats.summarise([sample for taken in rounds for sample in taken.seconds])
-    medians = [stats.quantile(taken.seconds, 0.5) for taken in rounds]
+    medians = [statistics.median(taken.seconds) for taken in rounds]
     ways = 2 if cell.measure == "bibandwidth" else 1
     return {
         "measure": cell.measure,
@@ -204,18 +203,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
     add, partial = parser.add_argument, functools.partial
     figures = tuple(sweep_table.FIGURES)
-    add("--sizes", type=sizes, help=f"of the message, with commas, or MIN:MAX[:FACTOR] ({FULL['sizes']})")
+    options.add_sizes(parser, None, shown=FULL["sizes"])
     tls = "UCX transports, 'all' for UCX's own choice, weft's lent and lent-read (default: what UCX finds, and those)"
     add("--tls", metavar="NAMES", help=tls)
-    add("--measures", type=partial(some_of, figures), default=",".join(figures), help="(%(default)s)")
-    add("--wait", type=partial(some_of, ("block", "await")), default="block,await", help="(%(default)s)")
+    add("--measures", type=partial(options.some_of, figures), default=",".join(figures), help="(%(default)s)")
+    options.add_wait(parser)
     memory = f"where messages are received: {', '.join(MEMORIES)} (%(default)s)"
-    add("--memory", type=partial(some_of, MEMORIES), default="reused", help=memory)
+    add("--memory", type=partial(options.some_of, MEMORIES), default="reused", help=memory)
     window = "messages sent before any is waited for, at most 64 MiB of them (%(default)s)"
-    add("--window", type=partial(positive, int), default=64, help=window)
-    add("--rounds", type=partial(positive, int), help=f"of every line, interleaved ({FULL['rounds']})")
-    seconds = f"for one measure at one size in one round ({FULL['seconds_per_cell']})"
-    add("--seconds-per-cell", type=timeout, help=seconds)
+    add("--window", type=options.whole, default=64, help=window)
+    options.add_rounds(parser, None, shown=FULL["rounds"])
+    options.add_seconds_per_cell(parser, None, shown=FULL["seconds_per_cell"])
     add("--limit", type=timeout, metavar="S", help="seconds for all; the rest is left out (3600)")
     add("--lab", type=Path, metavar="FILE", help="between the first two hosts of a lab (docs/lab.md)")
     add("--quick", action="store_true", help="few sizes, one round, less than a minute")
@@ -224,43 +222,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--osu", dest="form", action="store_const", const="osu", default="wide", help=osu)
     long = "print a row for each point, with p99 and spread"
     form.add_argument("--long", dest="form", action="store_const", const="long", help=long)
-    add("--json", type=Path, metavar="FILE", help="write the record there")
+    options.add_json(parser)
     plot.add_drawing_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write; return 1 if nothing could be measured, else 0."""
+    return outcome.reported("weft bench sweep", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
     from weft.config import ucx_library
 
-    notes = Console(stderr=True)
     for name, value in (QUICK if args.quick else FULL).items():
         if getattr(args, name) is None:
-            setattr(args, name, sizes(value) if isinstance(value, str) else value)
+            setattr(args, name, options.sizes(value) if isinstance(value, str) else value)
     cores = two_cores()
     surroundings = environment.collect() | {"cores_pinned": cores}
-    try:
-        refuse(args)
-        names = args.tls.split(",") if args.tls else [*transports.found(ucx_library()), "all", *LENT]
+    refuse(args)
+    names = args.tls.split(",") if args.tls else [*transports.found(ucx_library()), "all", *LENT]
+    if args.lab:
+        names = [name for name in names if name not in NEAR]
+    sweep, lines = Sweep(args, cores), lines_of(names, args.wait, args.memory)
+    if not any(map(sweep.cells, lines)):
+        raise BenchError(f"nothing to measure: none of {', '.join(names)} has these --sizes and --measures")
+    with contextlib.ExitStack() as stack:
         if args.lab:
-            names = [name for name in names if name not in NEAR]
-        sweep, lines = Sweep(args, cores), lines_of(names, args.wait, args.memory)
-        if not any(map(sweep.cells, lines)):
-            raise PairError(f"nothing to measure: none of {', '.join(names)} has these --sizes and --measures")
-        with contextlib.ExitStack() as stack:
-            if args.lab:
-                sweep.apart = _lab(args, stack)
-            _measure(sweep, lines, notes)
-    except (PairError, Error) as error:
-        notes.print(f"weft bench sweep: {error}", markup=False, highlight=False)
-        return 1
-    except KeyboardInterrupt:
-        notes.print("weft bench sweep: interrupted; its processes are ended, nothing is written")
-        return 130
+            sweep.apart = _lab(args, stack)
+        _measure(sweep, lines)
     record = sweep.record() | {"environment": surroundings}
     if args.lab:
-        record["lab"] = hosts.described(lab.read(args.lab))
-    if args.json:
-        args.json.write_text(json.dumps(record, indent=2) + "\n")
+        record["lab"] = lab_hosts.described(lab.read(args.lab))
+    outcome.write_record(args.json, record)
     sweep_table.show(record, Console(), form=args.form)
     if record["records"]:
         plot.draw(record, args)
@@ -271,34 +264,25 @@ def refuse(args: argparse.Namespace) -> None:
     """Raise for what would fail only after minutes of measuring."""
     plot.refuse(args)
     if near := [name for name in NEAR if args.lab and name in (args.tls or "").split(",")]:
-        raise PairError(f"{', '.join(near)}: within one host only, not with --lab")
-    if args.json and not args.json.parent.is_dir():
-        raise PairError(f"{args.json.parent} is not a folder to write {args.json.name} to")
-    if 8 * max(args.sizes) > psutil.virtual_memory().available:
-        raise PairError(f"{size_text(max(args.sizes))} is too large for the memory that is free")
+        raise BenchError(f"{', '.join(near)}: within one host only, not with --lab")
+    outcome.refuse_files(args.json)
+    outcome.refuse_sizes(args.sizes)
 
 
 def _lab(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[list[str]]:
     """Build the lab, which stands as long as `stack`; return what runs a command on its first host and its second."""
-    plan = lab.read(args.lab)
-    hosts.joining(plan)
+    network = lab.read(args.lab)
+    lab_hosts.common_cable(network)
     stack.enter_context(ended_by_signals())
-    standing = stack.enter_context(lab.Lab(plan))
-    return [standing.command(host.name, []) for host in plan.hosts[:2]]
+    standing = stack.enter_context(lab.Lab(network))
+    return [standing.command(host.name, []) for host in network.hosts[:2]]
 
 
-def _measure(sweep: Sweep, lines: Sequence[Line], notes: Console) -> None:
-    rounds = list(range(sweep.args.rounds))
-    # Drawn between measurements only: a thread that redraws would take turns on the cores that are measured.
-    with Progress(console=notes, auto_refresh=False, transient=True) as progress:
-        task = progress.add_task("sweep", total=len(rounds) * len(lines))
-
-        def say(text: str) -> None:
-            progress.update(task, description=text, refresh=True)
-
+def _measure(sweep: Sweep, lines: Sequence[Line]) -> None:
+    rounds = range(sweep.args.rounds)
+    with progress("sweep", sum(len(sweep.cells(line)) for line in lines) * len(rounds)) as step:
         for _, line in itertools.product(rounds, lines):
             try:
-                sweep.measure(line, say)
-            except PairError as error:
+                sweep.measure(line, step)
+            except BenchError as error:
                 sweep.missing[line] = error.last or str(error)
-            progress.advance(task)

@@ -24,8 +24,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.bench.common.side import FILL, LENT_LEAST_NBYTES, TAG, PairError, Side, joined, opened, trips_of
-from weft.bench.sweep import self_loops
+from weft.bench.common.child import FILL, LENT_LEAST_NBYTES, TAG, Child, connected, opened, trips_of
+from weft.bench.common.errors import BenchError
 
 if TYPE_CHECKING:
     from weft import Endpoint, Worker
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: The tag of the byte that answers a window.
 ACK = TAG + 1
 MEASURES = ("latency", "bandwidth", "bibandwidth")
+#: Of UCX's self: both ways at once would be the same as one way.
+SELF_MEASURES = ("latency", "bandwidth")
 #: Where messages are received: into the same memory each time (as OSU's benchmarks do), into memory that the C
 #: library or the kernel has just given, into weft's pool, or into a GPU's memory, the same each time.
 MEMORIES = ("reused", "fresh", "pooled", "cuda")
@@ -142,12 +144,61 @@ async def _both_await(line: Line, window: int) -> Any:
     return taken[-1]
 
 
-def _line(side: Side, memory: str, nbytes: int, endpoint: Endpoint, worker: Worker) -> Line:
+# Over UCX's self one process sends to itself: a round trip is two messages. Its twin has nothing to do.
+
+
+def _self_ping_block(line: Line, measure: str, window: int, stamps: array.array[int]) -> Any:
+    ep, w, out, places, _ = line
+    into: Any = None
+    for i in range(len(stamps)):
+        if measure == "latency":
+            for into in places(2 * window):
+                received = w.tag_recv(into, TAG)
+                ep.tag_send(out, TAG).wait()
+                received.wait()
+        else:
+            taken = list(places(window))
+            all_received = w.tag_recv_many(taken, TAG)
+            ep.tag_send_many([out] * window, TAG).wait()
+            all_received.wait()
+            into = taken[-1]
+        stamps[i] = clock()
+    return into
+
+
+async def _self_ping_await(line: Line, measure: str, window: int, stamps: array.array[int]) -> Any:
+    ep, w, out, places, _ = line
+    into: Any = None
+    for i in range(len(stamps)):
+        if measure == "latency":
+            for into in places(2 * window):
+                received = w.tag_recv(into, TAG)
+                await ep.tag_send(out, TAG)
+                await received
+        else:
+            taken = list(places(window))
+            all_received = w.tag_recv_many(taken, TAG)
+            await ep.tag_send_many([out] * window, TAG)
+            await all_received
+            into = taken[-1]
+        stamps[i] = clock()
+    return into
+
+
+def _self_pong_block(line: Line, measure: str, window: int, count: int) -> None:
+    pass
+
+
+async def _self_pong_await(line: Line, measure: str, window: int, count: int) -> None:
+    pass
+
+
+def _line(me: Child, memory: str, nbytes: int, endpoint: Endpoint, worker: Worker) -> Line:
     """Lay out what is sent and where it is received."""
-    out: Any = memoryview(side.out)[:nbytes]
+    out: Any = memoryview(me.out)[:nbytes]
     places: Callable[[int], Iterable[Any]]
     if memory == "reused":
-        into = memoryview(side.into)[:nbytes]
+        into = memoryview(me.into)[:nbytes]
 
         def places(count: int) -> Iterable[Any]:
             return itertools.repeat(into, count)
@@ -177,8 +228,8 @@ def _line(side: Side, memory: str, nbytes: int, endpoint: Endpoint, worker: Work
     return Line(endpoint, worker, out, places, bytearray(1))
 
 
-def _commands(side: Side) -> Iterator[tuple[str, int, int, int]]:
-    for heard in iter(side.control.readline, b""):
+def _commands(me: Child) -> Iterator[tuple[str, int, int, int]]:
+    for heard in iter(me.control.readline, b""):
         measure, nbytes, window, count = heard.decode().split()
         yield measure, int(nbytes), int(window), int(count)
 
@@ -196,37 +247,34 @@ def child(arguments: Sequence[str]) -> None:
     """Run one side of a pair; `arguments` are transport, wait, memory, role, nbytes, limit_s, control_fd and tls."""
     transport, wait, memory, role, nbytes, limit_s, control_fd, tls = arguments
     with contextlib.ExitStack() as stack:
-        side = stack.enter_context(opened(role, nbytes, limit_s, control_fd, tls))
+        me = stack.enter_context(opened(role, nbytes, limit_s, control_fd, tls))
         runner = stack.enter_context(asyncio.Runner()) if wait == "await" else None
-        over = _over_pool(side, transport, wait) if transport in LENT else _over_ucp(side, transport, wait, memory)
-        _serve(side, stack.enter_context(over), runner)
+        over = _over_pool(me, transport, wait) if transport in LENT else _over_ucp(me, transport, wait, memory)
+        _serve(me, stack.enter_context(over), runner)
 
 
 @contextlib.contextmanager
-def _over_ucp(side: Side, transport: str, wait: str, memory: str) -> Iterator[Loops]:
+def _over_ucp(me: Child, transport: str, wait: str, memory: str) -> Iterator[Loops]:
     features = ["amo"] if transport in WITHOUT_PEER_ERRORS else []
     alone = transport == "self"
-    with joined(side.swap, {"TLS": side.tls}, features=features, alone=alone) as (endpoint, worker):
+    with connected(me.swap, {"TLS": me.tls}, features=features, alone=alone) as (endpoint, worker):
 
         def line(nbytes: int) -> Line:
-            return _line(side, memory, nbytes, endpoint, worker)
+            return _line(me, memory, nbytes, endpoint, worker)
 
+        awaits = wait == "await"
         if alone:
-            pings, pongs = (
-                (self_loops.ping_block, self_loops.ping_await),
-                (self_loops.pong_block, self_loops.pong_await),
-            )
+            pings, pongs = (_self_ping_block, _self_ping_await), (_self_pong_block, _self_pong_await)
         else:
             pings, pongs = (_ping_block, _ping_await), (_pong_block, _pong_await)
-        awaits = wait == "await"
         yield Loops(pings[awaits], pongs[awaits], line, lambda: endpoint.transports)
 
 
 @contextlib.contextmanager
-def _over_pool(side: Side, transport: str, wait: str) -> Iterator[Loops]:
-    from weft.bench.pingpong import lent_loops as lent
+def _over_pool(me: Child, transport: str, wait: str) -> Iterator[Loops]:
+    from weft.bench.common import lent_loops as lent
 
-    with lent.joined(side) as peer:
+    with lent.connected(me) as peer:
 
         def line(nbytes: int) -> lent.Line:
             return lent.line_of(peer, transport, nbytes)
@@ -236,26 +284,26 @@ def _over_pool(side: Side, transport: str, wait: str) -> Iterator[Loops]:
         yield Loops(pings[awaits], pongs[awaits], line, lambda: lent.lanes(peer, transport))
 
 
-def _serve(side: Side, loops: Loops, runner: asyncio.Runner | None) -> None:
+def _serve(me: Child, loops: Loops, runner: asyncio.Runner | None) -> None:
     run = runner.run if runner else lambda done: done
 
     def timed(line: Any, measure: str, window: int, count: int) -> bytes:
         stamps = array.array("q", [0]) * (count + 1)
-        if side.pings:
+        if me.pings:
             into = run(loops.ping(line, measure, window, stamps))
         else:
             into = run(loops.pong(line, measure, window, count + 1))
         if into is not None and int(into[-1]) != FILL:
-            raise PairError("the message that arrived is not the one that was sent")
+            raise BenchError("the message that arrived is not the one that was sent")
         return array.array("q", map(operator.sub, stamps[1:], stamps)).tobytes()
 
-    timed(loops.line(min(side.nbytes, LENT_LEAST_NBYTES)), "latency", 1, 0)
-    side.say(",".join(loops.lanes()))
+    timed(loops.line(min(me.nbytes, LENT_LEAST_NBYTES)), "latency", 1, 0)
+    me.say(",".join(loops.lanes()))
     laid: tuple[int, Any] | None = None
-    for measure, nbytes, window, count in _commands(side):
+    for measure, nbytes, window, count in _commands(me):
         if laid is None or laid[0] != nbytes:
             laid = nbytes, loops.line(nbytes)
         durations = timed(laid[1], measure, trips_of(nbytes) if measure == "latency" else window, count)
-        if side.pings:
-            side.control.write(durations)
-            side.control.flush()
+        if me.pings:
+            me.control.write(durations)
+            me.control.flush()

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.bench.common import hosts
+from weft._units import format_size
+from weft.bench.common import lab_hosts
 from weft.bench.common.environment import remarks
-from weft.bench.common.options import size_text
 from weft.bench.sweep.loops import MAPPED, WITHOUT_PEER_ERRORS
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _memories(record: Mapping[str, Any]) -> list[str]:
 
 def notes(record: Mapping[str, Any]) -> Iterator[str]:
     """Say what "all" stood for, what is missing, what was left out, and whether the machine was busy."""
-    if where := hosts.told(record):
+    if where := lab_hosts.told(record):
         yield where
     chosen = {r["lanes"] for r in record["records"] if r["transport"] == "all"}
     if chosen:
@@ -159,7 +159,7 @@ def _table(figure: Figure, lines: Sequence[Any]) -> Table:
     for (transport, wait, _), _ in lines:
         table.add_column(f"{transport}\n{wait}", justify="right", no_wrap=True)
     for nbytes in sorted({nbytes for _, sizes in lines for nbytes in sizes}):
-        table.add_row(size_text(nbytes), *(cell(figure, sizes.get(nbytes)) for _, sizes in lines))
+        table.add_row(format_size(nbytes), *(cell(figure, sizes.get(nbytes)) for _, sizes in lines))
     return table
 
 
@@ -190,7 +190,7 @@ def points(record: Mapping[str, Any]) -> Table:
         seconds = r["seconds"]
         spread = f"{seconds['spread'] / seconds['median']:.0%}" if r["rounds"] > 1 else "-"
         times = number(1e6 * seconds["median"]), number(1e6 * seconds["p99"]), spread
-        what = r["measure"], r["transport"], r["wait"], r["memory"], size_text(r["nbytes"])
+        what = r["measure"], r["transport"], r["wait"], r["memory"], format_size(r["nbytes"])
         table.add_row(*what, *times, number(_bandwidth(r)), number(_rate(r)))
     return table
 

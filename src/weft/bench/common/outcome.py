@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a benchmark's command leaves: its record and status, or one line that says why there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from weft._units import format_size
+from weft.bench.common.errors import BenchError
+from weft.errors import Error
+
+
+def reported(command: str, work: Callable[[], int]) -> int:
+    """Do `work`, and say in one line on stderr why it could not be done.
+
+    Returns
+    -------
+    int
+        What `work` returned; 1 if it could not be done, 130 if it was interrupted.
+    """
+    try:
+        return work()
+    except (BenchError, Error) as error:
+        notes().print(f"{command}: {error}")
+        return 1
+    except KeyboardInterrupt:
+        notes().print(f"{command}: interrupted; its processes are ended, nothing is written")
+        return 130
+
+
+def notes() -> Console:
+    """Make what writes plain lines on stderr."""
+    return Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+
+
+def refuse_files(*paths: Path | None) -> None:
+    """Raise for files that could not be written after minutes of measuring."""
+    for path in filter(None, paths):
+        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+            raise BenchError(f"cannot write {path.name}: {path.parent} is not a folder to write it to")
+
+
+def refuse_sizes(sizes: Sequence[int]) -> None:
+    """Raise for messages that this machine's memory does not hold: two processes have two of each, and copies."""
+    if 8 * max(sizes) > psutil.virtual_memory().available:
+        raise BenchError(f"{format_size(max(sizes))} is too large for the memory that is free")
+
+
+def write(path: Path | None, text: str) -> None:
+    """Write `text` to `path`, if there is one."""
+    if path is None:
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BenchError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_record(path: Path | None, record: Mapping[str, Any]) -> None:
+    """Write a record as JSON to `path`, if there is one."""
+    write(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
