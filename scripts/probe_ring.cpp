@@ -7,8 +7,11 @@
 // cache
 //               line whose first word says that it is there, which is as fast as two cores can tell each other
 //               anything.
-// rate RING:    8 B messages in millions a second, each published, and 16 at a time.
+// rate RING BYTES: messages of that size in millions a second, each published, and 16 at a time.
 // stream RING PIECE: one way in us for 4 KiB to 1 MiB, in pieces that one side writes while the other reads.
+// area RING PIECE AREA: as stream, but the pieces lie in an area of AREA bytes that is the sender's and could serve all
+// its
+//               links, and the ring's records only say where.
 // memcpy:       us for a copy of the same sizes in one process.
 #include <sched.h>
 #include <sys/prctl.h>
@@ -48,7 +51,19 @@ void pin(int core) {
 }
 
 struct Pair {
-    Ring::Pages rings[2], bells[2], states[2];
+    Ring::Pages rings[2], bells[2], states[2], areas[2];
+};
+
+/// What the sender copies into and the receiver out of; `tail` is the receiver's, and in a page of its own.
+struct Area {
+    std::byte *data;
+    std::atomic<uint64_t> *tail;
+    size_t nbytes;
+    uint64_t head = 0;
+    explicit Area(const Ring::Pages &pages)
+        : data(static_cast<std::byte *>(pages.data)),
+          tail(reinterpret_cast<std::atomic<uint64_t> *>(data + pages.nbytes - 4096)),
+          nbytes(pages.nbytes - 4096) {}
 };
 
 struct Side {
@@ -56,6 +71,7 @@ struct Side {
     Ring::Reader reader;
     Ring::Bell bell;
     Ring::Doorbell doorbell;
+    Area out, in;
     bool rings;
 
     Side(Pair &pair, int side, bool rings)
@@ -63,6 +79,8 @@ struct Side {
           reader(pair.rings[side].data, pair.rings[side].nbytes),
           bell(pair.bells[1 - side].data, pair.states[1 - side].data, 3),
           doorbell(pair.bells[side].data, pair.states[side].data),
+          out(pair.areas[side]),
+          in(pair.areas[1 - side]),
           rings(rings) {
         doorbell.add(3);
     }
@@ -87,28 +105,50 @@ struct Side {
 
 std::vector<char> content(4 << 20, 'x'), landing(4 << 20);
 
-void send_message(Side &side, size_t nbytes, size_t piece) {
+void send_message(Side &side, size_t nbytes, size_t piece, bool by_area) {
     iovec iov{content.data(), nbytes};
     Ring::Gather from{&iov, 1};
     for (size_t left = nbytes; left;) {
         const size_t n = std::min(left, piece);
-        side.send(Ring::Kind::piece, from, n);
         left -= n;
+        if (!by_area) {
+            side.send(Ring::Kind::piece, from, n);
+            continue;
+        }
+        Area &area = side.out;
+        if (area.head % area.nbytes + n > area.nbytes) area.head += area.nbytes - area.head % area.nbytes;
+        while (area.head + n - area.tail->load(std::memory_order_acquire) > area.nbytes) relax();
+        from.copy_to(area.data + area.head % area.nbytes, n);
+        uint64_t where[2] = {area.head, n};
+        iovec told{where, sizeof where};
+        Ring::Gather telling{&told, 1};
+        side.send(Ring::Kind::piece, telling, sizeof where);
+        area.head += n;
     }
 }
 
-void receive_message(Side &side, size_t nbytes) {
-    for (size_t had = 0; had < nbytes;) had += side.receive(landing.data() + had);
+void receive_message(Side &side, size_t nbytes, bool by_area) {
+    for (size_t had = 0; had < nbytes;) {
+        if (!by_area) {
+            had += side.receive(landing.data() + had);
+            continue;
+        }
+        uint64_t where[2];
+        side.receive(where);
+        std::memcpy(landing.data() + had, side.in.data + where[0] % side.in.nbytes, where[1]);
+        side.in.tail->store(where[0] + where[1], std::memory_order_release);
+        had += where[1];
+    }
 }
 
-double ping_pong(Side &side, bool first, size_t nbytes, size_t piece, int turns) {
+double ping_pong(Side &side, bool first, size_t nbytes, size_t piece, int turns, bool by_area = false) {
     double best = 1e9;
     for (int round = 0; round < 20; ++round) {
         const double begin = now_us();
         for (int i = 0; i < turns; ++i) {
-            if (first) send_message(side, nbytes, piece);
-            receive_message(side, nbytes);
-            if (!first) send_message(side, nbytes, piece);
+            if (first) send_message(side, nbytes, piece, by_area);
+            receive_message(side, nbytes, by_area);
+            if (!first) send_message(side, nbytes, piece, by_area);
         }
         best = std::min(best, (now_us() - begin) / turns / 2);
     }
@@ -141,17 +181,17 @@ double slots(Slot *mine, Slot *theirs, bool first, int turns) {
     return best;
 }
 
-void rate(Side &side, bool first, size_t batch) {
-    constexpr size_t count = 2'000'000;
-    uint64_t value = 7;
+void rate(Side &side, bool first, size_t nbytes, size_t batch) {
+    constexpr size_t count = 1'000'000;
+    double best = 0;
     for (int round = 0; round < 5; ++round) {
         const double begin = now_us();
         if (first) {
             for (size_t i = 0; i < count; i += batch) {
                 for (size_t j = 0; j < batch; ++j) {
-                    iovec iov{&value, 8};
+                    iovec iov{content.data(), nbytes};
                     Ring::Gather from{&iov, 1};
-                    while (!side.writer.append(Ring::Kind::message, from, 8)) {
+                    while (!side.writer.append(Ring::Kind::message, from, nbytes)) {
                         side.writer.publish();
                         relax();
                     }
@@ -159,15 +199,16 @@ void rate(Side &side, bool first, size_t batch) {
                 side.writer.publish();
                 side.bell.ring();
             }
-            side.receive(&value);
-            printf("rate 8 B, %zu at a time: %.1f M/s\n", batch, count / (now_us() - begin));
+            side.receive(landing.data());
+            best = std::max(best, count / (now_us() - begin));
         } else {
-            for (size_t i = 0; i < count; ++i) side.receive(&value);
-            iovec iov{&value, 8};
+            for (size_t i = 0; i < count; ++i) side.receive(landing.data());
+            iovec iov{content.data(), 8};
             Ring::Gather from{&iov, 1};
             side.send(Ring::Kind::message, from, 8);
         }
     }
+    if (first) printf("rate %zu B, %zu at a time: %.1f M/s\n", nbytes, batch, best);
 }
 
 }  // namespace
@@ -176,6 +217,7 @@ int main(int count, char **arguments) {
     const std::string what = count > 1 ? arguments[1] : "latency";
     const size_t nbytes = count > 2 ? size_t(atol(arguments[2])) : 65536;
     const size_t piece = count > 3 ? size_t(atol(arguments[3])) : 8192;
+    const size_t area_nbytes = count > 4 ? size_t(atol(arguments[4])) : 65536;
     if (what == "memcpy") {
         pin(0);
         for (size_t n = 4096; n <= 1 << 20; n *= 2) {
@@ -197,12 +239,13 @@ int main(int count, char **arguments) {
     Ring::Pages slot_pages;
     if (arena.open()) return 1;
     for (int i = 0; i < 2; ++i)
-        if (arena.carve(nbytes, pair.rings[i]) || arena.carve(4096, pair.bells[i]) || arena.carve(4096, pair.states[i]))
+        if (arena.carve(nbytes, pair.rings[i]) || arena.carve(4096, pair.bells[i]) ||
+            arena.carve(4096, pair.states[i]) || arena.carve(area_nbytes + 4096, pair.areas[i]))
             return 1;
     if (arena.carve(8192, slot_pages)) return 1;
     auto *slot = static_cast<Slot *>(slot_pages.data);
     for (Ring::Pages *p : {&pair.rings[0], &pair.rings[1], &pair.bells[0], &pair.bells[1], &pair.states[0],
-                           &pair.states[1], &slot_pages})
+                           &pair.states[1], &pair.areas[0], &pair.areas[1], &slot_pages})
         madvise(p->data, p->nbytes, MADV_DOFORK);  // both processes are this one; elsewhere that would be wrong
     const pid_t child = fork();
     if (child == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -220,12 +263,12 @@ int main(int count, char **arguments) {
         }
     } else if (what == "rate") {
         Side side(pair, first ? 0 : 1, true);
-        rate(side, first, 1);
-        rate(side, first, 16);
+        rate(side, first, piece, 1);
+        rate(side, first, piece, 16);
     } else {
         Side side(pair, first ? 0 : 1, true);
         for (size_t n = 4096; n <= 1 << 20; n *= 2) {
-            double us = ping_pong(side, first, n, piece, int((4 << 20) / n / 8 + 4));
+            double us = ping_pong(side, first, n, piece, int((4 << 20) / n / 8 + 4), what == "area");
             if (first)
                 printf("ring %zu, piece %5zu: %7zu B %.2f us, %.1f GB/s\n", nbytes, piece, n, us, double(n) / us / 1e3);
         }
