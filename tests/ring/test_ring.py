@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The ring, its doorbell and its pages, by programs of their own: weft itself is not in them.
 
-Each takes a count, so it can be run for longer by hand: `fuzz 1000000`, `sleep 1000000`, `kill 10000`. None needs special
-hardware; with two cores or more the two ends meet.
+Each takes a count, so it can be run for longer by hand: `fuzz 1000000`, `sleep 1000000`, `kill 10000`. None needs
+special hardware; with two cores or more the two ends meet.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ def test_two_threads_that_sleep_are_in_order_for_tsan(run):
 @pytest.mark.slow
 def test_no_wake_up_is_lost(run):
     assert "sleep:" in run("sleep", "100000")
+
+
+def test_falling_asleep_and_writing_at_the_same_moment(run):
+    assert "200000 attempts" in run("litmus", "200000")
 
 
 @pytest.mark.slow
