@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     from weft.bench.sweep import command as sweep
     from weft.deploy import command as deploy
     from weft.doctor import command as doctor
-    from weft.explain import command as pair
+    from weft.explain import command as explain
     from weft.lab import command as lab
     from weft.topo import command as topo
     from weft.worker import command as worker
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         ("topo", topo, "what this machine consists of, and where to put workers"),
         ("doctor", doctor, "examine this machine, and say what to mend"),
         ("worker", worker, "start Dask workers where this machine has places for them"),
-        ("explain", pair, "which wire carries the data between two processes, and why"),
+        ("explain", explain, "which wire carries the data between two processes, and why"),
         ("lab", lab, "hosts and links on this machine, and a command on each"),
         ("deploy", deploy, "scripts that start a cluster elsewhere: Slurm, SSH, Azure"),
         ("demo", demo, "the same Dask jobs over tcp:// and ucx://, side by side"),

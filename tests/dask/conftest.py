@@ -21,7 +21,7 @@ import pytest
 if importlib.util.find_spec("distributed") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
-    from tests.dask.pairs import echo, no_comms_left, pair  # noqa: F401
+    from tests.dask.ends import echo, ends, no_comms_left  # noqa: F401
 
 TIMEOUT_S = 200.0
 

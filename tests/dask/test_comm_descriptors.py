@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from distributed.comm import CommClosedError, connect, listen
 from distributed.comm.core import Comm
-from tests.dask.pairs import LOOPBACK, second_loop
+from tests.dask.ends import LOOPBACK, second_loop
 
 pytestmark = pytest.mark.usefixtures("no_comms_left")
 

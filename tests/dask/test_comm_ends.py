@@ -19,7 +19,7 @@ from distributed import Scheduler, Worker
 from distributed.comm import CommClosedError, connect, listen
 from distributed.comm.core import Comm
 from distributed.protocol import to_serialize
-from tests.dask.pairs import LOOPBACK, MIB, Pair, pair_here, start_listening
+from tests.dask.ends import LOOPBACK, MIB, Ends, ends_here, start_listening
 
 import weft
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("no_comms_left")
 # ---- both directions at once --------------------------------------------------------------------------------
 
 
-async def test_one_reader_and_one_writer_at_once(pair: Pair) -> None:
+async def test_one_reader_and_one_writer_at_once(ends: Ends) -> None:
     count = 30
     sent = np.random.default_rng(2).integers(0, 256, 200_000, dtype="u1")
 
@@ -43,12 +43,12 @@ async def test_one_reader_and_one_writer_at_once(pair: Pair) -> None:
             assert msg["number"] == number
             assert np.array_equal(msg["x"], sent)
 
-    async with pair() as (a, b):
+    async with ends() as (a, b):
         await asyncio.gather(write(a), write(b), read(a), read(b))
 
 
-async def test_write_during_a_pending_read(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_write_during_a_pending_read(ends: Ends) -> None:
+    async with ends() as (a, b):
         reading = asyncio.create_task(a.read())
         await asyncio.sleep(0)
         await a.write("ping")
@@ -58,8 +58,8 @@ async def test_write_during_a_pending_read(pair: Pair) -> None:
         assert await reading == "pong"
 
 
-async def test_close_during_a_pending_read(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_close_during_a_pending_read(ends: Ends) -> None:
+    async with ends() as (a, b):
         here, there = asyncio.create_task(a.read()), asyncio.create_task(b.read())
         await asyncio.sleep(0)
         await a.close()
@@ -69,9 +69,9 @@ async def test_close_during_a_pending_read(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("nbytes", [100, 200_000, 1_000_000])
-async def test_what_was_written_before_a_close_arrives(pair: Pair, nbytes: int) -> None:
+async def test_what_was_written_before_a_close_arrives(ends: Ends, nbytes: int) -> None:
     """Also while this side waits for a message, as distributed's servers always do, and before the other reads."""
-    async with pair() as (a, b):
+    async with ends() as (a, b):
         reading = asyncio.create_task(a.read())
         await asyncio.sleep(0)
         sent = np.ones(nbytes, dtype="u1")
@@ -92,8 +92,8 @@ async def test_what_was_written_before_a_close_arrives(pair: Pair, nbytes: int) 
 
 
 @pytest.mark.parametrize("beside", ["nothing", "a read", "another close"])
-async def test_close_waits_for_a_write_that_waits_for_the_other_side(pair: Pair, beside: str) -> None:
-    async with pair() as (a, b):
+async def test_close_waits_for_a_write_that_waits_for_the_other_side(ends: Ends, beside: str) -> None:
+    async with ends() as (a, b):
         writing = []
         while not writing or writing[-1].done():  # until one hangs, as the other side does not read
             writing.append(asyncio.create_task(a.write(to_serialize(np.full(100_000, len(writing), dtype="u1")))))
@@ -139,8 +139,8 @@ async def test_a_handler_that_closes_ends_reads_and_writes() -> None:
         assert comm.closed()
 
 
-async def test_a_closed_comm_is_closed_for_everything(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_a_closed_comm_is_closed_for_everything(ends: Ends) -> None:
+    async with ends() as (a, b):
         readings = a.read(), b.read()  # not begun
         await a.close()
         for end in (*readings, a.read(), b.read(), a.write({}), b.write({})):
@@ -154,8 +154,8 @@ async def test_a_closed_comm_is_closed_for_everything(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-async def test_closed_tells_that_the_peer_went(pair: Pair, how: str) -> None:
-    async with pair() as (a, b):
+async def test_closed_tells_that_the_peer_went(ends: Ends, how: str) -> None:
+    async with ends() as (a, b):
         assert not a.closed()
         if how == "close":
             await b.close()
@@ -168,8 +168,8 @@ async def test_closed_tells_that_the_peer_went(pair: Pair, how: str) -> None:
             await a.write("x")
 
 
-async def test_an_abort_ends_the_other_s_pending_read_and_write(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_an_abort_ends_the_other_s_pending_read_and_write(ends: Ends) -> None:
+    async with ends() as (a, b):
         reading = asyncio.create_task(a.read())
         await a.write(to_serialize(np.ones(4_000_000)))  # fills the window
         writing = asyncio.create_task(a.write(to_serialize(np.ones(4_000_000))))
@@ -204,8 +204,8 @@ async def test_an_abort_leaves_the_other_comms_of_the_two_processes_alone(echo: 
         await steady.close()
 
 
-async def test_a_read_that_is_cancelled_aborts_the_comm(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_a_read_that_is_cancelled_aborts_the_comm(ends: Ends) -> None:
+    async with ends() as (a, b):
         reading = asyncio.create_task(a.read())
         await asyncio.sleep(0)
         reading.cancel()
@@ -216,15 +216,15 @@ async def test_a_read_that_is_cancelled_aborts_the_comm(pair: Pair) -> None:
             await b.read()
 
 
-async def test_a_read_that_times_out_aborts_the_comm(pair: Pair) -> None:
-    async with pair() as (a, _):
+async def test_a_read_that_times_out_aborts_the_comm(ends: Ends) -> None:
+    async with ends() as (a, _):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(a.read(), 0.01)
         assert a.closed()
 
 
-async def test_a_write_that_is_cancelled_aborts_the_comm(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_a_write_that_is_cancelled_aborts_the_comm(ends: Ends) -> None:
+    async with ends() as (a, b):
         sent = np.ones(4_000_000)  # 32 MB fill the window, and no more is taken before somebody reads
         await a.write(to_serialize(sent))
         writing = asyncio.create_task(a.write(to_serialize(sent)))
@@ -244,14 +244,14 @@ class Unusual(BaseException):
 
 
 @pytest.mark.parametrize("kind", [BufferError, MemoryError, Unusual])
-@pytest.mark.parametrize("op", ["send_frames", "recv_frames"])
+@pytest.mark.parametrize("op", ["send_packed", "recv_frames"])
 async def test_any_error_below_aborts_the_comm_and_is_told(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, op: str, kind: type[BaseException]
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, op: str, kind: type[BaseException]
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise kind("below")
 
-    async with pair() as (a, b):
+    async with ends() as (a, b):
         monkeypatch.setattr(a._peer, op, fail, raising=True)
         with pytest.raises(kind, match="below"):
             await (a.read() if op == "recv_frames" else a.write("x"))
@@ -261,7 +261,7 @@ async def test_any_error_below_aborts_the_comm_and_is_told(
 
 
 async def test_distributed_may_hang_things_on_a_comm() -> None:
-    async with pair_here() as (a, _):
+    async with ends_here() as (a, _):
         a.name = "a name"
         a._pool = weakref.ref(a)
         a.allow_offload = False

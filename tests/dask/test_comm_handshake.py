@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from distributed.comm import CommClosedError, connect, listen, parse_address
 from distributed.comm.core import Comm
-from tests.dask.pairs import LOOPBACK, Pair
+from tests.dask.ends import LOOPBACK, Ends
 
 import weft
 import weft.dask
@@ -21,8 +21,8 @@ from weft.connect import connect as weft_connect
 pytestmark = pytest.mark.usefixtures("no_comms_left")
 
 
-async def test_both_sides_know_each_other(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_both_sides_know_each_other(ends: Ends) -> None:
+    async with ends() as (a, b):
         assert a.peer_address == b.local_address
         assert b.peer_address == a.local_address
         assert a.remote_info["address"] == b.local_info["address"] == a.peer_address
@@ -35,8 +35,8 @@ async def test_both_sides_know_each_other(pair: Pair) -> None:
         assert a._peer_addr == a.peer_address
 
 
-async def test_repr_tells_addresses_and_state(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_repr_tells_addresses_and_state(ends: Ends) -> None:
+    async with ends() as (a, b):
         for comm in (a, b):
             assert a.local_address in repr(comm)
             assert b.local_address in repr(comm)

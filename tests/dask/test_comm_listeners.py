@@ -26,7 +26,7 @@ from distributed.comm import (
 from distributed.comm.core import BaseListener, Comm, FatalCommClosedError
 from distributed.comm.registry import get_backend
 from distributed.utils import get_ip
-from tests.dask.pairs import LOOPBACK, pair_here
+from tests.dask.ends import LOOPBACK, ends_here
 
 import weft
 import weft.dask
@@ -233,7 +233,7 @@ async def test_a_hundred_listeners(address: str) -> None:
 
 
 async def test_comms_outlive_their_listener() -> None:
-    async with pair_here() as (a, b):
+    async with ends_here() as (a, b):
         await a.write("x")  # the listener was stopped before this
         assert await b.read() == "x"
 

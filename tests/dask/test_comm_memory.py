@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from distributed.comm import connect
 from distributed.protocol import to_serialize
-from tests.dask.pairs import KIB, Pair, pair_here
+from tests.dask.ends import KIB, Ends, ends_here
 
 pytestmark = pytest.mark.usefixtures("no_comms_left")
 
@@ -27,9 +27,9 @@ def whole(array: np.ndarray) -> object:
     return owner
 
 
-async def test_received_arrays_are_aligned_and_writable(pair: Pair) -> None:
+async def test_received_arrays_are_aligned_and_writable(ends: Ends) -> None:
     counts = [1, 7, 100, 8191, 8192, 10_000, 20_000]
-    async with pair() as (a, b):
+    async with ends() as (a, b):
         for count in counts:
             sent = np.arange(float(count))
             await a.write({"x": to_serialize(sent), "y": to_serialize(sent[: count // 2 + 1])})
@@ -58,7 +58,7 @@ async def large_arrive(writer: Any, reader: Any) -> None:
 
 
 async def test_large_objects_are_views_of_what_arrived() -> None:
-    async with pair_here() as (a, b):
+    async with ends_here() as (a, b):
         await large_arrive(a, b)
 
 
@@ -70,8 +70,8 @@ async def test_large_objects_come_back_from_another_process(echo: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 100_000])
-async def test_two_objects_do_not_share_memory(pair: Pair, count: int) -> None:
-    async with pair() as (a, b):
+async def test_two_objects_do_not_share_memory(ends: Ends, count: int) -> None:
+    async with ends() as (a, b):
         await a.write({"x": [to_serialize(np.zeros(count)), to_serialize(np.zeros(count))]})
         x, y = (await b.read())["x"]
         assert whole(x) is not whole(y)
@@ -82,7 +82,7 @@ async def test_two_objects_do_not_share_memory(pair: Pair, count: int) -> None:
 
 async def test_two_receivers_and_the_sender_do_not_share_memory() -> None:
     sent = np.zeros(100_000)
-    async with pair_here() as (a, b), pair_here() as (c, d):
+    async with ends_here() as (a, b), ends_here() as (c, d):
         await a.write(to_serialize(sent))
         await c.write(to_serialize(sent))
         x, y = await b.read(), await d.read()
@@ -91,9 +91,9 @@ async def test_two_receivers_and_the_sender_do_not_share_memory() -> None:
         assert not sent.any()
 
 
-async def test_an_array_outlives_its_comm(pair: Pair) -> None:
+async def test_an_array_outlives_its_comm(ends: Ends) -> None:
     sent = np.arange(200_000.0)
-    async with pair() as (a, b):
+    async with ends() as (a, b):
         await a.write(to_serialize(sent))
         got = await b.read()
         await a.write(to_serialize(sent + 1))
@@ -101,8 +101,8 @@ async def test_an_array_outlives_its_comm(pair: Pair) -> None:
     assert np.array_equal(got, sent)
 
 
-async def test_a_sent_array_may_be_changed_at_once(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_a_sent_array_may_be_changed_at_once(ends: Ends) -> None:
+    async with ends() as (a, b):
         for nbytes in (100, 100_000, 600_000):
             sent = np.full(nbytes, 1, dtype="u1")
             reading = asyncio.create_task(b.read())

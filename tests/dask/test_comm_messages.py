@@ -6,16 +6,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from distributed.comm import CommClosedError, connect, listen
 from distributed.comm.core import Comm
-from distributed.protocol import Serialized, deserialize, serialize, to_serialize
+from distributed.protocol import Serialized, deserialize, dumps, serialize, to_serialize
 from distributed.protocol.serialize import families, register_serialization_family
-from tests.dask.pairs import KIB, LOOPBACK, MIB, Pair, pair_here
+from tests.dask.ends import KIB, LOOPBACK, MIB, Ends, ends_here
 
 import weft.dask
 
@@ -35,8 +37,8 @@ pytestmark = pytest.mark.usefixtures("no_comms_left")
     ],
     ids=["empty", "str", "bytes", "none", "int", "nested", "1MB"],
 )
-async def test_a_message_arrives(pair: Pair, msg: Any) -> None:
-    async with pair() as (a, b):
+async def test_a_message_arrives(ends: Ends, msg: Any) -> None:
+    async with ends() as (a, b):
         assert isinstance(await a.write(msg), int)
         got = await b.read()
         assert got == msg or got == {"op": "x", "nested": ({"a": (1, 2.5, None, True)},), "b": b"\0" * 1000}
@@ -44,9 +46,9 @@ async def test_a_message_arrives(pair: Pair, msg: Any) -> None:
         assert await a.read() == got
 
 
-async def test_messages_come_one_by_one_and_in_order(pair: Pair) -> None:
+async def test_messages_come_one_by_one_and_in_order(ends: Ends) -> None:
     sizes = [8, 300 * KIB, 0, 1, 64 * KIB, 64 * KIB - 1, 255 * KIB, 16] * 3
-    async with pair() as (a, b):
+    async with ends() as (a, b):
 
         async def write() -> None:
             for number, size in enumerate(sizes):
@@ -61,8 +63,8 @@ async def test_messages_come_one_by_one_and_in_order(pair: Pair) -> None:
         await writing
 
 
-async def test_write_is_a_coroutine_and_returns_the_size(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_write_is_a_coroutine_and_returns_the_size(ends: Ends) -> None:
+    async with ends() as (a, b):
         assert inspect.iscoroutinefunction(weft.dask.UCX.write)
         writing = weft.dask.UCX.write(a, "x")
         assert inspect.iscoroutine(writing)
@@ -110,14 +112,14 @@ async def frames_arrive(writer: Any, reader: Any, sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("sizes", SMALL_FRAMES, ids=shape)
-async def test_frames_arrive_as_they_were(pair: Pair, sizes: list[int]) -> None:
-    async with pair(deserialize=False) as (a, b):
+async def test_frames_arrive_as_they_were(ends: Ends, sizes: list[int]) -> None:
+    async with ends(deserialize=False) as (a, b):
         await frames_arrive(a, b, sizes)
 
 
 @pytest.mark.parametrize("sizes", LARGE_FRAMES, ids=shape)
 async def test_many_and_large_frames_arrive_as_they_were(sizes: list[int]) -> None:
-    async with pair_here(deserialize=False) as (a, b):
+    async with ends_here(deserialize=False) as (a, b):
         await frames_arrive(a, b, sizes)
 
 
@@ -129,7 +131,7 @@ async def test_frames_come_back_from_another_process(echo: str, sizes: list[int]
     await comm.close()
 
 
-async def test_frames_of_any_kind_are_sent(pair: Pair) -> None:
+async def test_frames_of_any_kind_are_sent(ends: Ends) -> None:
     kinds = [
         b"bytes",
         bytearray(b"bytearray"),
@@ -138,7 +140,7 @@ async def test_frames_of_any_kind_are_sent(pair: Pair) -> None:
         memoryview(np.arange(6.0).reshape(2, 3)),
         memoryview(b""),
     ]
-    async with pair(deserialize=False) as (a, b):
+    async with ends(deserialize=False) as (a, b):
         nbytes = await a.write({"x": Serialized({"serializer": "test"}, list(kinds))})
         assert nbytes > 800_000
         got = (await b.read())["x"].frames
@@ -178,7 +180,7 @@ async def test_deserialize_is_each_side_s_own(at_listener: bool, at_connector: b
 @pytest.mark.parametrize("flag", [True, False])
 async def test_deserialize_round_trip(flag: bool) -> None:
     payload = np.random.default_rng(1).bytes(4 * MIB)
-    async with pair_here(deserialize=flag) as (a, b):
+    async with ends_here(deserialize=flag) as (a, b):
         await a.write({"x": payload, "to": [to_serialize(payload)], "done": Serialized(*serialize(payload))})
         await b.write(await b.read())
         got = await a.read()
@@ -199,8 +201,8 @@ class EndsEarly:
         return raise_eof, ()
 
 
-async def test_a_truncated_message_closes_the_comm(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_a_truncated_message_closes_the_comm(ends: Ends) -> None:
+    async with ends() as (a, b):
         await a.write({"x": to_serialize(EndsEarly())})
         with pytest.raises(CommClosedError, match="truncated"):
             await b.read()
@@ -209,15 +211,15 @@ async def test_a_truncated_message_closes_the_comm(pair: Pair) -> None:
             await a.read()
 
 
-async def test_what_cannot_be_serialized_leaves_the_comm_alone(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_what_cannot_be_serialized_leaves_the_comm_alone(ends: Ends) -> None:
+    async with ends() as (a, b):
         with pytest.raises(TypeError):
             await a.write({"x": to_serialize(threading.Lock())}, on_error="raise")
         await a.write("still here")
         assert await b.read() == "still here"
 
 
-async def test_serializers_are_told_both_ends(pair: Pair) -> None:
+async def test_serializers_are_told_both_ends(ends: Ends) -> None:
     contexts = []
 
     def dumps(x: object, context: Any = None) -> Any:
@@ -226,7 +228,7 @@ async def test_serializers_are_told_both_ends(pair: Pair) -> None:
 
     register_serialization_family("weft-test", dumps, lambda header, frames: bytes(frames[0]))
     try:
-        async with pair() as (a, b):
+        async with ends() as (a, b):
             await a.write({"x": to_serialize(object())}, serializers=["weft-test"])
             assert (await b.read())["x"] == b"abc"
             (context,) = contexts
@@ -235,3 +237,60 @@ async def test_serializers_are_told_both_ends(pair: Pair) -> None:
             assert context["pickle-protocol"] == pickle.HIGHEST_PROTOCOL
     finally:
         del families["weft-test"]
+
+
+class Counted(list[Any]):
+    """Frames that count how often somebody goes through them."""
+
+    walks = 0
+
+    def __iter__(self) -> Any:
+        self.walks += 1
+        return super().__iter__()
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("a walk by numbers")
+
+
+async def test_frames_of_a_message_are_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.ones(1000)
+    async with ends_here() as (a, b):
+        frames = Counted(dumps({"data": {i: to_serialize(array) for i in range(100)}}))
+        nbytes = sum(memoryview(frame).nbytes for frame in frames)
+        frames.walks = 0
+
+        async def to_frames(*_: Any, **__: Any) -> Counted:
+            return frames
+
+        monkeypatch.setattr("weft.dask.comm.to_frames", to_frames)
+        assert await a.write("anything") == nbytes
+        assert frames.walks == 1
+        assert len((await b.read())["data"]) == 100
+
+
+async def test_a_frame_costs_no_call_of_weft_s() -> None:
+    """Python-level calls in weft's files, of a write: as many for 100 frames as for one, but for waiting."""
+    own = str(Path(weft.__file__).parent)
+
+    async def calls(n_arrays: int, size: int) -> int:
+        msg = {"status": "OK", "data": {i: to_serialize(np.ones(size)) for i in range(n_arrays)}}
+        reading = asyncio.create_task(b.read())
+        await asyncio.sleep(0)
+        count = 0
+
+        def profile(frame: Any, event: str, _: Any) -> None:
+            nonlocal count
+            count += event == "call" and frame.f_code.co_filename.startswith(own)
+
+        sys.setprofile(profile)
+        try:
+            await a.write(msg)
+        finally:
+            sys.setprofile(None)
+        await reading
+        return count
+
+    async with ends_here() as (a, b):
+        await calls(1, 1000)  # imports
+        for size in (1000, 10_000):
+            assert await calls(100, size) < await calls(1, size) + 10

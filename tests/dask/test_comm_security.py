@@ -20,7 +20,7 @@ from distributed.comm.core import Comm, FatalCommClosedError
 from distributed.protocol import to_serialize
 from tests.certificates import security, stranger
 from tests.dask.clusters import local_cluster, workers_of
-from tests.dask.pairs import LOOPBACK
+from tests.dask.ends import LOOPBACK
 
 import weft.dask
 from weft._connect import handshake

@@ -19,7 +19,7 @@ import yaml
 from distributed import Client, Scheduler, Worker
 from distributed.comm import connect, listen
 from distributed.comm.core import FatalCommClosedError
-from tests.dask.pairs import pair_across, pair_here
+from tests.dask.ends import ends_across, ends_here
 
 import weft.dask
 from weft.dask import config
@@ -112,7 +112,7 @@ def test_settings_without_a_name_are_refused() -> None:
 
 async def test_settings_reach_both_sides_of_a_connection(loop_factory: LoopFactory) -> None:
     with dask.config.set({"weft.ucx": {"tls": "tcp,self"}}):
-        async with pair_across(loop_factory) as (a, b):
+        async with ends_across(loop_factory) as (a, b):
             assert a.transports == b.transports == ["tcp/lo"]
             await a.write({"x": 1})
             assert await b.read() == {"x": 1}
@@ -120,7 +120,7 @@ async def test_settings_reach_both_sides_of_a_connection(loop_factory: LoopFacto
 
 async def test_a_setting_that_ucx_does_not_know_is_named() -> None:
     with dask.config.set({"weft.ucx": {"no-such": 1}}), pytest.raises((InvalidParamError, OSError), match="NO_SUCH"):
-        async with pair_here():
+        async with ends_here():
             pass
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import math
 import sys
 import types
@@ -19,11 +20,12 @@ from distributed import Client
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import Serialized, deserialize, serialize, to_serialize
 from tests.dask.clusters import local_cluster
+from tests.dask.ends import LOOPBACK, Ends, ends_here, until
 from tests.dask.fakecuda import BFLOAT16, FLOAT8, FLOAT32, UINT8, Array, allocated, array, fakecuda  # noqa: F401
-from tests.dask.pairs import LOOPBACK, Pair, pair_here, until
 
 import weft.dask
 from weft import UnsupportedError
+from weft.dask import tensors
 from weft.dask.tensors import device
 
 pytestmark = pytest.mark.usefixtures("no_comms_left")
@@ -52,10 +54,10 @@ async def carried(writer: Any, reader: Any, x: Any) -> Any:
     ],
 )
 async def test_device_memory_lands_in_device_memory(
-    pair: Pair, dtype: tuple[int, int, int], shape: tuple[int, ...], strides: tuple[int, ...]
+    ends: Ends, dtype: tuple[int, int, int], shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> None:
     x = array(NOISE[: math.prod(shape) * dtype[1] // 8], dtype, shape, strides, index=3)
-    async with pair() as (a, b):
+    async with ends() as (a, b):
         y = await carried(a, b, x)
     assert type(y) is Array
     assert (y.dtype, y.shape, y.strides, y.index) == (dtype, shape, strides, 3)
@@ -68,7 +70,7 @@ async def test_device_memory_lands_in_device_memory(
 @on_device
 async def test_what_is_not_contiguous_is_copied_by_its_own_library() -> None:
     x = array(NOISE[:4000], FLOAT32, (100, 5), (10, 2), index=1)
-    async with pair_here() as (a, b):
+    async with ends_here() as (a, b):
         y = await carried(a, b, x)
     assert (y.dtype, y.shape, y.strides, y.index) == (FLOAT32, (100, 5), (5, 1), 1)
     assert y == x.copy()
@@ -76,15 +78,15 @@ async def test_what_is_not_contiguous_is_copied_by_its_own_library() -> None:
 
 @on_device
 async def test_an_empty_array_needs_no_transfer() -> None:
-    async with pair_here() as (a, b):
+    async with ends_here() as (a, b):
         y = await carried(a, b, array(b"", FLOAT32, (0, 4), index=2))
     assert (y.shape, y.index) == ((0, 4), 2)
 
 
 @on_device
-async def test_collections_and_many_arrays(pair: Pair) -> None:
+async def test_collections_and_many_arrays(ends: Ends) -> None:
     x = [array(NOISE[i : 2 * i + 1], index=i % 2) for i in range(300)]
-    async with pair() as (a, b):
+    async with ends() as (a, b):
         writing = asyncio.ensure_future(a.write({f"x{i}": to_serialize(each) for i, each in enumerate(x)}))
         message = await b.read()
         await writing
@@ -94,13 +96,13 @@ async def test_collections_and_many_arrays(pair: Pair) -> None:
 
 @on_device
 async def test_both_sides_say_that_they_can() -> None:
-    async with pair_here() as (a, b):
+    async with ends_here() as (a, b):
         assert a.remote_info[device.CAPABILITY] is True
         assert b.remote_info[device.CAPABILITY] is True
 
 
 async def test_without_cuda_in_ucx_nobody_says_so() -> None:
-    async with pair_here() as (a, b):
+    async with ends_here() as (a, b):
         assert a.remote_info[device.CAPABILITY] is False
         assert b.remote_info[device.CAPABILITY] is False
 
@@ -108,14 +110,14 @@ async def test_without_cuda_in_ucx_nobody_says_so() -> None:
 @on_device
 async def test_it_can_be_turned_off() -> None:
     with config.set({"weft.device": False}):
-        async with pair_here() as (a, _):
+        async with ends_here() as (a, _):
             assert a.remote_info[device.CAPABILITY] is False
 
 
 @on_device
 async def test_without_a_library_that_allocates_nobody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_ALLOCATORS", {"not_installed_anywhere": None})
-    async with pair_here() as (a, _):
+    async with ends_here() as (a, _):
         assert a.remote_info[device.CAPABILITY] is False
     with pytest.raises(weft.NoMemoryError, match="neither CuPy nor PyTorch nor Numba"):
         device.allocate(8, 0, "")
@@ -163,7 +165,7 @@ async def test_a_peer_without_a_device_is_sent_host_memory(echo: str) -> None:
 @on_device
 @pytest.mark.parametrize(("asked", "family"), [(["pickle"], "pickle"), (["cuda", "pickle"], "cuda")])
 async def test_the_callers_choice_of_serializers_is_kept(asked: list[str], family: str) -> None:
-    async with pair_here() as (a, b):
+    async with ends_here() as (a, b):
         writing = asyncio.ensure_future(a.write({"x": to_serialize(array(NOISE))}, serializers=asked))
         with pytest.raises(TypeError, match=family):
             await b.read(deserializers=["msgpack"])
@@ -181,12 +183,12 @@ async def test_device_frames_for_a_peer_without_a_device_are_refused_by_name(ech
 
 
 @on_device
-async def test_no_memory_for_a_message_ends_the_comm(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_memory_for_a_message_ends_the_comm(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(nbytes: int, index: int) -> Any:
         raise MemoryError("the device is full")
 
     monkeypatch.setattr(device, "_ALLOCATORS", {"fakecuda": full})
-    async with pair() as (a, b):
+    async with ends() as (a, b):
         writing = asyncio.ensure_future(a.write({"x": to_serialize(array(NOISE))}))
         with pytest.raises(MemoryError, match="the device is full"):
             await b.read()
@@ -196,8 +198,8 @@ async def test_no_memory_for_a_message_ends_the_comm(pair: Pair, monkeypatch: py
 
 
 @on_device
-async def test_a_write_that_is_given_up_halfway_ends_the_comm(pair: Pair) -> None:
-    async with pair() as (a, b):
+async def test_a_write_that_is_given_up_halfway_ends_the_comm(ends: Ends) -> None:
+    async with ends() as (a, b):
         writing = asyncio.ensure_future(a.write({"x": to_serialize(array(NOISE))}))
         await until(lambda: a._peer._channel.next_place == 1)
         writing.cancel()
@@ -328,7 +330,10 @@ def test_a_type_that_cupy_has_from_elsewhere_is_kept(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "distributed.protocol.cupy", known)
     monkeypatch.setitem(sys.modules, "ml_dtypes", types.ModuleType("ml_dtypes"))
-    device._register_cupy()
+    spec = importlib.util.spec_from_file_location("weft_cupy_again", tensors.__path__[0] + "/cupy.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
     for name in ("bfloat16", "float32"):
         header, frames = serialize(cupy.ndarray(name), serializers=("cuda",), on_error="raise")
         assert deserialize(header, frames).dtype.name == name
@@ -337,13 +342,13 @@ def test_a_type_that_cupy_has_from_elsewhere_is_kept(monkeypatch: pytest.MonkeyP
 def test_handlers_are_registered_with_the_first_object_or_at_once_if_distributed_saw_one() -> None:
     calls: list[str] = []
     one, two = Dispatch("one"), Dispatch("two")
-    device.lazily([one, two], ["decimal"], lambda: calls.append("first"), known="not.loaded")
+    tensors.lazily([one, two], ["decimal"], lambda: calls.append("first"), known="not.loaded")
     assert calls == []
     for dispatch in (one, two):
         with pytest.raises(TypeError):
             dispatch.dispatch(Decimal)
     assert calls == ["first"]
-    device.lazily([one], ["decimal"], lambda: calls.append("at once"), known="decimal")
+    tensors.lazily([one], ["decimal"], lambda: calls.append("at once"), known="decimal")
     assert calls == ["first", "at once"]
 
 

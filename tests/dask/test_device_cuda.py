@@ -14,7 +14,7 @@ from distributed import Client
 from distributed.comm import connect
 from distributed.protocol import to_serialize
 from tests.dask.clusters import local_cluster
-from tests.dask.pairs import pair_here
+from tests.dask.ends import ends_here
 from tests.native.test_cuda import cupy, skip_without_gpu, torch
 
 import weft
@@ -39,7 +39,7 @@ def count_of_devices() -> int:
 
 async def carried(x: Any) -> Any:
     """Write an array, and say that it came by the device's way."""
-    async with pair_here() as (a, b):
+    async with ends_here() as (a, b):
         assert a.remote_info[device.CAPABILITY] is True
         seen: list[str] = []
         recv = b._peer.recv_frames

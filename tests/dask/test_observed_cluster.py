@@ -14,7 +14,7 @@ import pytest
 from distributed import Client, LocalCluster
 from tests.dask import browser
 from tests.dask.clusters import TIMEOUT_S, local_cluster, workers_of
-from tests.dask.pairs import MIB
+from tests.dask.ends import MIB
 
 import weft.dask
 from weft.dask.observe import traffic
@@ -28,8 +28,8 @@ PAGE = "individual-weft-bandwidth"
 def cluster() -> Iterator[LocalCluster]:
     pytest.importorskip("bokeh")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(traffic, "records", {})  # other tests' peers are this process's, too
-        patch.setattr(traffic, "lanes", {})
+        patch.setattr(traffic, "by_process", {})  # other tests' peers are this process's, too
+        patch.setattr(traffic, "by_lanes", {})
         with local_cluster() as cluster:
             yield cluster
 

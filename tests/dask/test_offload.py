@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from distributed.comm import utils
 from distributed.protocol import dumps, to_serialize
-from tests.dask.pairs import Pair
+from tests.dask.ends import Ends
 
 from weft.dask import offload
-from weft.dask.offload import read_offloads, write_offloads
+from weft.dask.offload import write_offloads
 
 THRESHOLD = 100 * 1024
 NBYTES = 2 * THRESHOLD
@@ -50,11 +50,15 @@ def frames_of(msg: Any, **context: Any) -> list[Any]:
     return list(dumps(msg, frame_split_size=2**62, context=context))
 
 
+def reads_offloaded(frames: list[Any]) -> bool:
+    return offload.read_offloads(frames, sum(memoryview(frame).nbytes for frame in frames))
+
+
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_buffers_stay_on_the_loop(kind: str) -> None:
     msg = answer(BUFFERS[kind])
     assert not write_offloads(msg)
-    assert not read_offloads(frames_of(msg))
+    assert not reads_offloaded(frames_of(msg))
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
@@ -66,13 +70,13 @@ def test_what_is_pickled_or_copied_does_not(kind: str) -> None:
 def test_what_is_unpickled_does_not(kind: str) -> None:
     frames = frames_of(answer(OBJECTS[kind]))
     assert sum(memoryview(frame).nbytes for frame in frames) > THRESHOLD
-    assert read_offloads(frames)
+    assert reads_offloaded(frames)
 
 
 def test_compressed_frames_are_work() -> None:
     frames = frames_of(answer(np.random.default_rng(0).integers(0, 3, 12 * NBYTES, dtype="u1")), compression="zlib")
     assert 12 * NBYTES > sum(memoryview(frame).nbytes for frame in frames) > THRESHOLD
-    assert read_offloads(frames)
+    assert reads_offloaded(frames)
 
 
 SMALL = {"op": "get_data", "keys": ["x-1", ("y", 2, 0)], "who": None, "reply": True, "n": 1.5, "deep": [[[b"z"]]]}
@@ -91,12 +95,12 @@ def test_a_large_one_is_found_in_any_depth(large: Any) -> None:
 
 def test_a_small_message_is_read_at_once() -> None:
     assert not write_offloads(answer("x"))
-    assert not read_offloads([b"no message"])
+    assert not reads_offloaded([b"no message"])
 
 
 @pytest.mark.parametrize("rest", [[], [b"\xc1"], [b"\x80"], [b"\x81\xaenum-sub-frames\xc0"], [b"\x01"]])
 def test_frames_that_are_none_of_dask_s_are_left_to_it(rest: list[bytes]) -> None:
-    assert read_offloads([bytes(NBYTES), *rest])
+    assert reads_offloaded([bytes(NBYTES), *rest])
 
 
 @pytest.mark.parametrize("threshold", [0, False])
@@ -104,10 +108,10 @@ def test_switched_off(threshold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(utils, "OFFLOAD_THRESHOLD", threshold)
     msg = answer(OBJECTS["text"])
     assert not write_offloads(msg)
-    assert not read_offloads(frames_of(msg))
+    assert not reads_offloaded(frames_of(msg))
 
 
-async def test_a_comm_uses_the_thread_for_objects_only(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_comm_uses_the_thread_for_objects_only(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     offloaded: list[str] = []
 
     async def offload(function: Any) -> Any:
@@ -115,7 +119,7 @@ async def test_a_comm_uses_the_thread_for_objects_only(pair: Pair, monkeypatch: 
         return function()
 
     monkeypatch.setattr(utils, "offload", offload)
-    async with pair() as (a, b):
+    async with ends() as (a, b):
         for kind in ("array", "frame"):
             _, got = await asyncio.gather(a.write(answer(BUFFERS[kind])), b.read())
             np.testing.assert_array_equal(got["data"]["key"], BUFFERS[kind])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dask.sizeof import sizeof
 from distributed.protocol import deserialize, serialize, to_serialize
-from tests.dask.pairs import pair_here
+from tests.dask.ends import ends_here
 
 import weft.dask  # noqa: F401
 
@@ -113,7 +113,7 @@ def test_the_size_of_a_tensor_of_torch(torch: Any) -> None:
 
 async def test_a_tensor_of_torch_through_the_comm(torch: Any) -> None:
     x = torch.arange(LARGE, dtype=torch.bfloat16).reshape(100, -1).t()
-    async with pair_here() as (a, b):
+    async with ends_here() as (a, b):
         writing = asyncio.ensure_future(a.write({"x": [to_serialize(x), to_serialize(x[0])]}))
         y, first = (await b.read())["x"]
         await writing

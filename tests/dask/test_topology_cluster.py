@@ -13,7 +13,7 @@ from distributed import Client
 
 import weft
 from weft.dask import TopologyCluster
-from weft.topo import cpulist, machine
+from weft.topo import cpulist, discovery
 from weft.topo.model import Allowed, Cpu, Gpu, Nic, NumaNode, Port, Topology
 
 QUIET = {"dashboard_address": None, "silence_logs": 40}
@@ -31,7 +31,7 @@ def pids_of(client):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_every_thread_of_each_worker_is_on_its_core():
-    topology = machine.read()
+    topology = discovery.read()
     with TopologyCluster("1", n_workers=2, **QUIET) as cluster, Client(cluster) as client:
         client.wait_for_workers(2, timeout=100)
         assert sorted(client.gather(client.map(lambda i: i * i, range(8)))) == [i * i for i in range(8)]

@@ -15,57 +15,57 @@ from weft.errors import InvalidParamError
 ODD = 'it\'s "odd" $HOME `id` #1 \\ 50%: - {x}'
 SCHEMA = Path("/usr/lib/python3/dist-packages/cloudinit/config/schemas/schema-cloud-config-v1.json")
 ALL = [
-    azure.Machines("weft.whl"),
-    azure.Machines(ODD, drivers="doca", nvidia_driver=ODD, nvidia_package=ODD, doca=ODD),
-    azure.Machines(ODD, drivers="inbox"),
+    azure.ScaleSet("weft.whl"),
+    azure.ScaleSet(ODD, drivers="doca", nvidia_driver=ODD, nvidia_package=ODD, doca=ODD),
+    azure.ScaleSet(ODD, drivers="inbox"),
 ]
 
 
-def setup(machines):
-    return yaml.safe_load(azure.cloud_init(machines))["write_files"][0]["content"]
+def setup(scale_set):
+    return yaml.safe_load(azure.cloud_init(scale_set))["write_files"][0]["content"]
 
 
-@pytest.mark.parametrize("machines", ALL)
-def test_cloud_init(machines):
-    made = yaml.safe_load(azure.cloud_init(machines))
+@pytest.mark.parametrize("scale_set", ALL)
+def test_cloud_init(scale_set):
+    made = yaml.safe_load(azure.cloud_init(scale_set))
     assert list(made)[:4] == ["package_update", "packages", "write_files", "runcmd"]
-    assert ("power_state" in made) == (machines.drivers != "image")
+    assert ("power_state" in made) == (scale_set.drivers != "image")
     (file,) = made["write_files"]
     assert file["permissions"] == "0755"
     assert made["runcmd"] == [["bash", "-c", f"{file['path']} >/var/log/weft-setup.log 2>&1"]]
 
 
-@pytest.mark.parametrize("machines", ALL)
-def test_cloud_init_keeps_its_schema(machines):
+@pytest.mark.parametrize("scale_set", ALL)
+def test_cloud_init_keeps_its_schema(scale_set):
     if not SCHEMA.exists():
         pytest.skip("no cloud-init: apt-get install cloud-init")
-    jsonschema.validate(yaml.safe_load(azure.cloud_init(machines)), json.loads(SCHEMA.read_text()))
+    jsonschema.validate(yaml.safe_load(azure.cloud_init(scale_set)), json.loads(SCHEMA.read_text()))
 
 
-@pytest.mark.parametrize("machines", ALL)
-def test_shellcheck(machines, shellcheck):
-    shellcheck(setup(machines))
-    shellcheck(azure.script(azure.Machines(ODD, ssh_from="203.0.113.7", drivers=machines.drivers)))
+@pytest.mark.parametrize("scale_set", ALL)
+def test_shellcheck(scale_set, shellcheck):
+    shellcheck(setup(scale_set))
+    shellcheck(azure.script(azure.ScaleSet(ODD, ssh_from="203.0.113.7", drivers=scale_set.drivers)))
 
 
-@pytest.mark.parametrize("machines", ALL)
-def test_words_are_whole_after_yaml_and_shell(machines, fakes):
+@pytest.mark.parametrize("scale_set", ALL)
+def test_words_are_whole_after_yaml_and_shell(scale_set, fakes):
     """The setup's assignments, without what it does."""
-    head = setup(machines).partition("\nset -eux\n")[0]
+    head = setup(scale_set).partition("\nset -eux\n")[0]
     names = ("package", "drivers", "nvidia_driver", "nvidia_package", "doca")
     done = fakes.run(head + "".join(f'\nprintf "%s\\n" "${name}"' for name in names), 0)
-    assert done.stdout.splitlines() == [getattr(machines, name) for name in names]
+    assert done.stdout.splitlines() == [getattr(scale_set, name) for name in names]
 
 
-def az(fakes, machines):
+def az(fakes, scale_set):
     fakes.add("bin/az", '#!/bin/bash\nprintf "<%s>" "$@" >>"$CALLS/az"; echo >>"$CALLS/az"\n')
-    done = fakes.run(azure.script(machines), 0)
+    done = fakes.run(azure.script(scale_set), 0)
     assert (done.returncode, done.stderr) == (0, "")
     return [line.strip("<>").split("><") for line in fakes.lines("az")]
 
 
 def test_a_network_of_its_own(fakes):
-    calls = az(fakes, azure.Machines("weft.whl", 4, "203.0.113.0/24", name="a b", user=ODD))
+    calls = az(fakes, azure.ScaleSet("weft.whl", 4, "203.0.113.0/24", name="a b", user=ODD))
     assert [call[:3] for call in calls] == [
         ["group", "create", "--name"],
         ["network", "nsg", "create"],
@@ -86,15 +86,15 @@ def test_a_network_of_its_own(fakes):
 
 
 def test_a_subnet_of_yours(fakes):
-    calls = az(fakes, azure.Machines("weft.whl", subnet="/subscriptions/x/subnets/y"))
+    calls = az(fakes, azure.ScaleSet("weft.whl", subnet="/subscriptions/x/subnets/y"))
     assert [call[:2] for call in calls] == [["group", "create"], ["vmss", "create"], ["vmss", "nic"]]
     assert calls[1][-4:] == ["--subnet", "/subscriptions/x/subnets/y", "--output", "none"]
 
 
 def test_the_file_that_is_handed_over(fakes):
     fakes.add("bin/az", '#!/bin/bash\nwhile [[ ${1-} ]]; do [[ $1 == --custom-data ]] && cat "$2"; shift; done\n:\n')
-    machines = azure.Machines(ODD, subnet="x")
-    assert fakes.run(azure.script(machines), 0).stdout == azure.cloud_init(machines)
+    scale_set = azure.ScaleSet(ODD, subnet="x")
+    assert fakes.run(azure.script(scale_set), 0).stdout == azure.cloud_init(scale_set)
 
 
 @pytest.mark.parametrize(
@@ -111,5 +111,5 @@ def test_the_file_that_is_handed_over(fakes):
 )
 def test_what_cannot_be_asked(options, why):
     with pytest.raises(InvalidParamError) as raised:
-        azure.script(azure.Machines(**{"package": "weft.whl", **options}))
+        azure.script(azure.ScaleSet(**{"package": "weft.whl", **options}))
     assert why in str(raised.value)

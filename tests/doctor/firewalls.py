@@ -1,77 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What packet filters print. Those of nft and iptables-save were recorded from nftables 1.0.6 and iptables 1.8.9 in a
-network namespace, and connections tried: each lets port 8786 in, and 9000 only where it says so."""
+"""What packet filters print. nft's JSON, in ``rulesets``, and iptables-save's text were recorded from nftables 1.0.6
+and iptables 1.8.9 in a network namespace, and connections tried: each lets port 8786 in, and 9000 only where it says;
+``maps`` lets only 9001 in."""
 
-NFT_WORKSTATION = """\
-table inet filter {
-    chain input {
-        type filter hook input priority filter; policy drop;
-        ct state vmap { invalid : drop, established : accept, related : accept }
-        iifname "lo" accept
-        meta l4proto { icmp, ipv6-icmp } accept
-        tcp dport { 22, 8780-8790 } ct state new accept
-        udp dport 9000 accept
-    }
+from pathlib import Path
 
-    chain forward {
-        type filter hook forward priority filter; policy drop;
-    }
 
-    chain output {
-        type filter hook output priority filter; policy accept;
-    }
-}
-"""
-NFT_JUMPS = """\
-table inet firewall {
-    chain opened {
-        tcp dport 8786 counter packets 0 bytes 0 accept
-        ip saddr 10.0.0.0/8 tcp dport 9001 accept
-    }
+def nft(name):
+    """Return what ``nft -j list ruleset`` printed."""
+    return (Path(__file__).parent / "rulesets" / f"{name}.json").read_text()
 
-    chain inbound {
-        type filter hook input priority filter; policy accept;
-        ct state established,related accept
-        iifname "lo" accept
-        ip protocol icmp accept
-        jump opened
-        counter packets 0 bytes 0 reject with icmpx admin-prohibited
-    }
-}
-"""
-NFT_FOR_SOME = """\
-table ip filter {
-    chain input {
-        type filter hook input priority filter; policy drop;
-        ct state established accept
-        ip saddr 192.168.7.0/24 drop
-        tcp dport 22 accept
-        ip saddr 10.99.0.0/24 accept
-    }
-}
-"""
-NFT_OF_IPTABLES = """\
-table ip filter {
-    chain INPUT {
-        type filter hook input priority filter; policy accept;
-        ct state related,established counter packets 0 bytes 0 accept
-        meta l4proto icmp counter packets 0 bytes 0 accept
-        iifname "lo" counter packets 0 bytes 0 accept
-        meta l4proto tcp ct state new tcp dport 22 counter packets 0 bytes 0 accept
-        meta l4proto tcp tcp dport { 8786, 13337-13338 } counter packets 0 bytes 0 accept
-        counter packets 0 bytes 0 reject with icmp type host-prohibited
-    }
 
-    chain FORWARD {
-        type filter hook forward priority filter; policy accept;
-        counter packets 0 bytes 0 reject with icmp type host-prohibited
-    }
-
-    chain OUTPUT {
-        type filter hook output priority filter; policy accept;
-    }
-}
-"""
 IPTABLES_RHEL = """\
 *filter
 :INPUT ACCEPT [0:0]

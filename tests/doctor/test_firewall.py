@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 import pytest
 from tests.doctor import firewalls
+from tests.doctor.firewalls import nft
 
 from weft.doctor import checks_network, here
 from weft.doctor.finding import Level
@@ -17,14 +18,14 @@ def port(machine, number=8786, files=None, **commands):
 @pytest.mark.parametrize(
     ("tool", "rules", "open_too"),
     [
-        ("nft", firewalls.NFT_WORKSTATION, ()),
-        ("nft", firewalls.NFT_JUMPS, ()),
-        ("nft", firewalls.NFT_FOR_SOME, (9000,)),
-        ("nft", firewalls.NFT_OF_IPTABLES, ()),
+        ("nft", nft("workstation"), ()),
+        ("nft", nft("jumps"), ()),
+        ("nft", nft("for_some"), (9000,)),
+        ("nft", nft("sets"), ()),
         ("iptables", firewalls.IPTABLES_RHEL, ()),
         ("iptables", firewalls.IPTABLES_CHAINS, ()),
-        ("nft", "", (9000,)),
-        ("nft", firewalls.NFT_WORKSTATION.replace("policy drop", "policy accept"), (9000,)),
+        ("nft", nft("empty"), (9000,)),
+        ("nft", nft("workstation").replace('"policy": "drop"', '"policy": "accept"'), (9000,)),
     ],
 )
 def test_rules_are_followed(machine, tool, rules, open_too):
@@ -32,10 +33,24 @@ def test_rules_are_followed(machine, tool, rules, open_too):
     assert port(machine, 9000, **{tool: rules}).level is (Level.OK if open_too else Level.WARNING)
 
 
+@pytest.mark.parametrize(("number", "level"), [(9000, Level.WARNING), (9001, Level.OK), (9100, Level.WARNING)])
+def test_verdict_maps_and_chains_that_some_leave(machine, number, level):
+    """What the chain vpn drops, it drops for some only; after a goto, the rest of a chain is not for who went."""
+    assert port(machine, number, nft=nft("maps")).level is level
+
+
+def test_a_table_of_iptables_is_left_to_its_own_tool(machine):
+    for number, level in ((8786, Level.OK), (9000, Level.WARNING)):
+        found = port(machine, number, nft=nft("of_iptables"), iptables=firewalls.IPTABLES_RHEL)
+        assert found.level is level
+        assert "nft -j list ruleset: ip filter: not looked at: the table is iptables'" in found.evidence
+    assert port(machine, nft=nft("of_iptables")).what.endswith("was not looked at")
+
+
 def test_one_of_two_filters_drops_it(machine):
-    found = port(machine, 9000, nft="", iptables=firewalls.IPTABLES_RHEL)
+    found = port(machine, 9000, nft=nft("empty"), iptables=firewalls.IPTABLES_RHEL)
     assert found.what == "port 9000 looks closed from outside: the chain INPUT lets no connection to it in"
-    assert "nft list ruleset: no chain for input" in found.evidence
+    assert "nft -j list ruleset: no chain for input" in found.evidence
     assert "iptables-save: INPUT: policy accept, drops it" in found.evidence
 
 
@@ -45,7 +60,7 @@ def test_one_of_two_filters_drops_it(machine):
 )
 def test_firewalld(machine, ports, level):
     # its rules in nftables accept by policy, and reject at the end of chains that nobody should have to read
-    found = port(machine, firewalld=firewalls.FIREWALLD.format(ports=ports), nft="")
+    found = port(machine, firewalld=firewalls.FIREWALLD.format(ports=ports), nft=nft("empty"))
     assert found.level is level
     assert any("internal: target default, ports 8786 13337-13338" in said for said in found.evidence)
     if level is Level.WARNING:
@@ -76,8 +91,8 @@ def test_ufw_that_lets_all_in(machine):
     ("files", "commands", "said"),
     [
         (UFW, {}, "/etc/ufw/user.rules: not looked at: reading it needs root"),
-        ({}, {}, "nft list ruleset: not looked at: not installed"),
-        ({}, {"nft": None}, "nft list ruleset: not looked at: it failed; it needs root"),
+        ({}, {}, "nft -j list ruleset: not looked at: not installed"),
+        ({}, {"nft": None}, "nft -j list ruleset: not looked at: it failed; it needs root"),
         ({}, {"iptables": None}, "iptables-save: not looked at: it failed; it needs root"),
         ({}, {"firewalld": None}, "firewall-cmd --list-all-zones: not looked at: firewalld does not run, is slow, or"),
     ],
@@ -93,8 +108,19 @@ def test_what_was_not_looked_at_is_said(machine, files, commands, said):
 
 @pytest.mark.parametrize("tool", ["nft", "iptables", "firewalld"])
 def test_noise_closes_nothing(machine, tool):
-    loop = "table ip t {\n chain c {\n type filter hook input priority 0; policy accept;\n jump c\n }\n}"
-    for noise in ("}}} chain {{{\n-A\n:INPUT\n*filter\n:INPUT", loop, "x (active)\n", "\0" * 100):
+    loop = nft("jumps").replace('"target": "opened"', '"target": "inbound"')
+    odd = [nft("workstation").replace(old, new) for old, new in (('"vmap"', '"?"'), ('"set"', '"?"'), ("{", "["))]
+    for noise in (
+        "}}} chain {{{\n-A\n:INPUT\n*filter\n:INPUT",
+        loop,
+        *odd,
+        "{}",
+        "[]",
+        '{"nftables": [[]]}',
+        '{"nftables": [{"rule": 1}]}',
+        "x (active)\n",
+        "\0" * 100,
+    ):
         assert port(machine, **{tool: noise}).level is not Level.ERROR
 
 

@@ -44,7 +44,7 @@ def test_an_empty_machine(tmp_path, monkeypatch):
 
 
 def test_this_process():
-    told = evidence.place()
+    told = evidence.location()
     assert set(told) == set(HERE)
     assert told["net"].startswith("net:[")
 

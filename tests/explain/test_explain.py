@@ -10,7 +10,6 @@ import pytest
 
 import weft
 from weft import explain
-from weft.explain import draw
 from weft.explain.protocols import UNKNOWN
 from weft.explain.reasons import Setting
 
@@ -145,15 +144,3 @@ def test_who_set_what(monkeypatch):
 
 def test_two_lines_without_knowledge():
     assert explain.lines({}, "0x0", UNKNOWN, []) == ("UCX_TLS=all", "0x0 unknown tag()")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, "-"), (2.0, "2 s"), (3.36e-1, "336 ms"), (1.16e-5, "11.6 us"), (8.05e-8, "80.5 ns")]
-)
-def test_seconds(value, text):
-    assert draw.seconds(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(0, "0"), (60, "60"), (65536, "64 KiB"), (4 << 20, "4 MiB")])
-def test_nbytes(value, text):
-    assert draw.nbytes(value) == text

@@ -4,7 +4,8 @@
 import pytest
 
 from weft import _cli as cli
-from weft.lab import command, network
+from weft.lab import command
+from weft.lab import lab as labs
 
 FILE = "[hosts.a]\n"
 
@@ -16,7 +17,7 @@ def test_a_file_and_a_command_are_needed(arguments, capsys):
 
 
 def test_it_needs_root(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(network.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(labs.os, "geteuid", lambda: 1000)
     (tmp_path / "one.toml").write_text(FILE)
     for arguments in ([str(tmp_path / "one.toml"), "true"], ["--clean"]):
         assert cli.main(["lab", *arguments]) == 1
@@ -24,8 +25,8 @@ def test_it_needs_root(tmp_path, capsys, monkeypatch):
 
 
 def test_it_needs_tools(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(network.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(network.shutil, "which", lambda _: None)
+    monkeypatch.setattr(labs.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(labs.shutil, "which", lambda _: None)
     (tmp_path / "one.toml").write_text(FILE)
     assert cli.main(["lab", str(tmp_path / "one.toml"), "true"]) == 1
     assert "ip, tc, unshare, nsenter, taskset not found; apt-get install iproute2 util-linux" in capsys.readouterr().err
@@ -40,7 +41,7 @@ def test_it_needs_tools(tmp_path, capsys, monkeypatch):
     ],
 )
 def test_what_can_be_done(said, remedy):
-    told = network._remedy(["tc", "qdisc", "add", "netem"], said)
+    told = labs._remedy(["tc", "qdisc", "add", "netem"], said)
     assert (remedy in told) if remedy else told == ""
 
 

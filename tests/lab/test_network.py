@@ -1,156 +1,106 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Labs that stand and fall, on this machine: root, iproute2 and a kernel that permits it, or these are skipped."""
+"""A lab's file, and the commands that it turns into."""
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
+import tomllib
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import weft
-from weft import _cli as cli
-from weft import lab
 from weft.lab import network
+from weft.lab.network import Cable, Host, Network
 
-CABLE = lab.parse({"hosts": {"a": {"cpus": "0"}, "b": {}}, "links": [{"between": ["a", "b"], "rate": "100mbit"}]})
-FILE = '[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ["a", "b"]\n'
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _permitted():
-    try:
-        with lab.Lab(CABLE):
-            pass
-    except weft.UnsupportedError as e:
-        pytest.skip(str(e))
-
-
-def mine():
-    """What labs of this process have in the kernel and in /etc."""
-    listed = network._run("ip", "netns", "list").split()
-    folders = [path.name for path in network._ETC.glob("weft-*")]
-    return [name for name in [*listed, *folders] if name.startswith(f"weft-{os.getpid()}-")]
-
-
-def said(standing, host, *command):
-    return subprocess.run(standing.command(host, command), capture_output=True, text=True, timeout=100).stdout.split()
-
-
-@pytest.mark.slow
-def test_two_hosts():
-    with lab.Lab(CABLE) as standing:
-        assert len(mine()) == 4
-        assert said(standing, "a", "cat", "/proc/sys/kernel/hostname") == ["a"]
-        assert said(standing, "b", "getent", "hosts", "a")[0] == standing.address("a") == "10.77.0.1"
-        ipc = ["readlink", "/proc/self/ns/ipc"]
-        assert said(standing, "a", *ipc) == said(standing, "a", *ipc) != said(standing, "b", *ipc)
-        assert said(standing, "a", "grep", "Cpus_allowed_list", "/proc/self/status")[1] == "0"
-        assert "rate 100Mbit" in network._run("tc", "-n", standing._spaces["b"], "qdisc", "show")
-        assert "lab0" not in network._run("ip", "link")
-        background = standing.start("b", ["sh", "-c", "sleep 60 & echo $! $WEFT_LAB_HOST"], stdout=subprocess.PIPE)
-        with background.stdout:
-            pid, name = background.stdout.readline().decode().split()
-        assert name == "b"
-        assert background.wait(100) == 0
-        assert Path(f"/proc/{pid}").exists()
-        with pytest.raises(weft.InvalidParamError, match="no host 'x'; there are a, b"):
-            standing.command("x", ["true"])
-    assert mine() == []
-    ended = Path(f"/proc/{pid}/stat")
-    assert not ended.exists() or ended.read_text().split()[2] == "Z"  # whoever adopted it may not have looked yet
-    standing.close()
-    with pytest.raises(weft.InvalidParamError, match="not standing"):
-        standing.ip("a", "link")
-
-
-ANSWER = "import socket; s = socket.create_server(('a', 1)); print(flush=True); s.accept()[0].sendall(b'yes')"
-ASK = "import socket; print(socket.create_connection(('a', 1)).recv(3).decode())"
-
-
-@pytest.mark.slow
-def test_a_switch():
-    names = ["a", "b", "c"]
-    with lab.Lab(lab.parse({"hosts": {name: {} for name in names}, "links": [{"between": names}]})) as standing:
-        answering = standing.start("a", [sys.executable, "-c", ANSWER], stdout=subprocess.PIPE)
-        with answering.stdout:
-            answering.stdout.readline()
-        assert said(standing, "c", sys.executable, "-c", ASK) == ["yes"]
-    assert mine() == []
-
-
-def test_what_fails_on_the_way_leaves_nothing(monkeypatch):
-    wrong = [["ip", "-n", "none", "link"]]
-    monkeypatch.setattr(network.plans, "commands", lambda *_: iter(wrong))
-    with pytest.raises(weft.UnsupportedError, match="ip -n none link"), lab.Lab(CABLE):
-        pass
-    assert mine() == []
-
-
-OWNER = """
-import os, sys
-from weft import lab
-with lab.Lab(lab.parse({"hosts": {"a": {}}})) as standing:
-    print(standing.start("a", ["sleep", "60"]).pid, flush=True)
-    sys.stdin.readline()
+TWO = """
+[hosts.a]
+cpus = "0-1"
+[hosts.b]
+[[links]]
+between = ["a", "b"]
+rate = "100mbit"
+delay = "5ms"
 """
+THREE = Network((Host("a"), Host("b"), Host("c")), (Cable(("a", "b")), Cable(("a", "b", "c"), "1gbit", "2ms")))
 
 
-@pytest.mark.slow
-def test_what_a_killed_one_left_is_swept(spawn, monkeypatch):
-    owner = spawn(OWNER)
-    sleeper = int(owner.line())
-    space = f"weft-{owner.pid}-0-a"
-    assert space not in lab.leftovers()
-    owner.kill()
-    assert space in lab.leftovers()
-    # others' labs are theirs to sweep
-    monkeypatch.setattr(network, "leftovers", lambda: [space])
-    assert lab.clean() == [space]
-    assert space not in network._run("ip", "netns", "list").split()
-    assert not (network._ETC / space).exists()
-    stat = Path(f"/proc/{sleeper}/stat")
-    assert not stat.exists() or stat.read_text().split()[2] == "Z"
+def commands(described):
+    return [" ".join(command) for command in network.commands(described, network.namespaces(described, "weft-1-0"))]
 
 
-@pytest.mark.slow
-def test_the_command(tmp_path, capfd):
-    (tmp_path / "two.toml").write_text(FILE)
-    file = str(tmp_path / "two.toml")
-    script = "echo $WEFT_LAB_HOST out; echo err >&2; test $WEFT_LAB_HOST = a || exit 7"
-    assert cli.main(["lab", file, "--", "sh", "-c", script]) == 7
-    assert sorted(capfd.readouterr().out.splitlines()) == ["a | a out", "a | err", "b | b out", "b | err"]
-    assert cli.main(["lab", file, "--on", "b", "sh", "-c", "echo only; kill -9 $$"]) == 137
-    assert capfd.readouterr().out == "only\n"
-    assert cli.main(["lab", file, "--on=x", "true"]) == 1
-    assert "no host 'x'" in capfd.readouterr().err
-    assert mine() == []
+def test_a_file(tmp_path):
+    (tmp_path / "two.toml").write_text(TWO)
+    assert network.read(tmp_path / "two.toml") == Network(
+        (Host("a", "0-1"), Host("b")), (Cable(("a", "b"), "100mbit", "5ms"),)
+    )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_takes_it_down(number, status, tmp_path):
-    (tmp_path / "two.toml").write_text(FILE)
-    command = [
-        sys.executable,
-        "-m",
-        "weft",
-        "lab",
-        str(tmp_path / "two.toml"),
-        "--",
-        "sh",
-        "-c",
-        "echo up; sleep 60",
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no hosts"),
+        ("hosts = 1", "no hosts"),
+        ("[hosts.a]\n[host.b]", "the file: unknown key host; there are hosts, links"),
+        ("[hosts.A]", "host 'A': a name is"),
+        ("[hosts.switch]", "host 'switch'"),
+        ("[hosts.a]\ncpu = '0'", "host a: unknown key cpu"),
+        ("[hosts]\na = 1", "host a: 1 is no table"),
+        ("[hosts.a]\ncpus = 'x'", "host a: cpus='x'"),
+        ("[hosts.a]\ncpus = ''", "host a: cpus=''"),
+        ("links = 1\n[hosts.a]", "links must be tables"),
+        ("[hosts.a]\n[[links]]\nbetween = ['a']", "must name two hosts or more"),
+        ("[hosts.a]\n[[links]]\nbetween = [['a'], 'a']", "must name two hosts or more"),
+        ("[hosts.a]\n[[links]]\nbetween = ['a', 'a']", "must name two hosts or more"),
+        ("[hosts.a]\n[[links]]\nbetween = ['a', 'x']", "link 0: no such host: x"),
+        ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\nrate = 'fast'", "rate='fast'"),
+        ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\ndelay = 5", "delay=5"),
+        ("[hosts.a", "lab "),
+    ],
+)
+def test_what_is_no_lab(text, said, tmp_path):
+    (tmp_path / "x.toml").write_text(text)
+    with pytest.raises(weft.InvalidParamError, match=r"lab .*x\.toml: ") as e:
+        network.read(tmp_path / "x.toml")
+    assert said in str(e.value)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(weft.InvalidParamError, match="No such file"):
+        network.read(tmp_path / "none.toml")
+
+
+def test_a_cable_with_rate_and_delay():
+    built = commands(network.parse(tomllib.loads(TWO)))
+    assert built[2] == "ip link add lab0 netns weft-1-0-a type veth peer name lab0 netns weft-1-0-b"
+    assert built[3:8] == [
+        "ip -n weft-1-0-a addr add 10.77.0.1/24 dev lab0",
+        "ip -n weft-1-0-a addr add fd77::1/64 dev lab0 nodad",
+        "ip -n weft-1-0-a link set lab0 up",
+        "tc -n weft-1-0-a qdisc add dev lab0 root handle 1: tbf rate 100mbit burst 131072b latency 50ms",
+        "tc -n weft-1-0-a qdisc add dev lab0 parent 1:1 netem delay 5ms limit 100000",
     ]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert running.stdout.readline().endswith(" | up\n")
-        running.send_signal(number)
-        assert running.wait(100) == status
-    finally:
-        running.terminate()  # it takes its lab down
-        running.stdout.close()
-        running.wait(100)
-    assert f"weft-{running.pid}-" not in network._run("ip", "netns", "list")
-    assert not list(network._ETC.glob(f"weft-{running.pid}-*"))
+    assert len(built) == 13
+
+
+def test_a_switch():
+    built = commands(THREE)
+    assert network.namespaces(THREE, "p") == {"a": "p-a", "b": "p-b", "c": "p-c", "switch1": "p-switch1"}
+    assert "ip link add lab1 netns weft-1-0-c type veth peer name port2 netns weft-1-0-switch1" in built
+    assert [line for line in built if "tbf" in line and "burst 1250000b" in line] == [
+        line for line in built if "tbf" in line
+    ]
+    assert len([line for line in built if "tbf" in line]) == 6  # both ways of three cables
+    assert len([line for line in built if "netem" in line]) == 3  # one way: from the hosts
+
+
+def test_names_lead_over_cables_that_are_shared():
+    assert THREE.seen_from("a") == {"a": "10.77.0.1", "b": "10.77.0.2", "c": "10.77.1.3"}
+    assert THREE.seen_from("c") == {"a": "10.77.1.1", "b": "10.77.1.2", "c": "10.77.1.3"}
+    assert THREE.address("b", cable=1, version=6) == "fd77:0:0:1::2"
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=2), min_size=1, max_size=8))
+def test_no_address_is_given_twice(links):
+    described = Network(tuple(map(Host, "abcdefgh")), tuple(Cable(tuple(sorted(between))) for between in links))
+    given_out = [line.split()[5] for line in commands(described) if " addr add " in line]
+    assert len(set(given_out)) == len(given_out) == 2 * sum(map(len, links))

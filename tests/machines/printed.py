@@ -10,9 +10,9 @@ from tests.machines import hosts
 
 from weft.doctor import draw as findings
 from weft.doctor.checks import examine
-from weft.topo import draw, machine
+from weft.topo import discovery, draw
+from weft.topo.options import of
 from weft.topo.plan import plan
-from weft.topo.request import of
 
 
 def text(recorded, topology):
@@ -38,4 +38,4 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             made = make(Path(folder))
             file(name).parent.mkdir(exist_ok=True)
-            file(name).write_text(text(made, machine.read(made.root, driver=hosts.nvml_of(name))))
+            file(name).write_text(text(made, discovery.read(made.root, driver=hosts.nvml_of(name))))

@@ -10,8 +10,8 @@ from tests.machines import hosts, matrices, printed
 from weft.doctor.checks import examine
 from weft.doctor.finding import Level, exit_code
 from weft.topo import cpulist, nvidia_smi
+from weft.topo.options import of
 from weft.topo.plan import plan
-from weft.topo.request import of
 
 FOUND = {
     "dgx1": (0, {}),
@@ -130,7 +130,7 @@ def test_where_workers_go(host):
 def test_a_dgx_1_has_the_links_that_nvidia_smi_tells_of(host):
     matrix = nvidia_smi.parse(matrices.DGX_1)
     told = [name.replace("ib", "mlx5_") for name in matrix.names]
-    read = [[str(host.topology.link(a, b) or "X") for b in told] for a in told]
+    read = [[str(host.topology.between(a, b) or "X") for b in told] for a in told]
     assert read == [[*map(str, row)] for row in matrix.cells]
 
 

@@ -2,7 +2,7 @@
 import pytest
 from tests.machines.trees import GIB, two_sockets, write
 
-from weft.topo import machine
+from weft.topo import discovery
 
 V2 = "30 23 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 V1 = """\
@@ -16,11 +16,11 @@ V1 = """\
 def allowed(root, own, mounts, files):
     write(root, {"proc/self/cgroup": own, "proc/self/mountinfo": mounts})
     write(root, {f"sys/fs/cgroup/{name}": text for name, text in files.items()})
-    return machine.read(root).allowed
+    return discovery.read(root).allowed
 
 
 def test_affinity(tmp_path):
-    made = machine.read(two_sockets(tmp_path, allowed="2-3", mems="0")).allowed
+    made = discovery.read(two_sockets(tmp_path, allowed="2-3", mems="0")).allowed
     assert (made.cpus, made.nodes) == ((2, 3), (0,))
     assert made.why == (
         "CPUs: 2-3 of 0-15, by affinity",
@@ -112,5 +112,5 @@ def test_a_quota_above_the_cpus_is_not_reported(tmp_path):
 )
 def test_noise_is_no_limit(tmp_path, files):
     write(two_sockets(tmp_path), {"proc/self/cgroup": "0::/", "proc/self/mountinfo": V2} | files)
-    made = machine.read(tmp_path).allowed
+    made = discovery.read(tmp_path).allowed
     assert (len(made.cpus), made.cpu_quota, made.memory_nbytes) == (16, None, None)

@@ -7,8 +7,8 @@ import pytest
 from tests.machines import matrices, trees
 
 from weft import _cli as cli
-from weft.topo import command, draw, machine
-from weft.topo.plan import Request, plan
+from weft.topo import command, discovery, draw
+from weft.topo.plan import PlanOptions, plan
 
 
 @pytest.fixture(params=matrices.ALL)
@@ -28,7 +28,7 @@ def test_this_machine(capsys):
 def test_this_machine_planned(capsys):
     assert cli.main(["topo", "--plan", "--per", "1", "--json"]) == 0
     workers = json.loads(capsys.readouterr().out)["workers"]
-    assert [worker["threads"] for worker in workers] == [1] * len(machine.read().allowed.cpus)
+    assert [worker["threads"] for worker in workers] == [1] * len(discovery.read().allowed.cpus)
 
 
 def test_a_matrix_is_drawn_whole_on_a_narrow_terminal(file, capsys, monkeypatch):
@@ -69,7 +69,7 @@ def test_stdin(capsys, monkeypatch):
     ],
 )
 def test_errors_are_one_line(arguments, why, capsys, monkeypatch):
-    monkeypatch.setattr(machine, "read", lambda **_: machine.Topology(("nothing",)))
+    monkeypatch.setattr(discovery, "read", lambda **_: discovery.Topology(("nothing",)))
     assert cli.main(["topo", *arguments]) == 1
     out = capsys.readouterr()
     assert why in out.err
@@ -94,7 +94,7 @@ def test_the_drawing_of_two_sockets(tmp_path):
     trees.two_sockets(tmp_path, allowed="0-7")
     trees.gpu(tmp_path, "pci0000:00/0000:01:00.0", node=0, cpus="0-3")
     trees.rdma(tmp_path, "mlx5_0", "pci0000:80/0000:81:00.0", node=1)
-    drawn = lines_of(draw.topology(machine.read(tmp_path)))
+    drawn = lines_of(draw.topology(discovery.read(tmp_path)))
     assert drawn[: drawn.index("")] == [
         "8 of 16 CPUs, 8 cores, 64.0 GiB, 1 GPU, 1 NIC",
         "├── socket 0",
@@ -112,25 +112,25 @@ def test_the_drawing_of_two_sockets(tmp_path):
 
 
 def test_the_interface_is_shown_where_one_is_asked_for(tmp_path):
-    topology = machine.read(trees.two_sockets(tmp_path))
-    assert "interface" not in " ".join(lines_of(draw.plan(plan(topology, Request("numa")))))
-    drawn = lines_of(draw.plan(plan(topology, Request("numa", interface="ib0"))))
+    topology = discovery.read(trees.two_sockets(tmp_path))
+    assert "interface" not in " ".join(lines_of(draw.plan(plan(topology, PlanOptions("numa")))))
+    drawn = lines_of(draw.plan(plan(topology, PlanOptions("numa", interface="ib0"))))
     assert drawn[2].endswith("NIC   interface")
     assert drawn[4].endswith("-     ib0")
 
 
 def test_reasons_are_said_once_for_all_workers_they_hold_for(tmp_path):
-    drawn = lines_of(draw.plan(plan(machine.read(trees.two_sockets(tmp_path)), Request("l3"))))
+    drawn = lines_of(draw.plan(plan(discovery.read(trees.two_sockets(tmp_path)), PlanOptions("l3"))))
     assert "  memory: 1/2 of its NUMA node's" in drawn
-    topology = machine.read(trees.two_sockets(tmp_path / "other", mems="0"))
-    drawn = lines_of(draw.plan(plan(topology, Request("l3"))))
+    topology = discovery.read(trees.two_sockets(tmp_path / "other", mems="0"))
+    drawn = lines_of(draw.plan(plan(topology, PlanOptions("l3"))))
     assert "  nodes of 2-3: node 1 may not be used" in drawn
     assert "  transports: posix on this host; tcp to other hosts" in drawn
 
 
 def test_a_pipe_gets_whole_lines(tmp_path, monkeypatch, capsys):
-    topology = machine.read(trees.two_sockets(tmp_path))
-    monkeypatch.setattr(machine, "read", lambda **_: topology)
+    topology = discovery.read(trees.two_sockets(tmp_path))
+    monkeypatch.setattr(discovery, "read", lambda **_: topology)
     monkeypatch.setenv("COLUMNS", "40")
     assert cli.main(["topo", "--plan"]) == 0
     said = capsys.readouterr().out

@@ -2,7 +2,7 @@
 import pytest
 from tests.machines import trees
 
-from weft.topo import devices, machine
+from weft.topo import devices, discovery
 from weft.topo.model import Nic, Port
 
 
@@ -91,5 +91,5 @@ SWITCH = "pci0000:00/0000:00:01.0/0000:01:00.0"
 def test_links_by_place_on_pci(tmp_path, path, node, link):
     trees.gpu(tmp_path, f"{SWITCH}/0000:02:00.0/0000:03:00.0", node=0)
     trees.rdma(tmp_path, "mlx5_0", path, node=node)
-    made = machine.read(tmp_path)
-    assert str(made.link("GPU0", "mlx5_0")) == link
+    made = discovery.read(tmp_path)
+    assert str(made.between("GPU0", "mlx5_0")) == link

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.machines import matrices
 
 import weft
-from weft.topo import cpulist, links, nvidia_smi
-from weft.topo.links import Link, LinkClass
+from weft.topo import cpulist, nvidia_smi
+from weft.topo.interconnect import Interconnect, InterconnectClass
 from weft.topo.nvidia_smi import Matrix
 
 
@@ -57,10 +57,10 @@ def test_blank_columns():
 def test_topology_names_nics_by_the_legend():
     made = nvidia_smi.topology(nvidia_smi.parse(matrices.H100))
     assert [nic.name for nic in made.nics] == ["mlx5_0", "mlx5_bond_0"]
-    assert str(made.link("mlx5_bond_0", "GPU2")) == "PXB"
+    assert str(made.between("mlx5_bond_0", "GPU2")) == "PXB"
     assert made.gpus[3].node == 1
     assert made.gpus[3].cpus == cpulist.parse("56-111,168-223")
-    assert len(made.links) == 15
+    assert len(made.interconnects) == 15
 
 
 HEAD = "     GPU0 GPU1 CPU Affinity NUMA Affinity\n"
@@ -77,9 +77,9 @@ HEAD = "     GPU0 GPU1 CPU Affinity NUMA Affinity\n"
         ("GPU0 GPU1 CPU Affin\n", 1, "the row of GPU0 should be here, not nothing"),
         (HEAD + "GPU0 X SYS 0-1 0\nGPU2 X\n", 3, "the row of GPU1 should be here, not 'GPU2'"),
         (HEAD + "GPU0 X SYS 0-1 0\n\n", 3, "the row of GPU1 should be here, not nothing"),
-        (HEAD + "GPU0 X\n", 2, "1 links for 2 devices"),
-        (HEAD + "GPU0 X SYSSYS 0-1 0\n", 2, "'SYSSYS' is no link"),
-        (HEAD + "GPU0 X NV2 0-10\n", 2, "1 entries after its links for 2 columns"),
+        (HEAD + "GPU0 X\n", 2, "1 cells for 2 devices"),
+        (HEAD + "GPU0 X SYSSYS 0-1 0\n", 2, "'SYSSYS' is no interconnect"),
+        (HEAD + "GPU0 X NV2 0-10\n", 2, "1 entries after its cells for 2 columns"),
         (HEAD + "GPU0 X NV2 0-1 0 1\n", 2, "3 entries"),
         (HEAD + "GPU0 X NV2 0-x 0\n", 2, "'0-x'"),
         (HEAD + "GPU0 SYS X 0-1 0\n", 2, "needs its X in column 1"),
@@ -113,8 +113,17 @@ def test_cut_off_at_every_character(text):
     assert 0 < results < len(text)
 
 
-_FAR = [Link(kind) for kind in (LinkClass.PIX, LinkClass.PXB, LinkClass.PHB, LinkClass.NODE, LinkClass.SYS)]
-_LINKS = st.one_of(st.sampled_from(_FAR), st.integers(1, 36).map(lambda n: Link(LinkClass.NVLINK, n)))
+_FAR = [
+    Interconnect(kind)
+    for kind in (
+        InterconnectClass.PIX,
+        InterconnectClass.PXB,
+        InterconnectClass.PHB,
+        InterconnectClass.NODE,
+        InterconnectClass.SYS,
+    )
+]
+_LINKS = st.one_of(st.sampled_from(_FAR), st.integers(1, 36).map(lambda n: Interconnect(InterconnectClass.NVLINK, n)))
 _CPUS = st.sets(st.integers(0, 255), min_size=1, max_size=20).map(cpulist.join)
 
 
@@ -123,7 +132,7 @@ def _matrices(draw):
     gpus, nics = draw(st.integers(1, 6)), draw(st.integers(0, 4))
     numbered = draw(st.booleans())
     names = [f"GPU{i}" for i in range(gpus)] + [f"NIC{i}" if numbered else f"mlx5_{i}" for i in range(nics)]
-    cells = [[Link(LinkClass.SELF)] * len(names) for _ in names]
+    cells = [[Interconnect(InterconnectClass.SELF)] * len(names) for _ in names]
     for i in range(len(names)):
         for j in range(i):
             cells[i][j] = cells[j][i] = draw(_LINKS)
@@ -163,4 +172,4 @@ def test_one_changed_character_gives_a_matrix_or_the_named_error(matrix, data):
 
 
 def test_links_know_their_cells():
-    assert links.parse("NV18") == Link(LinkClass.NVLINK, 18)
+    assert Interconnect.parse("NV18") == Interconnect(InterconnectClass.NVLINK, 18)

@@ -2,8 +2,8 @@
 import pytest
 from tests.machines.trees import GIB, two_sockets, write
 
-from weft.topo import machine, slurm
-from weft.topo.plan import Request, plan
+from weft.topo import discovery, slurm
+from weft.topo.plan import PlanOptions, plan
 
 MIB = 1 << 20
 #: What a batch script saw: 4 CPUs of each of 4 nodes, --mem-per-cpu=4.
@@ -45,7 +45,7 @@ def sockets(tmp_path):
 
 
 def test_workers_share_it_and_the_plan_says_so(sockets):
-    made = plan(machine.read(sockets, environ=NODE | {"SLURM_MEM_PER_NODE": "2048"}), Request("numa"))
+    made = plan(discovery.read(sockets, environ=NODE | {"SLURM_MEM_PER_NODE": "2048"}), PlanOptions("numa"))
     assert [worker.memory_nbytes for worker in made.workers] == [GIB, GIB]
     assert made.workers[0].reasons["memory"] == "1/2 of the limit by SLURM_MEM_PER_NODE"
     assert made.notes[0] == "memory: 2.0 GiB, by SLURM_MEM_PER_NODE"
@@ -58,16 +58,16 @@ def test_the_tighter_of_it_and_the_control_group_counts(sockets, group_gib, by):
     mounts = "30 23 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw"
     files = {"proc/self/cgroup": "0::/", "proc/self/mountinfo": mounts, "sys/fs/cgroup/memory.max": group_gib * GIB}
     write(sockets, files)
-    allowed = machine.read(sockets, environ=NODE | {"SLURM_MEM_PER_NODE": "2048"}).allowed
+    allowed = discovery.read(sockets, environ=NODE | {"SLURM_MEM_PER_NODE": "2048"}).allowed
     assert (allowed.memory_nbytes, allowed.memory_by) == (min(group_gib, 2) * GIB, by)
 
 
 def test_as_much_as_the_machine_has_is_no_limit(sockets):
-    allowed = machine.read(sockets, environ=NODE | {"SLURM_MEM_PER_NODE": "1T"}).allowed
+    allowed = discovery.read(sockets, environ=NODE | {"SLURM_MEM_PER_NODE": "1T"}).allowed
     assert (allowed.memory_nbytes, allowed.why) == (None, ())
 
 
 def test_the_environment_of_this_process_is_not_that_of_a_recorded_machine(sockets, monkeypatch):
     for name, value in JOB.items():
         monkeypatch.setenv(name, value)
-    assert machine.read(sockets).allowed.memory_nbytes is None
+    assert discovery.read(sockets).allowed.memory_nbytes is None

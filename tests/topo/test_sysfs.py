@@ -4,12 +4,12 @@ import os
 import pytest
 from tests.machines.trees import GIB, two_sockets, write
 
-from weft.topo import machine, sysfs
+from weft.topo import discovery, sysfs
 from weft.topo.model import Cpu, NumaNode
 
 
 def test_two_sockets(tmp_path):
-    made = machine.read(two_sockets(tmp_path))
+    made = discovery.read(two_sockets(tmp_path))
     assert len(made.cpus) == 16
     assert made.cpus[13] == Cpu(13, core=5, socket=1, node=1, l3=4)
     assert made.nodes[1] == NumaNode(1, (4, 5, 6, 7, 12, 13, 14, 15), 32 * GIB)
@@ -21,19 +21,19 @@ def test_two_sockets(tmp_path):
 def test_cpus_that_are_offline_are_left_out(tmp_path):
     two_sockets(tmp_path)
     write(tmp_path, {"sys/devices/system/cpu/online": "0-7"})
-    assert [cpu.id for cpu in machine.read(tmp_path).cpus] == list(range(8))
+    assert [cpu.id for cpu in discovery.read(tmp_path).cpus] == list(range(8))
 
 
 def test_older_name_of_siblings(tmp_path):
     write(tmp_path, {f"sys/devices/system/cpu/cpu{i}/topology/thread_siblings_list": "0-1" for i in range(2)})
-    assert [cpu.core for cpu in machine.read(tmp_path).cpus] == [0, 0]
+    assert [cpu.core for cpu in discovery.read(tmp_path).cpus] == [0, 0]
 
 
 def test_a_kernel_without_numa_topology_or_caches(tmp_path):
     write(tmp_path, {"sys/devices/system/cpu/online": "0-1", "proc/meminfo": "MemTotal: 1024 kB"})
     for i in range(2):
         (tmp_path / f"sys/devices/system/cpu/cpu{i}").mkdir()
-    made = machine.read(tmp_path)
+    made = discovery.read(tmp_path)
     assert made.nodes == (NumaNode(0, (0, 1), 2**20),)
     assert made.cpus == (Cpu(0, 0, 0, 0, None), Cpu(1, 1, 0, 0, None))
 
@@ -56,12 +56,12 @@ def test_what_is_no_number_is_not_known(tmp_path, text):
 
 
 def test_an_empty_tree_has_nothing(tmp_path):
-    made = machine.read(tmp_path)
-    assert made.cpus == made.gpus == made.nics == made.links == ()
+    made = discovery.read(tmp_path)
+    assert made.cpus == made.gpus == made.nics == made.interconnects == ()
 
 
 def test_this_machine():
-    made = machine.read()
+    made = discovery.read()
     assert made.allowed.cpus == tuple(sorted(os.sched_getaffinity(0)))
     assert {cpu.node for cpu in made.cpus} <= {node.id for node in made.nodes}
     assert made.memory_nbytes > 0

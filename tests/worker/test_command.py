@@ -15,7 +15,7 @@ from tests.machines import matrices
 
 from weft import _cli as cli
 from weft.errors import InvalidParamError
-from weft.topo import machine, nvidia_smi
+from weft.topo import discovery, nvidia_smi
 from weft.topo.model import Allowed, Cpu, Gpu, NumaNode, Topology
 from weft.topo.plan import plan
 from weft.worker import command
@@ -133,7 +133,7 @@ def test_the_way_to_the_scheduler(monkeypatch, tmp_path):
 
 @pytest.fixture
 def two_nodes(monkeypatch):
-    monkeypatch.setattr(machine, "read", lambda **_: TWO_NODES)
+    monkeypatch.setattr(discovery, "read", lambda **_: TWO_NODES)
 
 
 def test_the_plan_is_printed_with_reasons_and_nothing_started(two_nodes, capsys):

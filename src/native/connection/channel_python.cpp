@@ -129,10 +129,10 @@ void define_channel(nb::module_ &m) {
             },
             nb::arg("first"), nb::arg("rest") = nb::none(), nb::arg("lend") = false, nb::arg("stage") = false,
             nb::sig("def send(self, first: weft.typing.BufferLike, rest: list[typing_extensions.Buffer] | None = "
-                    "None, lend: bool = False, stage: bool = False) -> Request"))
+                    "None, lend: bool = False, stage: bool = False) -> weft.typing.Request[None]"))
         .def(
             "lend", [](Self self, nb::handle buffer) { return usable(self, "lend").lend(self.h.ptr(), buffer); },
-            nb::arg("buffer"), nb::sig("def lend(self, buffer: weft.typing.BufferLike) -> Request"))
+            nb::arg("buffer"), nb::sig("def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]"))
         .def(
             "recv",
             [](Self self) {
@@ -140,7 +140,7 @@ void define_channel(nb::module_ &m) {
                 if (!channel.worker->graveyard.empty()) channel.worker->drain();
                 return channel.recv(self.h.ptr());
             },
-            nb::sig("def recv(self) -> Request"))
+            nb::sig("def recv(self) -> weft.typing.Request[typing.Any]"))
         .def(
             "close",
             [](Self self) {
@@ -149,7 +149,7 @@ void define_channel(nb::module_ &m) {
                 channel.worker->drain();
                 return request;
             },
-            nb::sig("def close(self) -> Request"))
+            nb::sig("def close(self) -> weft.typing.Request[None]"))
         .def(
             "abort",
             [](Self self, const std::string &reason) {
@@ -177,7 +177,7 @@ void define_channel(nb::module_ &m) {
             nb::arg("first"), nb::arg("rest"), nb::arg("lend"), nb::arg("stage"), nb::arg("placed"),
             nb::sig(
                 "def send_placed(self, first: typing_extensions.Buffer, rest: list[typing_extensions.Buffer], lend: "
-                "bool, stage: bool, placed: list[typing_extensions.Buffer]) -> list[Request]"),
+                "bool, stage: bool, placed: list[typing_extensions.Buffer]) -> list[weft.typing.Request[None]]"),
             "As `send`, and after it each of `placed` for `recv_placed` of the other side. None may be cancelled: "
             "places are counted.")
         .def(
@@ -186,7 +186,7 @@ void define_channel(nb::module_ &m) {
                 return usable(self, "recv").recv_placed(self.h.ptr(), place, buffer);
             },
             nb::arg("place"), nb::arg("buffer"),
-            nb::sig("def recv_placed(self, place: int, buffer: typing_extensions.Buffer) -> Request"),
+            nb::sig("def recv_placed(self, place: int, buffer: typing_extensions.Buffer) -> weft.typing.Request[None]"),
             "Receive what was sent as number `place`, from 0 on, into `buffer`, which has just its size.")
         .def_prop_ro(
             "next_place", [](ChannelObject &c) { return c.channel->next_place; },

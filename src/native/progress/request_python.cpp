@@ -164,6 +164,10 @@ void define_request(nb::module_ &m) {
         .def_prop_rw(
             "_asyncio_future_blocking", [](Request &r) { return r.blocking; },
             [](Request &r, bool blocking) { r.blocking = blocking; })
+        // gather asks a cancelled future for these
+        .def("_make_cancelled_error",
+             [](Request &) { return nb::module_::import_("asyncio").attr("CancelledError")(); })
+        .def_prop_ro("_cancel_message", [](Request &) { return nb::none(); })
         .def_prop_ro(
             "op", [](Request &r) { return r.op; }, "The operation's name.")
         .def("__repr__", [](Request &r) {

@@ -245,7 +245,7 @@ which one was awaited.)");
         .def("connect", nb::overload_cast<nb::pointer_and_handle<Worker>, nb::bytes>(&Endpoint::create),
              nb::arg("address"), nb::sig("def connect(self, address: bytes) -> Endpoint"), Endpoint::doc_connect)
         .def(
-            "flush", &flush, nb::sig("def flush(self) -> Request"),
+            "flush", &flush, nb::sig("def flush(self) -> weft.typing.Request[None]"),
             "Return a request that is done once the peers have everything that was sent, put and added before. Source: "
             "``ucp_worker_flush_nbx``.")
         .def(

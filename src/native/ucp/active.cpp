@@ -385,14 +385,17 @@ void define_active(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoi
             "An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it is "
             "gone; with the feature ``stream``, ClosedError once the handler has returned.")
         .def("recv", &message_recv, nb::arg("buffer") = nb::none(),
-             nb::sig("def recv(self, buffer: weft.typing.BufferLike | None = None) -> Request"), message_recv_doc);
+             nb::sig("def recv(self, buffer: weft.typing.BufferLike | None = None) -> weft.typing.Request[typing.Any]"),
+             message_recv_doc);
     endpoint.def("am_send", &am_send, nb::arg("id"), nb::arg("header"), nb::arg("data") = nb::none(), nb::kw_only(),
                  nb::arg("reply") = false,
                  nb::sig("def am_send(self, id: int, header: typing_extensions.Buffer, data: weft.typing.BufferLike "
                          "| list[weft.typing.BufferLike] | tuple[weft.typing.BufferLike, ...] | None = None, *, "
-                         "reply: bool = False) -> Request"),
+                         "reply: bool = False) -> weft.typing.Request[None]"),
                  am_send_doc);
-    worker.def("am_recv", &am_recv, nb::arg("id"), nb::sig("def am_recv(self, id: int) -> Request"), am_recv_doc)
+    worker
+        .def("am_recv", &am_recv, nb::arg("id"),
+             nb::sig("def am_recv(self, id: int) -> weft.typing.Request[tuple[bytes, memoryview]]"), am_recv_doc)
         .def("set_am_recv_handler", &set_am_recv_handler, nb::arg("id"), nb::arg("handler").none(),
              nb::sig("def set_am_recv_handler(self, id: int, handler: "
                      "collections.abc.Callable[[ActiveMessage], object] | None) -> None"),

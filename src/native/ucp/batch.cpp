@@ -159,10 +159,10 @@ Cancelling withdraws the receives that have not matched; what came is in its buf
 void define_batches(nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint) {
     endpoint.def("tag_send_many", &tag_send_many, nb::arg("buffers"), nb::arg("tag"),
                  nb::sig("def tag_send_many(self, buffers: collections.abc.Sequence[weft.typing.BufferLike], tag: "
-                         "int) -> Request"),
+                         "int) -> weft.typing.Request[None]"),
                  send_doc);
     worker.def("tag_recv_many", &tag_recv_many, nb::arg("buffers"), nb::arg("tag"), nb::arg("mask") = UINT64_MAX,
                nb::sig("def tag_recv_many(self, buffers: collections.abc.Sequence[weft.typing.BufferLike], tag: int, "
-                       "mask: int = 0xffffffffffffffff) -> Request"),
+                       "mask: int = 0xffffffffffffffff) -> weft.typing.Request[list[tuple[int, int]]]"),
                recv_doc);
 }

@@ -194,10 +194,10 @@ static PyType_Slot endpoint_slots[] = {
 nb::class_<Endpoint> define_endpoint(nb::module_ &m) {
     nb::class_<Endpoint> cls(m, "Endpoint", nb::type_slots(endpoint_slots), nb::is_weak_referenceable(),
                              "Sends to one other worker. Made by :meth:`Worker.connect`.");
-    cls.def("flush", &flush, nb::sig("def flush(self) -> Request"),
+    cls.def("flush", &flush, nb::sig("def flush(self) -> weft.typing.Request[None]"),
             "Return a request that is done once the peer has everything sent before. Source: ``ucp_ep_flush_nbx``.")
         .def("close", &close_endpoint, nb::kw_only(), nb::arg("force") = false,
-             nb::sig("def close(self, *, force: bool = False) -> Request"),
+             nb::sig("def close(self, *, force: bool = False) -> weft.typing.Request[None]"),
              "Flush and close; `force` ends what is under way with an error instead, but not where the context has "
              "``amo``. "
              "Source: ``ucp_ep_close_nbx``.")

@@ -234,7 +234,7 @@ void define_listener(nb::module_ &m, nb::class_<Worker> &worker) {
         m, "SockaddrListener", nb::type_slots(listener_slots), nb::is_weak_referenceable(),
         "Takes connections of programs that speak UCX. Made by :meth:`Worker.listen_sockaddr`.")
         .def_prop_ro("address", &listener_address, "Where it listens, ``host:port``. Source: ``ucp_listener_query``.")
-        .def("accept", &accept_next, nb::sig("def accept(self) -> Request"), accept_doc)
+        .def("accept", &accept_next, nb::sig("def accept(self) -> weft.typing.Request[Endpoint]"), accept_doc)
         .def("close", &close_listener,
              "Reject who was not accepted and who comes later; the port is freed with the worker. Idempotent. Source: "
              "``ucp_listener_reject``.");

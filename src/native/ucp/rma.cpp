@@ -194,12 +194,16 @@ CPU's (posix does). Source: ``ucp_atomic_op_nbx``.)";
 void define_rma(nb::class_<Endpoint> &endpoint) {
     endpoint
         .def("put", &put, nb::arg("buffer"), nb::arg("rkey"), nb::arg("offset") = 0,
-             nb::sig("def put(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> Request"), put_doc)
+             nb::sig("def put(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> "
+                     "weft.typing.Request[None]"),
+             put_doc)
         .def("get", &get, nb::arg("buffer"), nb::arg("rkey"), nb::arg("offset") = 0,
-             nb::sig("def get(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> Request"), get_doc)
+             nb::sig("def get(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> "
+                     "weft.typing.Request[None]"),
+             get_doc)
         .def("atomic_op", &atomic_op, nb::arg("op"), nb::arg("value"), nb::arg("rkey"), nb::arg("offset") = 0,
              nb::kw_only(), nb::arg("compare") = nb::none(), nb::arg("nbytes") = 8, nb::arg("fetch") = true,
              nb::sig("def atomic_op(self, op: str, value: int, rkey: Rkey, offset: int = 0, *, compare: int | None = "
-                     "None, nbytes: int = 8, fetch: bool = True) -> Request"),
+                     "None, nbytes: int = 8, fetch: bool = True) -> weft.typing.Request[int | None]"),
              atomic_doc);
 }

@@ -95,8 +95,9 @@ cannot withdraw the receive, which takes the next bytes, with the buffer locked 
 void define_streams(nb::class_<Endpoint> &endpoint) {
     endpoint
         .def("stream_send", &stream_send, nb::arg("buffer"),
-             nb::sig("def stream_send(self, buffer: weft.typing.BufferLike) -> Request"), send_doc)
+             nb::sig("def stream_send(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]"), send_doc)
         .def("stream_recv", &stream_recv, nb::arg("buffer"), nb::kw_only(), nb::arg("wait_all") = false,
-             nb::sig("def stream_recv(self, buffer: weft.typing.BufferLike, *, wait_all: bool = False) -> Request"),
+             nb::sig("def stream_recv(self, buffer: weft.typing.BufferLike, *, wait_all: bool = False) -> "
+                     "weft.typing.Request[int]"),
              recv_doc);
 }

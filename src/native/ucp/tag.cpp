@@ -226,14 +226,15 @@ void define_tags(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint
         .def_prop_ro("tag", [](const TagMessage &t) { return t.info.sender_tag; });
     endpoint
         .def("tag_send", &tag_send, nb::arg("buffer"), nb::arg("tag"),
-             nb::sig("def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> Request"), tag_send_doc)
+             nb::sig("def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> weft.typing.Request[None]"),
+             tag_send_doc)
         .def("tag_send_sync", &tag_send_sync, nb::arg("buffer"), nb::arg("tag"),
-             nb::sig("def tag_send_sync(self, buffer: weft.typing.BufferLike, tag: int) -> Request"),
+             nb::sig("def tag_send_sync(self, buffer: weft.typing.BufferLike, tag: int) -> weft.typing.Request[None]"),
              tag_send_sync_doc);
     worker
         .def("tag_recv", &tag_recv, nb::arg("buffer"), nb::arg("tag"), nb::arg("mask") = UINT64_MAX,
              nb::sig("def tag_recv(self, buffer: weft.typing.BufferLike, tag: int, mask: int = 0xffffffffffffffff) "
-                     "-> Request"),
+                     "-> weft.typing.Request[tuple[int, int]]"),
              tag_recv_doc)
         .def("tag_probe", &tag_probe, nb::arg("tag"), nb::arg("mask") = UINT64_MAX, nb::kw_only(),
              nb::arg("remove") = false,
@@ -241,7 +242,8 @@ void define_tags(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint
                      "tuple[int, int] | TagMessage | None"),
              tag_probe_doc)
         .def("tag_msg_recv", &tag_msg_recv, nb::arg("buffer"), nb::arg("message"),
-             nb::sig("def tag_msg_recv(self, buffer: weft.typing.BufferLike, message: TagMessage) -> Request"),
+             nb::sig("def tag_msg_recv(self, buffer: weft.typing.BufferLike, message: TagMessage) -> "
+                     "weft.typing.Request[tuple[int, int]]"),
              tag_msg_recv_doc);
     Fast<fast_tag_send>::install(endpoint, "tag_send", "($self, buffer, tag)", tag_send_doc);
     Fast<fast_tag_recv>::install(worker, "tag_recv", "($self, buffer, tag, mask=0xffffffffffffffff)", tag_recv_doc);

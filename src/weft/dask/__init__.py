@@ -11,13 +11,11 @@ from distributed.comm.registry import backends
 from weft.dask import tensors
 from weft.dask.comm import UCX, UCXBackend, UCXConnector, UCXListener, lanes
 from weft.dask.observe.pairs import Transports, transports
-from weft.dask.tensors import device
 
 if TYPE_CHECKING:
     from weft.dask.cluster import TopologyCluster
 
 backends["ucx"] = UCXBackend()
-device.register()
 tensors.register()
 
 __all__ = [

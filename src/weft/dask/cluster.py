@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dask.utils import parse_bytes
-from distributed import Adaptive, Nanny, Scheduler, SpecCluster
+from distributed import Adaptive, Nanny, Scheduler
+from distributed.deploy.spec import SpecCluster
 
 from weft.errors import InvalidParamError
-from weft.topo import cpulist, machine, nvml
+from weft.topo import cpulist, discovery, nvml
 from weft.topo.model import Topology
+from weft.topo.options import DASK_CUDA, of
 from weft.topo.plan import Plan, WorkerPlan, plan
-from weft.topo.request import DASK_CUDA, of
 
 logger = logging.getLogger("weft")
 
@@ -103,7 +104,7 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         **dask_cuda: object,
     ) -> None:
         _refuse(dask_cuda)
-        topology = topology or machine.read(driver=nvml.load(), environ=os.environ)
+        topology = topology or discovery.read(driver=nvml.load(), environ=os.environ)
         wanted = of(
             topology,
             per=per,

@@ -22,15 +22,14 @@ from distributed.comm.addressing import get_address_host, parse_host_port, unpar
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector, FatalCommClosedError
 from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
-from distributed.utils import ensure_ip, get_ip, get_ipv6
+from distributed.utils import ensure_ip, get_ip, get_ipv6, nbytes
 from distributed.worker import Worker
-from distributed.worker_memory import NannyMemoryManager
 
 from weft import _native
-from weft._tls.policy import Payload
+from weft._connect.encryption import EncryptionPolicy
 from weft.connect import connect
-from weft.dask import config
-from weft.dask.memory.limits import live_within_limits, watch_by_the_same_count
+from weft.dask import config, patches
+from weft.dask.memory.limits import count_in_nanny, count_worker
 from weft.dask.observe import traffic
 from weft.dask.offload import read_offloads, write_offloads
 from weft.dask.tensors import device
@@ -69,7 +68,7 @@ class UCX(Comm):  # type: ignore[misc]
         self._lend = config.lend()
         self._local_addr = local_addr
         self._peer_addr = peer_addr
-        self._account = traffic.Account(peer, peer_addr)
+        self._traffic = traffic.CommTraffic(peer, peer_addr)
         _comms.add(self)
 
     @property
@@ -85,6 +84,11 @@ class UCX(Comm):  # type: ignore[misc]
         """The lanes that carry this comm, as ``transport/device``."""
         return self._peer.transports
 
+    @property
+    def lent(self) -> bool:
+        """Whether memory was lent, this way or that."""
+        return any(self._peer.lent_nbytes)
+
     def handshake_info(self) -> dict[str, Any]:
         holds = device.can_hold(self._peer.memory_types, deserialize=self.deserialize)
         return {**super().handshake_info(), device.CAPABILITY: holds}
@@ -95,19 +99,20 @@ class UCX(Comm):  # type: ignore[misc]
         except ClosedError as e:  # by this side, perhaps still on its way: abort would cut short what it sends
             raise CommClosedError(f"{self!r}: {e}") from e
         except PeerLostError as e:
-            self._account.failed(e)
+            self._traffic.failed(e)
             self.abort()
             raise CommClosedError(f"{self!r}: {e}") from e
         except BaseException:
             self.abort()
             raise
-        self._account.received(frames)
+        size = sum(map(nbytes, frames))
+        self._traffic.received(size)
         try:
             return await from_frames(
                 frames,
                 deserialize=self.deserialize,
                 deserializers=deserializers,
-                allow_offload=self.allow_offload and self.deserialize and read_offloads(frames),
+                allow_offload=self.allow_offload and self.deserialize and read_offloads(frames, size),
             )
         except EOFError:
             self.abort()
@@ -123,19 +128,21 @@ class UCX(Comm):  # type: ignore[misc]
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
             frame_split_size=_WHOLE,
         )
-        if not to_device:
-            device.refuse(frames, self._peer_addr)
         began = time.perf_counter()
+        message = self._peer.pack(frames)
+        if message.on_device and not to_device:
+            raise device.refused(self._peer_addr)
         try:
-            await self._peer.send_frames(frames, lend=self._lend and _carries_results(msg), stage=self._lend)
+            await self._peer.send_packed(message, lend=self._lend and _carries_results(msg), stage=self._lend)
         except (PeerLostError, ClosedError) as e:
-            self._account.failed(e)
+            self._traffic.failed(e)
             self.abort()
             raise CommClosedError(f"{self!r}: {e}") from e
         except BaseException:
             self.abort()
             raise
-        return self._account.sent(frames, began)
+        self._traffic.sent(message.nbytes, began)
+        return message.nbytes
 
     async def close(self) -> None:
         if self._peer.closed:
@@ -162,10 +169,10 @@ def _carries_results(msg: Any) -> bool:
 
     Nothing else may be lent: what an actor's method returns is often a part of its state, which it goes on to change.
     """
-    return type(msg) is dict and msg.get("status") == "OK" and "data" in msg
+    return msg.__class__ is dict and msg.get("status") == "OK" and "data" in msg
 
 
-def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext | None, Payload]:
+def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext | None, EncryptionPolicy]:
     """Take what weft needs of what distributed's ``Security`` gives.
 
     Raises
@@ -229,6 +236,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         **connection_args: Any,
     ) -> None:
         super().__init__()
+        self._payload: Payload
         self._ssl, self._payload = _security(PREFIX + address, connection_args)
         self.ip, self.port = parse_host_port(address, 0)
         self.comm_handler = comm_handler
@@ -240,16 +248,16 @@ class UCXListener(BaseListener):  # type: ignore[misc]
 
     async def start(self) -> None:
         config.check()
-        from weft.dask.observe import extensions  # distributed may load this module while it is itself half imported
+        from weft.dask.observe.attach import attach  # distributed may load this module while it is itself half imported
 
-        server = getattr(self.comm_handler, "__self__", None)
+        server = patches.server_of(self.comm_handler)
         if isinstance(server, Worker):
             _arrays_of_tasks_in_pool()
-            live_within_limits(server)
+            count_worker(server)
             self.default_host = self.default_host or _host_towards(server.scheduler.address, self.ip)
-        elif isinstance(getattr(server, "memory_manager", None), NannyMemoryManager):
-            watch_by_the_same_count(server)
-        extensions.listening(server)
+        elif patches.is_nanny(server):
+            count_in_nanny(server)
+        attach(server)
         listener = Listener(
             unparse_host_port(self.ip, self.port),
             None,
@@ -263,9 +271,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         self._listener = listener
         self._host_port = parse_host_port(listener.bound_address)
         if isinstance(server, Worker):
-            # After this, Worker reads its protocol only in close: which, for what begins with ucx, sleeps 0.2 s for
-            # other comms' sake after its own connections are closed. Shuffles that still send to it then fail.
-            server._protocol = "weft"
+            patches.close_without_delay(server)
 
     def stop(self) -> None:
         listener, self._listener = self._listener, None
@@ -328,13 +334,9 @@ def _host_towards(scheduler: str, bound: str) -> str | None:
 
 
 def _arrays_of_tasks_in_pool() -> None:
-    """Have what a worker's tasks make with NumPy be born where other workers can read it.
-
-    NumPy keeps its allocator in a context variable. A worker awaits its listener's start before it talks to the
-    scheduler, and runs each task in a copy of the context that this leads to.
-    """
+    """Have what a worker's tasks make with NumPy, which keeps its allocator in a context variable, be lendable."""
     if config.arrays_in_pool() and importlib.util.find_spec("numpy") is not None:
-        _native.numpy_in_pool(True)
+        patches.set_in_context_of_tasks(lambda: _native.numpy_in_pool(True))
 
 
 @functools.lru_cache(1024)
@@ -373,11 +375,10 @@ def lanes() -> dict[str, list[str]]:
 
     ``lent`` is one of them where memory was lent, this way or that.
     """
-    lanes: dict[str, list[str]] = {}
+    by_peer: dict[str, list[str]] = {}
     for comm in list(_comms):
-        if comm.closed():
-            continue
-        used = lanes.setdefault(comm.peer_address, list(comm.transports))
-        if any(comm._peer.lent_nbytes) and "lent" not in used:
-            used.append("lent")
-    return lanes
+        if not comm.closed():
+            used = by_peer.setdefault(comm.peer_address, list(comm.transports))
+            if comm.lent and "lent" not in used:
+                used.append("lent")
+    return by_peer

@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgpack
-from distributed.comm import utils
 from distributed.protocol import Serialize
-from distributed.protocol.serialize import msgpack_decode_default
-from distributed.protocol.utils import msgpack_opts
 from distributed.sizeof import safe_sizeof
 from distributed.utils import nbytes
+
+from weft.dask import patches
 
 #: Serializer families whose buffers become objects without a copy.
 _VIEWS = ("dask", "cuda")
@@ -27,8 +25,7 @@ _NUMBERS = (bool, int, float)
 
 def write_offloads(msg: Any) -> bool:
     """Tell whether making frames of `msg` is work for the offload thread."""
-    threshold = utils.OFFLOAD_THRESHOLD
-    if not threshold or _is_small(msg):
+    if _is_small(msg) or not (threshold := patches.offload_threshold()):
         return False
     size = safe_sizeof(msg, default_size=-1)
     if size == -1:  # too deep to tell
@@ -38,10 +35,11 @@ def write_offloads(msg: Any) -> bool:
 
 def _is_small(msg: Any) -> bool:
     """Tell most of Dask's messages, which are a few names and numbers, in a tenth of the time that sizeof takes."""
-    rest, room = [msg], 64
+    rest: list[Any] = [msg]
+    room = 64
     while rest:
         value = rest.pop()
-        kind = type(value)
+        kind = value.__class__
         if kind is str or kind is bytes:
             if len(value) > 1024:
                 return False
@@ -57,7 +55,7 @@ def _is_small(msg: Any) -> bool:
 
 def _pickled(msg: Any, size: int) -> int:
     """Count the bytes to be pickled: of a worker's answer to ``get_data``, which carries results; of others, all."""
-    if type(msg) is not dict or type(msg.get("data")) is not dict:
+    if msg.__class__ is not dict or msg.get("data").__class__ is not dict:
         return size
     return sum(map(_of_value, msg["data"].values()))
 
@@ -82,10 +80,10 @@ def _of_objects(dtype: Any) -> bool:
     return dtype.name == "object" or getattr(dtype, "storage", None) == "python"
 
 
-def read_offloads(frames: Sequence[Any]) -> bool:
-    """Tell whether making a message of `frames` is work for the offload thread."""
-    threshold = utils.OFFLOAD_THRESHOLD
-    if not threshold or sum(map(nbytes, frames)) <= threshold:
+def read_offloads(frames: Sequence[Any], size: int) -> bool:
+    """Tell whether making a message of `frames`, of `size` bytes in all, is work for the offload thread."""
+    threshold = patches.offload_threshold()
+    if not threshold or size <= threshold:
         return False
     try:
         return bool(_to_unpickle(frames) > threshold)
@@ -95,12 +93,9 @@ def read_offloads(frames: Sequence[Any]) -> bool:
 
 def _to_unpickle(frames: Sequence[Any]) -> int:
     """Add up what is not received as it is used: pickles (without the buffers beside them) and compressed frames."""
-    total, at = int(nbytes(frames[0])), 1
-    while at < len(frames):
-        header = msgpack.loads(frames[at], object_hook=msgpack_decode_default, use_list=False, **msgpack_opts)
-        own = frames[at + 1 : at + 1 + header["num-sub-frames"]]
-        total += nbytes(frames[at]) + _of_object(header, [nbytes(frame) for frame in own])
-        at += 1 + len(own)
+    total = int(nbytes(frames[0]))
+    for header_nbytes, header, own in patches.serialized_parts(frames):
+        total += header_nbytes + _of_object(header, [nbytes(frame) for frame in own])
     return total
 
 

@@ -5,7 +5,7 @@ The defaults are those of July 2026; where they are from, docs/deploy.md says. W
 
 - Only machines of one placement group share an InfiniBand network: a uniform scale set with a single one, one fault
   domain, no spare machines.
-- Images for HPC bring drivers, UCX with CUDA and verbs (in HPC-X), IPoIB and limits. Machines of others get drivers
+- Images for HPC bring drivers, UCX with CUDA and verbs (in HPC-X), IPoIB and limits. ScaleSet of others get drivers
   first, and start once more.
 - The ``libucx`` wheel has no verbs: ``WEFT_LIBUCX`` names the image's UCX, else the system's.
 - Kernel modules that are built on the machine are not signed: no secure boot.
@@ -27,7 +27,7 @@ DRIVERS = ("image", "doca", "inbox")
 
 
 @dataclass(frozen=True)
-class Machines:
+class ScaleSet:
     """What is asked of Azure.
 
     Parameters
@@ -35,7 +35,7 @@ class Machines:
     package : str
         What pip is to install: the path of a wheel, a URL, a requirement.
     count : int
-        Machines.
+        ScaleSet.
     ssh_from : str
         Addresses that may log in, as ``203.0.113.7`` or ``203.0.113.0/24``; the machines get public addresses.
     subnet : str
@@ -82,7 +82,7 @@ class Machines:
             raise InvalidParamError(f"--drivers {self.drivers!r}: one of {', '.join(DRIVERS)}")
 
 
-def script(machines: Machines) -> str:
+def script(scale_set: ScaleSet) -> str:
     """Return the commands, for bash, with cloud-init's file within.
 
     Raises
@@ -90,18 +90,18 @@ def script(machines: Machines) -> str:
     InvalidParamError
         Neither or both of `ssh_from` and `subnet` are given.
     """
-    if bool(machines.ssh_from) == bool(machines.subnet):
+    if bool(scale_set.ssh_from) == bool(scale_set.subnet):
         raise InvalidParamError("deploy azure: give --ssh-from ADDRESS, or --subnet ID")
     names = ("group", "location", "name", "size", "image", "count", "user", "ssh_from", "subnet")
-    made = {name: str(getattr(machines, name)) for name in names}
-    return f"#!/bin/bash\n{_assigned(made)}{_CREATE.replace('@CLOUD_INIT@', cloud_init(machines))}"
+    made = {name: str(getattr(scale_set, name)) for name in names}
+    return f"#!/bin/bash\n{_assigned(made)}{_CREATE.replace('@CLOUD_INIT@', cloud_init(scale_set))}"
 
 
-def cloud_init(machines: Machines) -> str:
+def cloud_init(scale_set: ScaleSet) -> str:
     """Return what each machine does at its first start, as YAML."""
     names = ("package", "drivers", "nvidia_driver", "nvidia_package", "doca")
-    setup = "#!/bin/bash\n" + _assigned({name: getattr(machines, name) for name in names}) + _SETUP
-    reboot = "" if machines.drivers == "image" else "power_state: {mode: reboot, message: for the new drivers}\n"
+    setup = "#!/bin/bash\n" + _assigned({name: getattr(scale_set, name) for name in names}) + _SETUP
+    reboot = "" if scale_set.drivers == "image" else "power_state: {mode: reboot, message: for the new drivers}\n"
     return _CLOUD_INIT + indent(setup, " " * 6) + _RUN + reboot
 
 

@@ -99,7 +99,7 @@ def _ssh(args: argparse.Namespace) -> str:
 
 
 def _add_azure(parser: argparse.ArgumentParser) -> None:
-    given = {each.name: each.default for each in dataclasses.fields(azure.Machines)}
+    given = {each.name: each.default for each in dataclasses.fields(azure.ScaleSet)}
     parser.add_argument(
         "--cloud-init", action="store_true", help="print only what the machines do at their first start"
     )
@@ -128,8 +128,8 @@ def _add_azure(parser: argparse.ArgumentParser) -> None:
 
 
 def _azure(args: argparse.Namespace) -> str:
-    machines = azure.Machines(**{each.name: getattr(args, each.name) for each in dataclasses.fields(azure.Machines)})
-    return azure.cloud_init(machines) if args.cloud_init else azure.script(machines)
+    scale_set = azure.ScaleSet(**{each.name: getattr(args, each.name) for each in dataclasses.fields(azure.ScaleSet)})
+    return azure.cloud_init(scale_set) if args.cloud_init else azure.script(scale_set)
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:

@@ -166,7 +166,9 @@ def matrix(machine: Machine) -> Finding:
         told = nvidia_smi.topology(nvidia_smi.parse(said, name=command), source=command)
     except TopologyError as problem:
         return note("nvidia-smi's table was not understood", brief(str(problem)))
-    kinds = sorted({str(link) for a, b, link in told.links if a.startswith("GPU") and b.startswith("GPU")})
+    kinds = sorted(
+        {str(interconnect) for a, b, interconnect in told.interconnects if a.startswith("GPU") and b.startswith("GPU")}
+    )
     evidence = f"{command}: {len(told.gpus)} GPUs, between them {', '.join(kinds) or 'nothing'}"
     if len(told.gpus) < len(gpus):
         return warning(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from weft.doctor import checks, draw, here, pair
+from weft.doctor import checks, draw, here, trial
 from weft.doctor.finding import Finding, exit_code
 from weft.topo.command import port
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="HOST:PORT",
-        help=f"let other doctors try; at every address, port {pair.PORT}, unless told otherwise",
+        help=f"let other doctors try; at every address, port {trial.PORT}, unless told otherwise",
     )
 
 
@@ -40,9 +40,9 @@ def run(args: argparse.Namespace) -> int:
         0; 1 if a finding is a warning, 2 if one is an error.
     """
     if args.listen is not None:
-        pair.serve(args.listen)
+        trial.serve(args.listen)
     if args.pair is not None:
-        return _show(pair.examine(args.pair), args)
+        return _show(trial.examine(args.pair), args)
     machine = here.read(firewall=args.port is not None)
     return _show(checks.examine(machine, port=args.port), args)
 

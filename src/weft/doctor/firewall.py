@@ -1,33 +1,46 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether the packet filter of this machine drops a new TCP connection to a port, by what its tools print.
+"""Whether this machine's packet filter drops a new TCP connection to a port, by what its tools print.
 
 ufw and firewalld are believed where they are in use: their rules are beyond this reading. Else the rules themselves are
-followed, as nft or iptables-save prints them. A rule for some sources only counts as open; who those are is not judged.
+followed, as nftables' JSON has them; what iptables-save prints is first written like that, because nft shows iptables'
+rules without most of their conditions. A condition holds for the connection, or does not, or does for some (None). A
+port that is open for some counts as open, and for whom is not judged.
+
+Source: libnftables-json(5), iptables-extensions(8).
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from weft.doctor.machine import Machine
 
-NFT, IPTABLES, FIREWALLD = "nft list ruleset", "iptables-save", "firewall-cmd --list-all-zones"
+NFT, IPTABLES, FIREWALLD = "nft -j list ruleset", "iptables-save", "firewall-cmd --list-all-zones"
 #: Command lines to ask, and the program of each.
 PROGRAMS = {NFT: "nft", IPTABLES: "iptables-save", FIREWALLD: "firewall-cmd"}
 
-#: Rules that a new TCP connection from another machine does not meet.
-_OTHERS = re.compile(
-    r"\b(?:udp|icmp\w*|ipv6-icmp|igmp|multicast|broadcast)\b|\"lo\"|-i lo\b"
-    r"|^(?!.*\bnew\b).*\b(?:established|invalid)\b",
-    re.IGNORECASE,
-)
-#: Conditions that this reading does not follow: what they drop, they may drop for some.
-_SOME = re.compile(r"\b(?:[sd]addr|[io]if\w*|limit|recent|hashlimit|sport|sports)\b|(?:^|\s)-[sdio] |@")
+_VERDICTS = {"accept": True, "drop": False, "reject": False, "return": None, "jump": None, "goto": None}
+#: Statements that every packet passes.
+_EFFECTS = ("counter", "log", "mangle", "continue")
 _DEEPEST = 16
 
-#: A rule: what it looks at, and the verdict or the chain that it leads to.
-_Chains = Mapping[str, list[tuple[str, str]]]
+#: What options of iptables look at, as nftables has it.
+_LOOKS_AT: Mapping[str, Any] = {
+    "-p": {"meta": {"key": "l4proto"}},
+    "-i": {"meta": {"key": "iifname"}},
+    **{option: {"payload": {"protocol": "tcp", "field": "dport"}} for option in ("--dport", "--dports")},
+    **{option: {"ct": {"key": "state"}} for option in ("--state", "--ctstate")},
+    "--pkt-type": {"meta": {"key": "pkttype"}},
+    "--dst-type": {"fib": {"result": "type", "flags": "daddr"}},
+}
+
+#: The statements of a rule, each by its kind; and what a table has, with its kind.
+_Rule = list[dict[str, Any]]
+_Table = list[tuple[str, Any]]
 
 
 def closed(machine: Machine, number: int, evidence: list[str]) -> str | None:
@@ -39,7 +52,7 @@ def closed(machine: Machine, number: int, evidence: list[str]) -> str | None:
         why, in_use = look(machine, number, evidence)
         if in_use:
             return why
-    found = [_rules(machine, NFT, number, evidence), _rules(machine, IPTABLES, number, evidence)]
+    found = [_followed(machine, NFT, number, evidence), _followed(machine, IPTABLES, number, evidence)]
     looked = [why for why in found if why is not None]
     return next(filter(None, looked), "") if looked else None
 
@@ -56,7 +69,7 @@ def _ufw(machine: Machine, number: int, evidence: list[str]) -> tuple[str | None
         evidence.append("/etc/ufw/user.rules: not looked at: reading it needs root")
         return None, True
     allowed = re.findall(r"^### tuple ### (?:allow|limit)\S* (?:tcp|any) (\S+)", rules, re.MULTILINE)
-    if any(_names(ports, number) for ports in allowed):
+    if any(ports == "any" or _among(ports, number) for ports in allowed):
         return "", True
     return "ufw is on and has no rule that allows it", True
 
@@ -76,83 +89,184 @@ def _firewalld(machine: Machine, number: int, evidence: list[str]) -> tuple[str 
         lines = {name: value for name, _, value in (line.strip().partition(": ") for line in text.splitlines())}
         ports = [word.removesuffix("/tcp") for word in lines.get("ports", "").split() if word.endswith("/tcp")]
         evidence.append(f"{FIREWALLD}: {zone}: target {lines.get('target', '?')}, ports {' '.join(ports) or 'none'}")
-        if lines.get("target") != "ACCEPT" and not any(_names(port, number) for port in ports):
+        if lines.get("target") != "ACCEPT" and not any(_among(port, number) for port in ports):
             shut.append(zone)
     return f"firewalld's zone {', '.join(shut)} does not have it among its ports" if shut else "", True
 
 
-def _rules(machine: Machine, command: str, number: int, evidence: list[str]) -> str | None:
+def _among(ports: str, number: int) -> bool:
+    return bool(_contains(_elements(ports), number))
+
+
+def _elements(text: str) -> list[Any]:
+    """Write a list of iptables', such as ``22,8000:9000`` or ``NEW,RELATED``, as nftables does."""
+    ranges = [re.fullmatch("([0-9]{1,5})(?:[:-]([0-9]{1,5}))?", word) or word.lower() for word in text.split(",")]
+    return [each if isinstance(each, str) else {"range": [int(each[1]), int(each[2] or each[1])]} for each in ranges]
+
+
+def _followed(machine: Machine, command: str, number: int, evidence: list[str]) -> str | None:
     said = machine.commands.get(command)
     if said is None:
         why = "not installed" if command not in machine.commands else "it failed; it needs root"
         evidence.append(f"{command}: not looked at: {why}")
         return None
-    chains, bases = _nft(said) if command == NFT else _iptables(said)
-    for base, policy in bases.items():
-        passes = _walk(chains, base, number, 0)
-        passes = policy != "drop" if passes is None else passes
-        evidence.append(f"{command}: {base}: policy {policy}, {'lets it in' if passes else 'drops it'}")
+    try:
+        tables = _nft(said) if command == NFT else {"": _iptables(said)}
+        found = [each for name, table in tables.items() for each in _filtered(name, table, number)]
+    except (AttributeError, LookupError, TypeError, ValueError):
+        evidence.append(f"{command}: not looked at: it was not understood")
+        return None
+    for chain, policy, passes in found:
+        evidence.append(f"{command}: {chain}: policy {policy}, {'lets it in' if passes else 'drops it'}")
         if not passes:
-            return f"the chain {base} lets no connection to it in"
-    if not bases:
+            return f"the chain {chain} lets no connection to it in"
+    if foreign := [name for name, table in tables.items() if _made_by_iptables(table)]:
+        evidence.append(f"{command}: {', '.join(foreign)}: not looked at: the table is iptables'")
+        return None
+    if not found:
         evidence.append(f"{command}: no chain for input")
     return ""
 
 
-def _nft(said: str) -> tuple[_Chains, dict[str, str]]:
-    """Read chains, by table and name, and the policies of those that see input."""
-    chains: dict[str, list[tuple[str, str]]] = {}
-    bases: dict[str, str] = {}
-    table = chain = ""
-    for line in map(str.strip, said.splitlines()):
-        if match := re.fullmatch(r"table (\S+ \S+) \{", line):
-            table = match[1]
-        elif match := re.fullmatch(r"chain (\S+) \{", line):
-            chain = f"{table} {match[1]}"
-            chains[chain] = []
-        elif match := re.match(r"type filter hook input .*policy (\w+);", line):
-            bases[chain] = match[1]
-        elif chain and (match := re.search(r"\b(?:(accept|drop)|(reject)|(?:jump|goto) (\S+))(?: |$)", line)):
-            verdict = match[1] or match[2] or f"{table} {match[3]}"
-            chains[chain].append((line[: match.start()], verdict))
-    return chains, bases
+def _nft(said: str) -> dict[str, _Table]:
+    """Read the tables of nftables: what each has, with its kind."""
+    tables: dict[str, _Table] = {}
+    for kind, what in (item for entry in json.loads(said)["nftables"] for item in entry.items()):
+        if kind in ("set", "map", "chain", "rule") and what["family"] in ("ip", "ip6", "inet"):
+            tables.setdefault(f"{what['family']} {what['table']}", []).append((kind, what))
+    return tables
 
 
-def _iptables(said: str) -> tuple[_Chains, dict[str, str]]:
-    """Read the chains of the table ``filter``."""
-    chains: dict[str, list[tuple[str, str]]] = {}
-    bases: dict[str, str] = {}
+def _iptables(said: str) -> _Table:
+    """Read iptables' table ``filter``, as `_nft` reads one."""
+    entries: _Table = []
     table = ""
     for line in said.splitlines():
         if line.startswith("*"):
             table = line[1:].strip()
-        elif table == "filter" and (match := re.match(r":INPUT (\w+)", line)):
-            bases["INPUT"] = match[1].lower()
-        elif table == "filter" and (match := re.match(r"-A (\S+) (.*?)-[jg] (\S+)", line)):
-            verdict = match[3].lower() if match[3] in ("ACCEPT", "DROP", "REJECT") else match[3]
-            chains.setdefault(match[1], []).append((match[2], verdict))
-    return chains, bases
+        elif table == "filter" and line.startswith(":INPUT "):
+            policy = line.split()[1].lower()
+            entries.append(("chain", {"name": "INPUT", "type": "filter", "hook": "input", "policy": policy}))
+        elif table == "filter" and line.startswith("-A "):
+            _, chain, *words = shlex.split(line)
+            entries.append(("rule", {"chain": chain, "expr": list(_statements(iter(words)))}))
+    return entries
 
 
-def _walk(chains: _Chains, chain: str, number: int, depth: int) -> bool | None:
-    """Tell whether `chain` lets a new connection to the port in; None if it leaves that to who called it."""
-    for looks_at, verdict in chains.get(chain, ()) if depth < _DEEPEST else ():
-        ports = re.search(r"\bdports? (\{[^}]*\}|\S+)", looks_at)
-        if _OTHERS.search(looks_at) or (ports and not _names(ports[1], number)):
+def _statements(words: Iterator[str]) -> Iterator[dict[str, Any]]:
+    op = "=="
+    for word in words:
+        if word in ("-j", "-g"):
+            target = next(words, "")
+            chain = {"jump" if word == "-j" else "goto": {"target": target}}
+            yield {target.lower(): None} if target in ("ACCEPT", "DROP", "REJECT", "RETURN") else chain
+            return
+        if word in _LOOKS_AT:
+            yield {"match": {"left": _LOOKS_AT[word], "op": op, "right": _elements(next(words, ""))}}
+        elif word in ("-m", "--comment"):
+            next(words, "")
+        elif word != "!":
+            yield {"unknown": word}
+        op = "!=" if word == "!" else "=="
+
+
+def _made_by_iptables(table: _Table) -> bool:
+    return any("xt" in statement for kind, what in table if kind == "rule" for statement in what["expr"])
+
+
+def _filtered(name: str, table: _Table, number: int) -> Iterator[tuple[str, str, bool]]:
+    """Yield each chain of `table` that sees input, its policy, and whether it lets in a connection to the port."""
+    if _made_by_iptables(table):
+        return
+    sets = {f"@{what['name']}": what.get("elem", []) for kind, what in table if kind in ("set", "map")}
+    chains: dict[str, list[_Rule]] = {}
+    for what in (what for kind, what in table if kind == "rule"):
+        chains.setdefault(what["chain"], []).extend(_expanded(what["expr"], sets))
+    for what in (what for kind, what in table if kind == "chain"):
+        if (what.get("type"), what.get("hook")) == ("filter", "input"):
+            passes = _passes(chains, what["name"], number)
+            yield (
+                f"{name} {what['name']}".strip(),
+                what["policy"],
+                what["policy"] != "drop" if passes is None else passes,
+            )
+
+
+def _expanded(rule: _Rule, sets: Mapping[str, Any]) -> list[_Rule]:
+    """Put elements in place of named sets, and a rule for each element of a verdict map."""
+    made: _Rule = []
+    for statement in rule:
+        if "vmap" in statement:
+            key, data = statement["vmap"]["key"], statement["vmap"]["data"]
+            elements = sets[data] if isinstance(data, str) else data["set"]
+            return [[*made, {"match": {"left": key, "op": "==", "right": each}}, verdict] for each, verdict in elements]
+        match = statement.get("match")
+        if match and isinstance(match["right"], str) and match["right"] in sets:
+            statement = {"match": {**match, "right": sets[match["right"]]}}
+        made.append(statement)
+    return [made]
+
+
+def _passes(chains: Mapping[str, list[_Rule]], chain: str, number: int, depth: int = 0) -> bool | None:
+    """Tell whether `chain` lets the connection in; None if it leaves that to the chain that called it."""
+    some_returned = False
+    for rule in chains.get(chain, ()) if depth < _DEEPEST else ():
+        holds, verdict, target = _verdict(rule, number)
+        if holds is False or verdict is None:
             continue
-        passes = {"accept": True, "drop": False, "reject": False}.get(verdict)
-        if passes is None:
-            passes = _walk(chains, verdict, number, depth + 1)
-        if passes or (passes is False and not _SOME.search(looks_at)):
+        passes = _passes(chains, target, number, depth + 1) if target else _VERDICTS[verdict]
+        if passes or (passes is False and holds and not some_returned):
             return passes
+        if verdict in ("return", "goto"):
+            if holds:
+                return None
+            some_returned = True
     return None
 
 
-def _names(ports: str, number: int) -> bool:
-    """Tell whether `ports`, such as ``22,8000:9000`` or ``{ 22, 8000-9000 }`` or ``any``, has the port `number`."""
-    return ports == "any" or any(low <= number <= high for low, high in _ranges(ports))
+def _verdict(rule: _Rule, number: int) -> tuple[bool | None, str | None, str]:
+    """Return whether the conditions of `rule` hold, its verdict if it has one, and the chain where that leads."""
+    holds: bool | None = True
+    for kind, what in (item for statement in rule for item in statement.items()):
+        if kind in _VERDICTS:
+            return holds, kind, what["target"] if kind in ("jump", "goto") else ""
+        if kind not in _EFFECTS:
+            one = _holds(what["left"], what["op"], what["right"], number) if kind == "match" else None
+            holds = False if False in (holds, one) else None if None in (holds, one) else True
+    return holds, None, ""
 
 
-def _ranges(ports: str) -> Iterable[tuple[int, int]]:
-    for low, high in re.findall(r"([0-9]{1,5})(?:[:-]([0-9]{1,5}))?", ports):
-        yield int(low), int(high or low)
+def _holds(left: Any, op: str, right: Any, number: int) -> bool | None:
+    match left:
+        case {"meta": {"key": "l4proto"}} | {"payload": {"protocol": "ip" | "ip6", "field": "protocol" | "nexthdr"}}:
+            inside = _contains(right, "tcp")
+        case {"payload": {"protocol": "tcp" | "th", "field": "dport"}}:
+            inside = _contains(right, number)
+        case {"payload": {"protocol": "udp" | "icmp" | "icmpv6" | "igmp"}}:
+            return False
+        case {"ct": {"key": "state"}}:
+            inside = _contains(right, "new")
+        case {"meta": {"key": "pkttype"}}:
+            inside = _contains(right, "host") or _contains(right, "unicast")
+        case {"fib": {"result": "type", "flags": "daddr" | ["daddr"]}}:
+            inside = _contains(right, "local")
+        case {"meta": {"key": "iif" | "iifname"}} if right in ("lo", ["lo"]):
+            inside = False
+        case _:
+            return None
+    return None if inside is None or op not in ("==", "in", "!=") else inside is (op != "!=")
+
+
+def _contains(right: Any, value: str | int) -> bool | None:
+    match right:
+        case {"set": [*elements]} | [*elements]:
+            found = {_contains(element, value) for element in elements}
+            return True if True in found else None if None in found else False
+        case {"range": [int(low), int(high)]}:
+            return isinstance(value, int) and low <= value <= high
+        case {"elem": {"val": element}}:
+            return _contains(element, value)
+        case str() | int():
+            return right == value
+        case _:
+            return None

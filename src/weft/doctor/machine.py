@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from weft.topo import machine as topo
+from weft.topo import discovery
 from weft.topo.model import Topology
 
 _MOST_NBYTES = 8 << 20
@@ -96,7 +96,7 @@ class Machine:
     @cached_property
     def topology(self) -> Topology:
         """CPUs, memory, GPUs, NICs and limits; GPUs by the PCI bus, as NVML may take seconds to start."""
-        return topo.read(self.root, environ=self.environ)
+        return discovery.read(self.root, environ=self.environ)
 
     @cached_property
     def distributions(self) -> dict[str, tuple[str, str]]:

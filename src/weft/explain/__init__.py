@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Which wire carries a connection's data, and why that one: for :meth:`weft.Peer.explain` and ``weft explain``.
 
-``evidence`` reads this machine, ``protocols`` reads UCX's tables, ``reasons`` judges the transports, ``draw`` prints.
-Nothing is sent to the peer; what a message takes is measured by ``weft.explain.command``, not here.
+- ``evidence``, with ``ucx_info``: what this machine shows. ``protocols``: what UCX's tables say.
+- ``reasons``: why each transport is used or not. ``explanation``: the whole, as JSON and as tables.
+- ``command``: ``weft explain``. ``round_trip``: its two processes; only they send anything and measure.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from weft._connect import address
@@ -21,86 +21,16 @@ from weft._native import Channel, Link
 from weft.config import ucx_library
 from weft.errors import PeerLostError
 from weft.explain import evidence, protocols
-from weft.explain.protocols import Lane, Size
-from weft.explain.reasons import Case, Setting, Verdict, verdicts
+from weft.explain.explanation import Explanation, Time, lines
+from weft.explain.reasons import Case, Setting, verdicts
 
 #: What the processes of ``weft explain`` tell each other of themselves goes by this name in the handshake.
-PLACE = "place"
+LOCATION = "location"
 #: Sizes for which UCX is asked what it expects.
 TIMED_NBYTES = (8, 64 << 10, 4 << 20)
 #: Settings that limit which transports and devices may be used.
 _LIMITS = ("TLS", "NET_DEVICES")
 _log = logging.getLogger("weft")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Time:
-    """What a message of `nbytes` takes one way: what UCX expects, and what was measured; None where nothing was."""
-
-    nbytes: int
-    predicted_s: float | None
-    observed_s: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Explanation:
-    """Which wire carries the messages of a connection, and why not another one. ``print`` it, or take :meth:`json`.
-
-    Attributes
-    ----------
-    peer, local_address : str
-        ``host:port`` of the two ends of the connection's socket.
-    same_host : bool
-        The other process has proved that it is on this host; if not, `apart` says what is known of why.
-    apart : str
-    ucx : str
-        Which libucp is in use.
-    endpoint : str
-        The ``ucp_ep_h``, as hexadecimal.
-    scope : str
-        UCX's name for the endpoint's configuration, ``intra-node cfg#0``, or ``unknown``.
-    settings : dict of str to Setting
-        What limits the choice, and who set it.
-    lanes : list of Lane
-    sizes : list of Size
-        Which size goes by which protocol and lane.
-    times : list of Time
-    transports : list of Verdict
-        Every transport that UCX may have, with the reason why it is used or not.
-    """
-
-    peer: str
-    local_address: str
-    same_host: bool
-    apart: str
-    ucx: str
-    endpoint: str
-    scope: str
-    settings: dict[str, Setting]
-    lanes: list[Lane]
-    sizes: list[Size]
-    times: list[Time]
-    transports: list[Verdict]
-
-    def json(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
-        return {**dataclasses.asdict(self), "lines": list(self.lines)}
-
-    @property
-    def lines(self) -> tuple[str, str]:
-        """The two lines that ``WEFT_EXPLAIN=1`` prints: ``UCX_TLS=...``, and the endpoint with its lanes."""
-        names = [f"{lane.transport}/{lane.device}" for lane in self.lanes]
-        return lines(self.settings, self.endpoint, self.scope, names)
-
-    def __rich__(self) -> Any:
-        from weft.explain import draw
-
-        return draw.explanation(self)
-
-    def __str__(self) -> str:
-        from weft.explain import draw
-
-        return draw.text(self)
 
 
 def explain(
@@ -120,7 +50,7 @@ def explain(
     text = channel.print_info()
     tables = protocols.tables(text)
     scope = protocols.scope(tables)
-    told: dict[str, object] | None = remote.get(PLACE)
+    told: dict[str, object] | None = remote.get(LOCATION)
     apart = "" if same_host else _apart(told if isinstance(told, dict) else {}, remote_address)
     abilities = tuple((name, value) for name, (value, _) in config.items() if name not in _LIMITS)
     case = Case(channel.transports, settings, same_host, apart, _evidence(library, abilities))
@@ -164,16 +94,10 @@ def announce(link: Link, config: Mapping[str, tuple[str, str]], *, same_host: bo
         sys.stderr.write("".join(f"{line}\n" for line in told))
 
 
-def lines(settings: Mapping[str, Setting], endpoint: str, scope: str, transports: Sequence[str]) -> tuple[str, str]:
-    """Write an endpoint as two lines: the setting that limits it, and its lanes after UCX's name for it."""
-    tls = settings.get("TLS", Setting("all", "UCX's default"))
-    return f"UCX_TLS={tls.value}", f"{endpoint} {scope} tag({' '.join(transports)})"
-
-
 def _apart(told: Mapping[str, object], remote_address: str) -> str:
     host = address.split(remote_address)[0]
     own = address.is_loopback(host) or address.device_of(host) is not None
-    return evidence.apart(evidence.place(), told, own_address=own)
+    return evidence.apart(evidence.location(), told, own_address=own)
 
 
 @functools.cache

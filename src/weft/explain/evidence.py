@@ -66,8 +66,8 @@ def read(library: Library, settings: Mapping[str, str], root: Path = Path("/")) 
     )
 
 
-def place() -> dict[str, str]:
-    """Tell where this process is: its host and boot, its namespaces, its user."""
+def location() -> dict[str, str]:
+    """Return where this process runs: host and boot, namespaces, user."""
     spaces = {name: os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES}
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return {"host": socket.gethostname(), "boot": boot, **spaces, "uid": str(os.geteuid())}
@@ -79,9 +79,9 @@ def apart(here: Mapping[str, str], there: Mapping[str, object], *, own_address: 
     Parameters
     ----------
     here, there : mapping
-        Of :func:`place`; `there` is what the other side told, empty if it told nothing.
+        Of :func:`location`; `there` is what the other process told, empty if it told nothing.
     own_address : bool
-        The other side's address is one of this network namespace.
+        The other process's address is one of this network namespace.
     """
     if not there.get("boot"):
         if own_address:

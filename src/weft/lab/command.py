@@ -14,12 +14,13 @@ from types import FrameType
 from typing import NoReturn
 
 from weft.errors import InvalidParamError
-from weft.lab import network, plan
+from weft.lab import lab as labs
+from weft.lab import network
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft lab`` to `parser`."""
-    parser.add_argument("file", nargs="?", help="the lab: hosts and links, in TOML (docs/lab.md)")
+    parser.add_argument("file", nargs="?", help="the lab: hosts and the links between them, in TOML (docs/lab.md)")
     parser.add_argument("--on", metavar="HOST", help="run the command on this host only, with this terminal")
     parser.add_argument("--clean", action="store_true", help="remove what labs left that were killed; nothing is run")
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="[--] command", help="what to run on each host")
@@ -41,18 +42,18 @@ def run(args: argparse.Namespace) -> int:
         This is not root, or a tool or the kernel's permission is missing.
     """
     if args.clean:
-        removed = network.clean()
-        print("\n".join(f"removed {space}" for space in removed) or "no lab has left anything")
+        removed = labs.clean()
+        print("\n".join(f"removed {namespace}" for namespace in removed) or "no lab has left anything")
         return 0
     on, command = _split(args.argv)
     on = on or args.on
     if args.file is None or not command:
         raise InvalidParamError("no file or no command: weft lab two.toml -- hostname")
-    planned = plan.read(args.file)
-    with ended_by_signals(), network.Lab(planned) as lab:
+    described = network.read(args.file)
+    with ended_by_signals(), labs.Lab(described) as lab:
         if on is not None:
             return _status(lab.start(on, command).wait())
-        started = [_Started(lab, host.name, command) for host in planned.hosts]
+        started = [_Started(lab, host.name, command) for host in described.hosts]
         statuses = [each.wait() for each in started]
         return next((status for status in statuses if status), 0)
 
@@ -70,7 +71,7 @@ def _split(rest: list[str]) -> tuple[str | None, list[str]]:
 class _Started:
     """A host's process, and the thread that passes its lines on."""
 
-    def __init__(self, lab: network.Lab, host: str, command: list[str]) -> None:
+    def __init__(self, lab: labs.Lab, host: str, command: list[str]) -> None:
         self._host = host
         self._process = lab.start(
             host,

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from rich.console import Console, RenderableType
 
 from weft.errors import InvalidParamError
-from weft.topo import draw, links, machine, nvidia_smi, nvml, request
+from weft.topo import discovery, draw, nvidia_smi, nvml, options
 from weft.topo.model import Topology
 from weft.topo.plan import plan
 
@@ -64,25 +64,26 @@ def run(args: argparse.Namespace) -> int:
     if not args.plan:
         show(record(described) if args.json else draw.topology(described))
         return 0
-    made = plan(described, _request(args, described))
+    made = plan(described, _options(args, described))
     show(dataclasses.asdict(made) if args.json else draw.plan(made))
     return 0
 
 
 def record(described: Topology) -> dict[str, Any]:
-    """Return `described` for JSON: links by name, with the bandwidth that is assumed for each."""
+    """Return `described` for JSON: interconnects as text, with the bandwidth that is assumed for each."""
     made = dataclasses.asdict(described)
-    described_links: list[dict[str, Any]] = []
-    for a, b, link in described.links:
-        known = links.prior(link)
+    del made["interconnects"]
+    links: list[dict[str, Any]] = []
+    for a, b, interconnect in described.interconnects:
+        known = interconnect.prior()
         assumed = {"prior_Bps": known.bandwidth_Bps, "prior_source": known.source} if known else {}
-        described_links.append({"a": a, "b": b, "link": str(link), **assumed})
-    return made | {"links": described_links}
+        links.append({"a": a, "b": b, "link": str(interconnect), **assumed})
+    return made | {"links": links}
 
 
 def _described(file: str | None) -> Topology:
     if file is None:
-        return machine.read(driver=nvml.load(), environ=os.environ)
+        return discovery.read(driver=nvml.load(), environ=os.environ)
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -90,9 +91,9 @@ def _described(file: str | None) -> Topology:
     return nvidia_smi.topology(nvidia_smi.parse(text, name=file), source=f"nvidia-smi topo -m in {file}")
 
 
-def _request(args: argparse.Namespace, described: Topology) -> request.Request:
+def _options(args: argparse.Namespace, described: Topology) -> options.PlanOptions:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if args.nvidia_smi is None else None
-    return request.of(
+    return options.of(
         described,
         per=args.per,
         workers=args.workers,

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from weft.topo import sysfs
-from weft.topo.links import Link, LinkClass
+from weft.topo.interconnect import Interconnect, InterconnectClass
 from weft.topo.model import Gpu, Nic, Port
 
 _PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -59,22 +59,22 @@ def pci_path(path: Path) -> tuple[str, ...]:
     return (root, *filter(_PCI.fullmatch, parts)) if root else ()
 
 
-def pci_link(a: Gpu | Nic, b: Gpu | Nic) -> Link:
-    """Tell what lies between two devices, in nvidia-smi's words, by their places on PCI."""
+def over_pci(a: Gpu | Nic, b: Gpu | Nic) -> Interconnect:
+    """Tell what lies between two devices, in nvidia-smi's words, by their paths on PCI."""
     if a.node is not None and b.node is not None and a.node != b.node:
-        return Link(LinkClass.SYS)
+        return Interconnect(InterconnectClass.SYS)
     if not a.pci or not b.pci:
-        return Link(LinkClass.SAME_HOST)
+        return Interconnect(InterconnectClass.SAME_HOST)
     if a.pci[0] != b.pci[0]:
-        return Link(LinkClass.NODE)
+        return Interconnect(InterconnectClass.NODE)
     common = next(
         (i for i, (x, y) in enumerate(zip(a.pci, b.pci, strict=False)) if x != y), min(len(a.pci), len(b.pci))
     )
     if common == 1:
-        return Link(LinkClass.PHB)
+        return Interconnect(InterconnectClass.PHB)
     # bridges below the common one: the ports of one switch are one on each side
     below = max(len(a.pci), len(b.pci)) - common - 1
-    return Link(LinkClass.PIX if below <= 1 else LinkClass.PXB)
+    return Interconnect(InterconnectClass.PIX if below <= 1 else InterconnectClass.PXB)
 
 
 def _rdma(path: Path) -> Nic:
@@ -107,8 +107,8 @@ def _netdev(path: Path) -> Nic:
     port = Port(None, state in ("up", "unknown"), state, speed * 1e6 if speed else None)
     device = path / "device"
     kind = "ipoib" if sysfs.number(path / "type") == _ARPHRD_INFINIBAND else "ethernet"
-    link = path / "master"
-    master = os.path.basename(os.path.realpath(link)) if os.path.islink(link) else None
+    above = path / "master"
+    master = os.path.basename(os.path.realpath(above)) if os.path.islink(above) else None
     return Nic(path.name, kind, _node(device), (port,), (path.name,), pci_path(device), master)
 
 

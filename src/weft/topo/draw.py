@@ -12,33 +12,33 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from weft.topo import cpulist, links
-from weft.topo.links import Link, LinkClass
+from weft.topo import cpulist
+from weft.topo.interconnect import Interconnect, InterconnectClass
 from weft.topo.model import KINDS, Cpu, Gpu, Nic, Topology
 from weft.topo.plan import Plan
 
 _STYLES = {
-    LinkClass.SELF: "dim",
-    LinkClass.NVLINK: "bold green",
-    LinkClass.PIX: "green",
-    LinkClass.PXB: "cyan",
-    LinkClass.PHB: "cyan",
-    LinkClass.NODE: "yellow",
-    LinkClass.SYS: "red",
+    InterconnectClass.SELF: "dim",
+    InterconnectClass.NVLINK: "bold green",
+    InterconnectClass.PIX: "green",
+    InterconnectClass.PXB: "cyan",
+    InterconnectClass.PHB: "cyan",
+    InterconnectClass.NODE: "yellow",
+    InterconnectClass.SYS: "red",
 }
 
 
-def topology(machine: Topology) -> RenderableType:
-    """Draw the machine as a tree, then how its devices are linked, and what is assumed of such links."""
-    parts: list[RenderableType] = [_tree(machine)]
-    if machine.allowed and machine.allowed.why:
-        parts += ["", "withheld from this process:", *map(_indented, machine.allowed.why)]
+def topology(topology: Topology) -> RenderableType:
+    """Draw the machine as a tree, then what joins its devices, and what that is assumed to carry."""
+    parts: list[RenderableType] = [_tree(topology)]
+    if topology.allowed and topology.allowed.why:
+        parts += ["", "withheld from this process:", *map(_indented, topology.allowed.why)]
     # Ethernet is not reached past the CPU, and a card's network device lies where its RDMA device does
-    names = [*(gpu.name for gpu in machine.gpus), *(nic.name for nic in machine.nics if _direct(nic))]
+    names = [*(gpu.name for gpu in topology.gpus), *(nic.name for nic in topology.nics if _direct(nic))]
     if len(names) > 1:
-        kinds = {link for a, b, link in machine.links if {a, b} <= {*names}}
-        parts += ["", _matrix(machine, names), "", _priors(kinds)]
-    return Group(*parts, "", Text("read: " + "; ".join(machine.source), style="dim"))
+        kinds = {interconnect for a, b, interconnect in topology.interconnects if {a, b} <= {*names}}
+        parts += ["", _matrix(topology, names), "", _priors(kinds)]
+    return Group(*parts, "", Text("read: " + "; ".join(topology.source), style="dim"))
 
 
 def plan(made: Plan) -> RenderableType:
@@ -94,16 +94,16 @@ def _reasons(made: Plan) -> Iterator[str]:
             yield f"{choice}{who}: {reason}"
 
 
-def _tree(machine: Topology) -> Tree:
-    tree = Tree(Text(_headline(machine), style="bold"))
-    devices: list[Gpu | Nic] = [*machine.gpus, *_cards(machine)]
-    if not machine.nodes:
-        _by_cpus(machine, tree)
+def _tree(topology: Topology) -> Tree:
+    tree = Tree(Text(_headline(topology), style="bold"))
+    devices: list[Gpu | Nic] = [*topology.gpus, *_cards(topology)]
+    if not topology.nodes:
+        _by_cpus(topology, tree)
         return tree
-    for socket in sorted({cpu.socket for cpu in machine.cpus}):
+    for socket in sorted({cpu.socket for cpu in topology.cpus}):
         branch = tree.add(f"socket {socket}")
-        for node in machine.nodes:
-            cpus = [cpu for cpu in machine.cpus if cpu.node == node.id and cpu.socket == socket]
+        for node in topology.nodes:
+            cpus = [cpu for cpu in topology.cpus if cpu.node == node.id and cpu.socket == socket]
             if not cpus:
                 continue
             twig = branch.add(f"NUMA node {node.id}  {_gib(node.memory_nbytes)}")
@@ -111,13 +111,13 @@ def _tree(machine: Topology) -> Tree:
                 twig,
                 (
                     *_caches(cpus),
-                    *(_device(machine, device) for device in devices if device.node == node.id),
+                    *(_device(topology, device) for device in devices if device.node == node.id),
                 ),
             )
-    for node in machine.nodes:
+    for node in topology.nodes:
         if not node.cpus:
             _add(tree, [Text(f"NUMA node {node.id}  {_gib(node.memory_nbytes)}, without CPUs")])
-    _add(tree, (_device(machine, device) for device in devices if device.node is None))
+    _add(tree, (_device(topology, device) for device in devices if device.node is None))
     return tree
 
 
@@ -125,23 +125,27 @@ def _direct(nic: Nic) -> bool:
     return nic.rdma or nic.kind == "unknown"
 
 
-def _cards(machine: Topology) -> list[Nic]:
+def _cards(topology: Topology) -> list[Nic]:
     """List NICs without the network devices that sit on an RDMA device."""
-    below = {name for nic in machine.nics if nic.name not in nic.netdevs for name in nic.netdevs}
-    return [nic for nic in machine.nics if nic.name not in below]
+    below = {name for nic in topology.nics if nic.name not in nic.netdevs for name in nic.netdevs}
+    return [nic for nic in topology.nics if nic.name not in below]
 
 
-def _by_cpus(machine: Topology, tree: Tree) -> None:
+def _by_cpus(topology: Topology, tree: Tree) -> None:
     """Draw what nvidia-smi alone tells: GPUs by the CPUs beside them, NICs where their nearest GPU is."""
     groups: dict[tuple[int, ...], list[Gpu | Nic]] = {}
-    for gpu in machine.gpus:
+    for gpu in topology.gpus:
         groups.setdefault(gpu.cpus, []).append(gpu)
-    for nic in machine.nics:
-        near = {gpu: link for gpu in machine.gpus if (link := machine.link(gpu.name, nic.name)) is not None}
+    for nic in topology.nics:
+        near = {
+            gpu: interconnect
+            for gpu in topology.gpus
+            if (interconnect := topology.between(gpu.name, nic.name)) is not None
+        }
         groups[min(near, key=lambda gpu: near[gpu]).cpus].append(nic)
     for cpus, members in groups.items():
         title = f"CPUs {cpulist.join(cpus)}" if cpus else "CPUs not told"
-        _add(tree.add(title), (_device(machine, device) for device in members))
+        _add(tree.add(title), (_device(topology, device) for device in members))
 
 
 def _add(branch: Tree, leaves: Iterable[Text]) -> None:
@@ -149,15 +153,15 @@ def _add(branch: Tree, leaves: Iterable[Text]) -> None:
         branch.add(leaf)
 
 
-def _headline(machine: Topology) -> str:
+def _headline(topology: Topology) -> str:
     counts: list[str] = []
-    if machine.cpus:
-        may = f"{len(machine.allowed.cpus)} of " if machine.allowed else ""
-        counts.append(f"{may}{len(machine.cpus)} CPUs")
-        counts.append(_count(len({cpu.core for cpu in machine.cpus}), "core"))
-    if machine.memory_nbytes:
-        counts.append(_gib(machine.memory_nbytes))
-    return ", ".join([*counts, _count(len(machine.gpus), "GPU"), _count(len(_cards(machine)), "NIC")])
+    if topology.cpus:
+        may = f"{len(topology.allowed.cpus)} of " if topology.allowed else ""
+        counts.append(f"{may}{len(topology.cpus)} CPUs")
+        counts.append(_count(len({cpu.core for cpu in topology.cpus}), "core"))
+    if topology.memory_nbytes:
+        counts.append(_gib(topology.memory_nbytes))
+    return ", ".join([*counts, _count(len(topology.gpus), "GPU"), _count(len(_cards(topology)), "NIC")])
 
 
 def _count(n: int, what: str) -> str:
@@ -174,9 +178,9 @@ def _caches(cpus: Sequence[Cpu]) -> Iterator[Text]:
         yield Text(f"{name}  CPUs {cpulist.join(cpu.id for cpu in members)} ({cores})")
 
 
-def _device(machine: Topology, device: Gpu | Nic) -> Text:
+def _device(topology: Topology, device: Gpu | Nic) -> Text:
     if isinstance(device, Nic):
-        on_it = [nic for nic in machine.nics if nic.name in device.netdevs and nic.name != device.name]
+        on_it = [nic for nic in topology.nics if nic.name in device.netdevs and nic.name != device.name]
         said = "; ".join([_state(device), *(f"{nic.name} {_ports(nic)}" for nic in on_it)])
         return Text(device.name, style="bold").append(f"  {said}", style="not bold")
     line = Text(device.name, style="bold")
@@ -184,17 +188,23 @@ def _device(machine: Topology, device: Gpu | Nic) -> Text:
         line.append(f"  {device.model}, {_gib(device.memory_nbytes)}", style="not bold")
     if device.mig:
         line.append(f", {_count(len(device.mig), 'MIG instance')}", style="not bold")
-    near: dict[Link, list[str]] = {}
-    for a, b, link in machine.links:
+    near: dict[Interconnect, list[str]] = {}
+    for a, b, interconnect in topology.interconnects:
         if device.name in (a, b):
-            near.setdefault(link, []).append(b if a == device.name else a)
-    nics = {nic.name for nic in machine.nics if _direct(nic)}
-    closest = min((link for link, names in near.items() if nics & {*names}), default=None)
-    for link in sorted(near):
-        names = [n for n in near[link] if (n in nics and link == closest) or link.kind is LinkClass.NVLINK]
+            near.setdefault(interconnect, []).append(b if a == device.name else a)
+    nics = {nic.name for nic in topology.nics if _direct(nic)}
+    closest = min((interconnect for interconnect, names in near.items() if nics & {*names}), default=None)
+    for interconnect in sorted(near):
+        names = [
+            n
+            for n in near[interconnect]
+            if (n in nics and interconnect == closest) or interconnect.kind is InterconnectClass.NVLINK
+        ]
         if names:
-            named = "all others" if 3 <= len(names) == len(machine.gpus) - 1 else " ".join(names)
-            line.append("  ").append(f"{link} ", _STYLES.get(link.kind, "")).append(named, style="not bold")
+            named = "all others" if 3 <= len(names) == len(topology.gpus) - 1 else " ".join(names)
+            line.append("  ").append(f"{interconnect} ", _STYLES.get(interconnect.kind, "")).append(
+                named, style="not bold"
+            )
     return line
 
 
@@ -213,28 +223,30 @@ def _ports(nic: Nic) -> str:
     return ", ".join([*states, *([f"in {nic.master}"] if nic.master else [])])
 
 
-def _matrix(machine: Topology, names: list[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), title="links", title_justify="left")
+def _matrix(topology: Topology, names: list[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), title="interconnects", title_justify="left")
     table.add_column("")
     for name in names:
         table.add_column(name, justify="center", no_wrap=True)
     for name in names:
-        row = [Link(LinkClass.SELF) if other == name else machine.link(name, other) for other in names]
-        table.add_row(Text(name, style="bold"), *(_cell(link) for link in row))
+        row = [
+            Interconnect(InterconnectClass.SELF) if other == name else topology.between(name, other) for other in names
+        ]
+        table.add_row(Text(name, style="bold"), *(_cell(interconnect) for interconnect in row))
     return table
 
 
-def _cell(link: Link | None) -> Text:
-    return Text(str(link or ""), style=_STYLES.get(link.kind, "") if link else "")
+def _cell(interconnect: Interconnect | None) -> Text:
+    return Text(str(interconnect or ""), style=_STYLES.get(interconnect.kind, "") if interconnect else "")
 
 
-def _priors(kinds: set[Link]) -> Table:
+def _priors(kinds: set[Interconnect]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="assumed until measured", title_justify="left")
-    for heading in ("link", "GB/s", "from"):
+    for heading in ("interconnect", "GB/s", "from"):
         table.add_column(heading)
-    for link in sorted(kinds):
-        if known := links.prior(link):
-            table.add_row(_cell(link), f"{known.bandwidth_Bps / 1e9:g}", known.source)
+    for interconnect in sorted(kinds):
+        if known := interconnect.prior():
+            table.add_row(_cell(interconnect), f"{known.bandwidth_Bps / 1e9:g}", known.source)
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.topo.links import Link
+from weft.topo.interconnect import Interconnect
 
 #: What `Nic.kind` is called where people read it.
 KINDS = {
@@ -107,9 +107,9 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A machine: what it has, how its devices are linked, and how much of it this process may use.
+    """A machine: what it has, what joins its devices, and how much of it this process may use.
 
-    `links` holds each pair of devices once. `allowed` is None, and `cpus` and `nodes` are empty, where only
+    `interconnects` has every two devices once. `allowed` is None, and `cpus` and `nodes` are empty, where only
     nvidia-smi's text is known. `source` says what was read, and what could not be.
     """
 
@@ -118,7 +118,7 @@ class Topology:
     nodes: tuple[NumaNode, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     nics: tuple[Nic, ...] = ()
-    links: tuple[tuple[str, str, Link], ...] = ()
+    interconnects: tuple[tuple[str, str, Interconnect], ...] = ()
     allowed: Allowed | None = None
     memory_nbytes: int | None = None
 
@@ -128,6 +128,6 @@ class Topology:
         limit = self.allowed.memory_nbytes if self.allowed else None
         return limit if limit is not None else self.memory_nbytes
 
-    def link(self, a: str, b: str) -> Link | None:
+    def between(self, a: str, b: str) -> Interconnect | None:
         """Return what lies between two devices by name, or None where that is not known."""
-        return next((link for one, other, link in self.links if {one, other} == {a, b}), None)
+        return next((interconnect for one, other, interconnect in self.interconnects if {one, other} == {a, b}), None)

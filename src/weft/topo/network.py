@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.topo.links import Link, LinkClass
+from weft.topo.interconnect import Interconnect, InterconnectClass
 from weft.topo.model import KINDS, Nic, Topology
 
 _TCP = ("ethernet", "ipoib")
@@ -18,7 +18,7 @@ class Choice:
     """A worker's NIC, None where there is none to name; `tcp` are the network devices that are up."""
 
     nic: Nic | None
-    link: Link | None
+    interconnect: Interconnect | None
     tcp: tuple[str, ...]
     why: str
 
@@ -61,12 +61,12 @@ def choose(topology: Topology, ends: Sequence[tuple[str | None, int | None]]) ->
         if not candidates:
             choices.append(Choice(None, None, tcp, _none(rdma, tcp)))
             continue
-        ranked = [(_link(topology, gpu, node, nic), taken[nic.name], i) for i, nic in enumerate(candidates)]
-        link, _, i = min(ranked)
+        ranked = [(_interconnect(topology, gpu, node, nic), taken[nic.name], i) for i, nic in enumerate(candidates)]
+        nearest, _, i = min(ranked)
         nic = candidates[i]
         taken[nic.name] += 1
         unsure = "the nearest ({}); whether it is up is not known, so UCX_NET_DEVICES is not set"
-        choices.append(Choice(nic, link, tcp, ("the nearest that is up ({})" if up else unsure).format(link)))
+        choices.append(Choice(nic, nearest, tcp, ("the nearest that is up ({})" if up else unsure).format(nearest)))
     return choices
 
 
@@ -106,13 +106,13 @@ def _one_network(up: list[Nic]) -> list[Nic]:
     return [nic for nic in up if nic.kind == kind]
 
 
-def _link(topology: Topology, gpu: str | None, node: int | None, nic: Nic) -> Link:
-    known = topology.link(gpu, nic.name) if gpu else None
+def _interconnect(topology: Topology, gpu: str | None, node: int | None, nic: Nic) -> Interconnect:
+    known = topology.between(gpu, nic.name) if gpu else None
     if known is not None:
         return known
     if node is None or nic.node is None:
-        return Link(LinkClass.SAME_HOST)
-    return Link(LinkClass.SAME_NUMA if node == nic.node else LinkClass.CROSS_SOCKET)
+        return Interconnect(InterconnectClass.SAME_HOST)
+    return Interconnect(InterconnectClass.SAME_NUMA if node == nic.node else InterconnectClass.CROSS_SOCKET)
 
 
 def _none(rdma: list[Nic], tcp: tuple[str, ...]) -> str:

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.errors import TopologyError
-from weft.topo import cpulist, links
-from weft.topo.links import Link, LinkClass
+from weft.topo import cpulist
+from weft.topo.interconnect import Interconnect, InterconnectClass
 from weft.topo.model import Gpu, Nic, Topology
 
 COLUMNS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
@@ -41,16 +41,16 @@ class Matrix:
     ----------
     names : tuple of str
         Devices in the table's order, GPUs first.
-    cells : tuple of tuple of Link
+    cells : tuple of tuple of Interconnect
         Square and symmetric, by `names`.
     columns : tuple of (str, tuple of (str or None))
-        The columns after the links: title, and a text for each GPU; None where the cell is blank.
+        The columns after the cells: title, and a text for each GPU; None where the cell is blank.
     legend : tuple of (str, str)
         The names of NICs that the table numbers: ``("NIC0", "mlx5_0")``.
     """
 
     names: tuple[str, ...]
-    cells: tuple[tuple[Link, ...], ...]
+    cells: tuple[tuple[Interconnect, ...], ...]
     columns: tuple[tuple[str, tuple[str | None, ...]], ...] = ()
     legend: tuple[tuple[str, str], ...] = ()
 
@@ -66,8 +66,8 @@ class Matrix:
         """Write the table as nvidia-smi does; `parse` reads it back."""
         rows = [["", *self.names, *(title for title, _ in self.columns)]]
         for i, name in enumerate(self.names):
-            side = [texts[i] or "" for _, texts in self.columns] if i < len(self.gpus) else []
-            rows.append([name, *map(str, self.cells[i]), *side])
+            rest = [texts[i] or "" for _, texts in self.columns] if i < len(self.gpus) else []
+            rows.append([name, *map(str, self.cells[i]), *rest])
         lines = ["\t".join(row) for row in rows]
         if self.legend:
             lines += ["", "NIC Legend:", "", *(f"  {short}: {name}" for short, name in self.legend)]
@@ -103,7 +103,7 @@ def parse(text: str, *, name: str = "nvidia-smi topo -m") -> Matrix:
 
 
 class _Table:
-    """The lines, and the place in them: `at` is the index of the line that is read next."""
+    """The lines, and how far they are read: `at` is the index of the line that is read next."""
 
     def __init__(self, lines: Sequence[str], name: str) -> None:
         self.lines = lines
@@ -116,19 +116,19 @@ class _Table:
     def matrix(self) -> Matrix:
         names, titles = self.header()
         first = self.at
-        cells: list[tuple[Link, ...]] = []
-        sides: list[list[str | None]] = []
+        cells: list[tuple[Interconnect, ...]] = []
+        affinities: list[list[str | None]] = []
         for i in range(len(names)):
-            row, side = self.row(names, i, titles)
+            row, affinity = self.row(names, i, titles)
             cells.append(row)
             if i < sum(map(bool, map(_GPU.fullmatch, names))):
-                sides.append(side)
+                affinities.append(affinity)
         for i, row in enumerate(cells):
             for j in range(i):
                 if row[j] != cells[j][i]:
-                    pair = f"{names[i]} to {names[j]} is {row[j]}, but {cells[j][i]} on line {first + j + 1}"
-                    raise self.error(first + i, pair)
-        columns = [(title, tuple(side[k] for side in sides)) for k, title in enumerate(titles)]
+                    differ = f"{names[i]} to {names[j]} is {row[j]}, but {cells[j][i]} on line {first + j + 1}"
+                    raise self.error(first + i, differ)
+        columns = [(title, tuple(affinity[k] for affinity in affinities)) for k, title in enumerate(titles)]
         if not columns:
             columns = self.table_below(names)
         return Matrix(tuple(names), tuple(cells), tuple(columns), self.legend(names))
@@ -154,7 +154,7 @@ class _Table:
             raise self.error(at, "the head of the table names something twice, or a GPU after another device")
         return names, titles
 
-    def row(self, names: list[str], i: int, titles: list[str]) -> tuple[tuple[Link, ...], list[str | None]]:
+    def row(self, names: list[str], i: int, titles: list[str]) -> tuple[tuple[Interconnect, ...], list[str | None]]:
         words = self.lines[self.at].split() if self.at < len(self.lines) else []
         if not words or words[0] != names[i]:
             got = repr(words[0]) if words else "nothing"
@@ -162,25 +162,25 @@ class _Table:
         cells = words[1 : len(names) + 1]
         if len(cells) < len(names):
             why = "cut off, or columns ran together"
-            raise self.error(self.at, f"{names[i]} has {len(cells)} links for {len(names)} devices: {why}")
+            raise self.error(self.at, f"{names[i]} has {len(cells)} cells for {len(names)} devices: {why}")
         try:
-            row = tuple(links.parse(cell) for cell in cells)
+            row = tuple(Interconnect.parse(cell) for cell in cells)
         except ValueError as error:
             raise self.error(self.at, f"{names[i]}: {error}") from None
-        if [k for k, link in enumerate(row) if link.kind is LinkClass.SELF] != [i]:
+        if [k for k, cell in enumerate(row) if cell.kind is InterconnectClass.SELF] != [i]:
             raise self.error(self.at, f"{names[i]} needs its X in column {i + 1}, and only there")
-        side = self.side(names[i], words[len(names) + 1 :], titles if _GPU.fullmatch(names[i]) else [])
+        affinity = self.affinity(names[i], words[len(names) + 1 :], titles if _GPU.fullmatch(names[i]) else [])
         self.at += 1
-        return row, side
+        return row, affinity
 
-    def side(self, name: str, words: list[str], titles: list[str]) -> list[str | None]:
-        """Match what follows the links to the columns. Blank cells leave no trace in it."""
+    def affinity(self, name: str, words: list[str], titles: list[str]) -> list[str | None]:
+        """Match what follows the cells to the columns. Blank cells leave no trace in it."""
         if not words:
             return [None] * len(titles)
         if words == ["N/A"] and titles:  # as on WSL: all blank but the last
             return [*[None] * (len(titles) - 1), "N/A"]
         if len(words) != len(titles):
-            what = f"{name} has {len(words)} entries after its links for {len(titles)} columns"
+            what = f"{name} has {len(words)} entries after its cells for {len(titles)} columns"
             raise self.error(self.at, f"{what}: cut off, or columns ran together")
         for word in words:
             self.numbers(name, word)
@@ -220,7 +220,7 @@ class _Table:
 
 
 def topology(matrix: Matrix, *, source: str = "nvidia-smi topo -m") -> Topology:
-    """Make a topology of what the table says: GPUs, NICs by their own names, and the links between them."""
+    """Make a topology of what the table says: GPUs, NICs by their own names, and what joins them."""
     own = dict(matrix.legend)
     names = [own.get(name, name) for name in matrix.names]
     cpus, nodes = matrix.column("CPU Affinity"), matrix.column("NUMA Affinity")
@@ -228,10 +228,12 @@ def topology(matrix: Matrix, *, source: str = "nvidia-smi topo -m") -> Topology:
         Gpu(name, int(name.removeprefix("GPU")), cpus=_numbers(cpus[i]), node=next(iter(_numbers(nodes[i])), None))
         for i, name in enumerate(matrix.gpus)
     ]
-    pairs = [(names[i], names[j], matrix.cells[i][j]) for i in range(len(names)) for j in range(i + 1, len(names))]
+    interconnects = [
+        (names[i], names[j], matrix.cells[i][j]) for i in range(len(names)) for j in range(i + 1, len(names))
+    ]
     unknown = "not in that text: memory, MIG, the state of NICs, what this process may use"
     nics = tuple(Nic(name, "unknown") for name in names[len(gpus) :])
-    return Topology((source, unknown), gpus=tuple(gpus), nics=nics, links=tuple(pairs))
+    return Topology((source, unknown), gpus=tuple(gpus), nics=nics, interconnects=tuple(interconnects))
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.topo import devices
-from weft.topo.links import Link, LinkClass
+from weft.topo.interconnect import Interconnect, InterconnectClass
 from weft.topo.model import Gpu
 
 _SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
@@ -25,7 +25,7 @@ def load() -> Any | None:
         return None
 
 
-def read(nvml: Any, root: Path) -> tuple[tuple[Gpu, ...], dict[tuple[str, str], Link]]:
+def read(nvml: Any, root: Path) -> tuple[tuple[Gpu, ...], dict[tuple[str, str], Interconnect]]:
     """Read the GPUs that this process may see, and the NVLinks between them.
 
     Parameters
@@ -33,7 +33,7 @@ def read(nvml: Any, root: Path) -> tuple[tuple[Gpu, ...], dict[tuple[str, str], 
     nvml : module
         ``pynvml``, or what behaves like it.
     root : Path
-        Where ``sys`` is: places on PCI and NUMA nodes come from there.
+        Where ``sys`` is: paths on PCI and NUMA nodes come from there.
 
     Raises
     ------
@@ -71,8 +71,8 @@ def _instances(nvml: Any, handle: Any) -> Iterator[str]:
             yield _text(nvml.nvmlDeviceGetUUID(instance))
 
 
-def _nvlinks(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> dict[tuple[str, str], Link]:
-    """Count the NVLinks of each pair: direct ones, and through switches, which join each to all."""
+def _nvlinks(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> dict[tuple[str, str], Interconnect]:
+    """Count the NVLinks between every two GPUs: direct ones, and through switches, which join each to all."""
     direct: dict[tuple[str, str], int] = {}
     switched: dict[str, int] = {}
     addresses = [_address(nvml.nvmlDeviceGetPciInfo(handle).busId) for handle in handles]
@@ -88,9 +88,9 @@ def _nvlinks(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> dict[tuple
             other = by_address.get(_address(remote.busId)) if remote else None
             if other is not None:
                 direct[gpu.name, other] = direct.get((gpu.name, other), 0) + 1
-    found = {pair: Link(LinkClass.NVLINK, count) for pair, count in direct.items()}
+    found = {both: Interconnect(InterconnectClass.NVLINK, count) for both, count in direct.items()}
     for a, b in ((a, b) for a in switched for b in switched if a != b):
-        found[a, b] = Link(LinkClass.NVLINK, min(switched[a], switched[b]))
+        found[a, b] = Interconnect(InterconnectClass.NVLINK, min(switched[a], switched[b]))
     return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where to put workers: a pure function of a topology and a request, each choice with its reason.
+"""Where to put workers: a pure function of a topology and options, each choice with its reason.
 
 Nothing is read, set or started here. A worker's CPUs lie together: first the places (a GPU's surroundings, a NUMA
 node, an L3 group, some cores) are cut out of what may be used, then the rest follows from the place.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from weft.errors import InvalidParamError
 from weft.topo import cpulist, network
 from weft.topo.model import Cpu, Gpu, Topology
-from weft.topo.request import Request, is_device
+from weft.topo.options import PlanOptions, is_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class _Place:
     device: str | None = None  # what CUDA is to see first
 
 
-def plan(topology: Topology, request: Request) -> Plan:
-    """Lay workers out over `topology` as `request` asks.
+def plan(topology: Topology, options: PlanOptions) -> Plan:
+    """Lay workers out over `topology` as `options` ask.
 
     Raises
     ------
@@ -74,35 +74,35 @@ def plan(topology: Topology, request: Request) -> Plan:
         The machine has no such places, or none that this process may use.
     """
     notes = list(topology.allowed.why) if topology.allowed else []
-    if request.per == "gpu":
-        places = _gpu_places(topology, request, notes)
+    if options.per == "gpu":
+        places = _gpu_places(topology, options, notes)
     elif not topology.cpus:
-        raise InvalidParamError(f"plan per {request.per}: nvidia-smi's text tells CPUs by GPU only: plan per gpu")
-    elif request.per in ("numa", "l3"):
-        places = _whole_places(topology, request.per, notes)
+        raise InvalidParamError(f"plan per {options.per}: nvidia-smi's text tells CPUs by GPU only: plan per gpu")
+    elif options.per in ("numa", "l3"):
+        places = _whole_places(topology, options.per, notes)
     else:
-        places = _core_places(topology, _cores_of(request.per), notes)
+        places = _core_places(topology, _cores_of(options.per), notes)
     if not places:
         what = "; ".join(notes) or "none there"
-        raise InvalidParamError(f"plan per {request.per}: no place for a worker: {what}")
+        raise InvalidParamError(f"plan per {options.per}: no place for a worker: {what}")
     quota = topology.allowed.cpu_quota if topology.allowed else None
-    if request.workers is None and request.per != "gpu" and quota is not None and quota < len(places):
+    if options.workers is None and options.per != "gpu" and quota is not None and quota < len(places):
         fed = max(1, int(quota))
         notes.append(f"{len(places) - fed} of {len(places)} places are left free: the quota feeds no more; --workers")
         places = places[:fed]
-    elif request.workers is not None and request.workers < 1:
-        raise InvalidParamError(f"plan: {request.workers} workers were asked for: at least one")
-    elif request.workers is not None and request.workers < len(places):
+    elif options.workers is not None and options.workers < 1:
+        raise InvalidParamError(f"plan: {options.workers} workers were asked for: at least one")
+    elif options.workers is not None and options.workers < len(places):
         notes.append(
-            f"{len(places) - request.workers} of {len(places)} places are left free: so many workers were asked for"
+            f"{len(places) - options.workers} of {len(places)} places are left free: so many workers were asked for"
         )
-        places = places[: request.workers]
-    elif request.workers is not None and request.workers > len(places):
-        raise InvalidParamError(f"plan: {request.workers} workers, but {len(places)} places per {request.per}")
+        places = places[: options.workers]
+    elif options.workers is not None and options.workers > len(places):
+        raise InvalidParamError(f"plan: {options.workers} workers, but {len(places)} places per {options.per}")
     notes += network.left_out(topology)
     nics = network.choose(topology, [(place.gpu.name if place.gpu else None, place.node) for place in places])
-    interfaces = network.interfaces(topology, request.interface, nics, [place.node for place in places])
-    workers = [_worker(topology, request, places, i, nics[i], interfaces[i]) for i in range(len(places))]
+    interfaces = network.interfaces(topology, options.interface, nics, [place.node for place in places])
+    workers = [_worker(topology, options, places, i, nics[i], interfaces[i]) for i in range(len(places))]
     return Plan(tuple(workers), tuple(notes))
 
 
@@ -117,12 +117,12 @@ def _usable(topology: Topology) -> list[Cpu]:
     return [cpu for cpu in topology.cpus if cpu.id in may]
 
 
-def _gpu_places(topology: Topology, request: Request, notes: list[str]) -> list[_Place]:
+def _gpu_places(topology: Topology, options: PlanOptions, notes: list[str]) -> list[_Place]:
     if not topology.gpus:
         raise InvalidParamError("plan per gpu: no GPU found; plan per numa, l3 or a number of cores")
     may = {cpu.id for cpu in _usable(topology)}
     places: list[_Place] = []
-    for gpu, device in _devices(topology.gpus, request.gpus):
+    for gpu, device in _devices(topology.gpus, options.gpus):
         near = gpu.cpus or tuple(cpu.id for cpu in topology.cpus if cpu.node == gpu.node)
         cpus = tuple(cpu for cpu in near if cpu in may) if topology.cpus else near
         why = "beside its GPU" + _sharing(gpu, topology.gpus)
@@ -209,25 +209,25 @@ def _core_places(topology: Topology, cores: int, notes: list[str]) -> list[_Plac
 
 
 def _worker(
-    topology: Topology, request: Request, places: list[_Place], i: int, nic: network.Choice, interface: str | None
+    topology: Topology, options: PlanOptions, places: list[_Place], i: int, nic: network.Choice, interface: str | None
 ) -> WorkerPlan:
     place = places[i]
     reasons = {"cpus": place.why}
     nodes, reasons["nodes"] = _nodes(topology, place)
-    threads, reasons["threads"] = _threads(topology, request, place, len(places))
-    memory, reasons["memory"] = _memory(topology, request, place, places)
+    threads, reasons["threads"] = _threads(topology, options, place, len(places))
+    memory, reasons["memory"] = _memory(topology, options, place, places)
     env: dict[str, str] = {}
     if place.gpu:
         devices, reasons["gpu"] = _visible(places, i)
         env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    ports, reasons["nic"] = nic.net_devices(interface, request.towards)
+    ports, reasons["nic"] = nic.net_devices(interface, options.towards)
     if ports:
         env["UCX_NET_DEVICES"] = ",".join(ports)
     transports, reasons["transports"] = _transports(place, nic.nic.kind if nic.nic and ports else None)
     name, device = nic.name, place.device
-    if interface != request.interface:
-        reasons["interface"] = f"of those that begin with {request.interface}, the nearest that is up"
+    if interface != options.interface:
+        reasons["interface"] = f"of those that begin with {options.interface}, the nearest that is up"
     return WorkerPlan(
         str(i), place.name, place.cpus, nodes, threads, memory, device, name, transports, env, reasons, interface
     )
@@ -246,9 +246,9 @@ def _nodes(topology: Topology, place: _Place) -> tuple[tuple[int, ...], str]:
     return (place.node,), "the node of its CPUs; preferred, not bound: a full node costs speed, not the process"
 
 
-def _threads(topology: Topology, request: Request, place: _Place, workers: int) -> tuple[int, str]:
-    if request.threads is not None:
-        return request.threads, "asked for"
+def _threads(topology: Topology, options: PlanOptions, place: _Place, workers: int) -> tuple[int, str]:
+    if options.threads is not None:
+        return options.threads, "asked for"
     if place.gpu:
         return 1, "one: its work runs on the GPU"
     cores = len({cpu.core for cpu in topology.cpus if cpu.id in place.cpus})
@@ -259,9 +259,9 @@ def _threads(topology: Topology, request: Request, place: _Place, workers: int) 
     return cores, "one for each core: two threads of a core share what computes"
 
 
-def _memory(topology: Topology, request: Request, place: _Place, places: list[_Place]) -> tuple[int | None, str]:
-    if request.memory_nbytes is not None:
-        return request.memory_nbytes, "asked for"
+def _memory(topology: Topology, options: PlanOptions, place: _Place, places: list[_Place]) -> tuple[int | None, str]:
+    if options.memory_nbytes is not None:
+        return options.memory_nbytes, "asked for"
     have = {node.id: node.memory_nbytes for node in topology.nodes}.get(place.node if place.node is not None else -1)
     shares: list[tuple[int, str]] = []
     if have:

@@ -10,11 +10,11 @@ from typing import Any
 
 from weft._connect.address import device_of, source_towards, split
 from weft.errors import InvalidParamError
-from weft.topo import draw, machine, nvml
+from weft.topo import discovery, draw, nvml
 from weft.topo.command import INTERFACE_HELP, MEMORY_HELP, count, show
 from weft.topo.model import Topology
+from weft.topo.options import DASK_CUDA, PlanOptions, of
 from weft.topo.plan import Plan, plan
-from weft.topo.request import DASK_CUDA, Request, of
 from weft.worker import scheduler_file
 
 #: Options of dask-cuda's worker that have no meaning here, and why.
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.refused is not None:
         raise InvalidParamError(f"{args.refused} is not supported: {NOT_SUPPORTED[args.refused.removeprefix('--')]}")
-    topology = machine.read(driver=nvml.load(), environ=os.environ)
+    topology = discovery.read(driver=nvml.load(), environ=os.environ)
     made = plan(topology, request(args, topology))
     if args.plan:
         show(dataclasses.asdict(made) if args.json else draw.plan(made))
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     return nannies.run(options(args, made))
 
 
-def request(args: argparse.Namespace, topology: Topology) -> Request:
+def request(args: argparse.Namespace, topology: Topology) -> PlanOptions:
     """Return what `args` ask of the plan."""
     return of(
         topology,
@@ -152,10 +152,10 @@ def options(args: argparse.Namespace, made: Plan) -> list[dict[str, Any]]:
         "dashboard": not args.no_dashboard,
         "dashboard_address": args.dashboard_address or ":0",
     }
-    given = []
+    given: list[dict[str, Any]] = []
     for i, worker in enumerate(made.workers):
         name = args.name if args.name is None or len(made.workers) == 1 else f"{args.name}-{i}"
-        one = {**common, **nanny_options(worker), "name": name}
+        one: dict[str, Any] = {**common, **nanny_options(worker), "name": name}
         given.append({**one, "preload": [*one["preload"], *args.preload]})
     return given
 

@@ -29,7 +29,7 @@ from weft.lab.command import ended_by_signals
 POLL_S = 0.05
 
 
-def joining(plan: lab.Plan) -> int:
+def joining(plan: lab.Network) -> int:
     """Return the link that all hosts of `plan` are on, as each worker must reach each other one.
 
     Raises
@@ -38,7 +38,7 @@ def joining(plan: lab.Plan) -> int:
         There are fewer than two hosts, or no such link.
     """
     names = {host.name for host in plan.hosts}
-    for i, link in enumerate(plan.links):
+    for i, link in enumerate(plan.cables):
         if len(names) > 1 and set(link.between) == names:
             return i
     raise InvalidParamError(f"--lab: {', '.join(sorted(names))}: there must be two hosts, and one link between all")
@@ -78,11 +78,11 @@ def run(args: argparse.Namespace, protocols: Sequence[str], place: Place, child:
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="weft-") as folder, lab.Lab(plan) as standing:
         files = {protocol: Path(folder, f"{protocol}.json") for protocol in protocols}
         for protocol, file in files.items():
-            scheduler = _scheduler(protocol, plan.address(first, link=link), file)
+            scheduler = _scheduler(protocol, plan.address(first, cable=link), file)
             _written(file, _start(standing, first, scheduler, file.with_suffix(".log")), args.timeout)
             for host, i in itertools.product(plan.hosts, range(place.workers)):
                 name = f"{host.name}-{i}"
-                worker = _worker(place, name, plan.address(host.name, link=link), file)
+                worker = _worker(place, name, plan.address(host.name, cable=link), file)
                 _start(standing, host.name, worker, Path(folder, f"{protocol}-{name}.log"))
         where = {p: json.loads(file.read_text())["address"] for p, file in files.items()}
         bench = standing.start(first, [sys.executable, "-c", child], stdin=subprocess.PIPE)
@@ -106,11 +106,11 @@ def given() -> tuple[argparse.Namespace, dict[str, Place]]:
     return args, {protocol: Place(address=address) for protocol, address in where.items()}
 
 
-def described(plan: lab.Plan) -> dict[str, Any]:
+def described(plan: lab.Network) -> dict[str, Any]:
     """Say for the record what the lab was: each host with its CPUs, each link with its rate and delay."""
     return {
         "hosts": {host.name: {"cpus": host.cpus} for host in plan.hosts},
-        "links": [{"between": list(i.between), "rate": i.rate, "delay": i.delay} for i in plan.links],
+        "links": [{"between": list(i.between), "rate": i.rate, "delay": i.delay} for i in plan.cables],
     }
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import weft
 from weft.bench.dask.report import format_nbytes
 from weft.bench.send_recv import sides
-from weft.topo import machine
+from weft.topo import discovery
 from weft.topo.command import port, timeout
 
 #: By the names that ucx-py and UCXX have for theirs: what carries the messages, and whether it awaits.
@@ -164,7 +164,7 @@ def _refuse(args: argparse.Namespace) -> None:
         raise weft.InvalidParamError("--n-iter and --n-buffers are above 0, --n-warmup-iter is not below")
     if args.n_buffers > 1 and BACKENDS[args.backend][0] != "weft":
         raise weft.InvalidParamError(f"--n-buffers above 1 needs a backend of weft's, not {args.backend}")
-    have = machine.read(environ=os.environ).usable_nbytes
+    have = discovery.read(environ=os.environ).usable_nbytes
     if args.object_type == "numpy" and have is not None and _least_nbytes(args) > have:
         raise weft.NoMemoryError(_memory(args))
     usable = os.sched_getaffinity(0)
@@ -184,7 +184,7 @@ def _least_nbytes(args: argparse.Namespace) -> int:
 
 
 def _memory(args: argparse.Namespace) -> str:
-    have = machine.read(environ=os.environ).usable_nbytes
+    have = discovery.read(environ=os.environ).usable_nbytes
     here = "unknown" if have is None else format_nbytes(have)
     return f"--n-bytes {args.n_bytes}: takes {format_nbytes(_least_nbytes(args))}, where this process may use {here}"
 

@@ -32,9 +32,9 @@ def ping_block(line: Line, measure: str, window: int, stamps: array.array[int]) 
                 received.wait()
         else:
             taken = list(places(window))
-            received = w.tag_recv_many(taken, TAG)
+            all_received = w.tag_recv_many(taken, TAG)
             ep.tag_send_many([out] * window, TAG).wait()
-            received.wait()
+            all_received.wait()
             into = taken[-1]
         stamps[i] = clock()
     return into
@@ -52,9 +52,9 @@ async def ping_await(line: Line, measure: str, window: int, stamps: array.array[
                 await received
         else:
             taken = list(places(window))
-            received = w.tag_recv_many(taken, TAG)
+            all_received = w.tag_recv_many(taken, TAG)
             await ep.tag_send_many([out] * window, TAG)
-            await received
+            await all_received
             into = taken[-1]
         stamps[i] = clock()
     return into

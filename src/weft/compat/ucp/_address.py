@@ -13,13 +13,13 @@ import os
 import struct
 from typing import Any
 
-_TRAILER = struct.Struct("<Q16s8s")  # the worker's id, the place, the mark
+_TRAILER = struct.Struct("<Q16s8s")  # the worker's id, its network namespace, the mark
 _MARK = b"weft.ucp"
 
 
 @functools.cache
-def _place() -> bytes:
-    """Tell where abstract Unix sockets with the same name are the same socket: this boot, this network namespace."""
+def _namespace() -> bytes:
+    """Return an id of this boot and network namespace: in there, an abstract Unix socket's name is one socket."""
     with open("/proc/sys/kernel/random/boot_id") as f:
         boot = f.read()
     return hashlib.blake2b(f"{boot}{os.stat('/proc/self/ns/net').st_ino}".encode(), digest_size=16).digest()
@@ -41,7 +41,7 @@ class UCXAddress(bytes):
     @classmethod
     def of(cls, native: bytes, worker_id: int) -> UCXAddress:
         """Write the address of this process's worker."""
-        return cls(native + _TRAILER.pack(worker_id, _place(), _MARK))
+        return cls(native + _TRAILER.pack(worker_id, _namespace(), _MARK))
 
     @property
     def length(self) -> int:
@@ -52,5 +52,5 @@ class UCXAddress(bytes):
         """Return UCX's bytes, the worker's id (None: not weft's), and whether its door can be reached from here."""
         if self[-len(_MARK) :] != _MARK:
             return bytes(self), None, False
-        worker_id, place, _ = _TRAILER.unpack(self[-_TRAILER.size :])
-        return self[: -_TRAILER.size], worker_id, place == _place()
+        worker_id, namespace, _ = _TRAILER.unpack(self[-_TRAILER.size :])
+        return self[: -_TRAILER.size], worker_id, namespace == _namespace()

@@ -47,10 +47,10 @@ class Connection:
         self._error: Exception | None = None
         self._error_handling = error_handling
         self._on_close: Callable[[], object] | None = None
-        self._inbox: deque[Any] = deque()
+        self._arrived: deque[Any] = deque()
         self._readers: deque[asyncio.Future[Any]] = deque()
-        self._pending: set[weft.Request] = set()
-        self._withdrawn: set[weft.Request] = set()
+        self._pending: set[weft.Request[Any]] = set()
+        self._withdrawn: set[weft.Request[Any]] = set()
         self.said_goodbye = False
         wire.connections.add(self)
         self.worker.connections[key] = self
@@ -76,7 +76,7 @@ class Connection:
     def am_probe(self) -> bool:
         """An active message is there to be received."""
         self.worker.progress()
-        return bool(self._inbox)
+        return bool(self._arrived)
 
     def info(self) -> str:
         """Describe the wire."""
@@ -118,7 +118,7 @@ class Connection:
 
     async def am_recv(self, what: object) -> Any:
         self.worker.take()
-        if not self._inbox:
+        if not self._arrived:
             if not self.open:
                 self.raise_on_error()
                 raise UCXCloseError(f"<{what}>: the endpoint is closed")
@@ -131,14 +131,14 @@ class Connection:
                 raise UCXCanceled(f"<{what}>: the endpoint was closed while am_recv waited") from None
             except asyncio.CancelledError:
                 if not reader.cancelled() and reader.done() and reader.exception() is None:
-                    self._inbox.appendleft(reader.result())  # it came in the same turn: for the next one
+                    self._arrived.appendleft(reader.result())  # it came in the same turn: for the next one
                 raise
             finally:
                 with contextlib.suppress(ValueError):
                     self._readers.remove(reader)
                 if not self._readers:
                     self.worker.reading.discard(self)
-        message = self._inbox.popleft()
+        message = self._arrived.popleft()
         if isinstance(message, Exception):
             raise message
         return message
@@ -146,7 +146,7 @@ class Connection:
     async def flush(self, what: object) -> None:
         await self._sent(self.wire.endpoint.flush, what)
 
-    async def _sent(self, post: Callable[[], weft.Request], what: object) -> None:
+    async def _sent(self, post: Callable[[], weft.Request[None]], what: object) -> None:
         try:
             await self._ended(post(), what)
         except (weft.Error, UCXCanceled) as e:
@@ -154,7 +154,7 @@ class Connection:
                 self.raise_on_error()  # the peer ended it, not this side
             raise (translated(e, what) if isinstance(e, weft.Error) else e) from None
 
-    async def _ended(self, request: weft.Request, what: object) -> Any:
+    async def _ended(self, request: weft.Request[Any], what: object) -> Any:
         if request.done():
             return await request
         self._pending.add(request)
@@ -204,11 +204,11 @@ class Connection:
             else:
                 reader.set_result(message)
             return
-        self._inbox.append(message)
+        self._arrived.append(message)
 
     # ---- how it ends
 
-    def say_goodbye(self, sent: int) -> weft.Request:
+    def say_goodbye(self, sent: int) -> weft.Request[None]:
         """Tell the peer how many messages there are for it; it ends the connection when it has them."""
         assert self.peer_key is not None
         self.said_goodbye = True

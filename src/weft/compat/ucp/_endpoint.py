@@ -10,16 +10,14 @@ import logging
 import operator
 import weakref
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import weft
 from weft.compat.ucp._connection import Connection
+from weft.compat.ucp._context import ApplicationContext
 from weft.compat.ucp._libs.arr import Array, asarray
 from weft.compat.ucp.exceptions import UCXCloseError, UCXError
 from weft.compat.ucp.utils import hash64bits
-
-if TYPE_CHECKING:
-    from weft.compat.ucp.core import ApplicationContext
 
 log = logging.getLogger("ucx")
 
@@ -67,11 +65,11 @@ class Endpoint:
         ctx.endpoints.add(self)
         myself = weakref.ref(self)
 
-        def hear_goodbye(count: int) -> None:
+        def on_goodbye(count: int) -> None:
             if (ep := myself()) is not None:
-                ep._hear_goodbye(count)
+                ep._take_goodbye(count)
 
-        endpoint.set_goodbye_callback(hear_goodbye)
+        endpoint.set_goodbye_callback(on_goodbye)
 
     def __del__(self) -> None:
         if getattr(self, "_ep", None) is not None:
@@ -123,7 +121,7 @@ class Endpoint:
             error = e if isinstance(e, UCXError) else UCXError(f"<{what}>: {e}")
             logging.warning("closing %#x: the peer is gone already: %r", self.uid, error)
 
-    def _hear_goodbye(self, count: int) -> None:
+    def _take_goodbye(self, count: int) -> None:
         if self.closed():
             self.abort()
         elif self._close_after_n_recv is None and count > self._finished_recv_count:

@@ -55,7 +55,7 @@ async def client(worker: Worker, sock: socket.socket, *, error_handling: bool) -
     try:
         mine = Hello(worker.id, secrets.randbits(64), secrets.randbits(64), False, worker.native.address)
         await loop.sock_sendall(sock, mine.packed())
-        theirs = await _hear(loop, sock)
+        theirs = await _read_hello(loop, sock)
         wire = worker.wire_to(theirs.worker_id, theirs.address)
         unwatched = not wire.watched
         connection = Connection(wire, mine.key, error_handling=error_handling)
@@ -79,7 +79,7 @@ async def server(worker: Worker, sock: socket.socket, *, error_handling: bool) -
     loop = asyncio.get_running_loop()
     kept = False
     try:
-        theirs = await _hear(loop, sock)
+        theirs = await _read_hello(loop, sock)
         wire = worker.wire_to(theirs.worker_id, theirs.address)
         mine = Hello(worker.id, secrets.randbits(64), secrets.randbits(64), not wire.watched, worker.native.address)
         # It may send as soon as it has this side's hello.
@@ -101,7 +101,7 @@ async def server(worker: Worker, sock: socket.socket, *, error_handling: bool) -
     return Joined(connection, theirs.tag, mine.tag)
 
 
-async def _hear(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Hello:
+async def _read_hello(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Hello:
     head = await _exactly(loop, sock, _HEAD.size)
     mark, worker_id, tag, key, unwatched, nbytes = _HEAD.unpack(head)
     if mark != _MARK or nbytes > _MOST:

@@ -9,15 +9,13 @@ import logging
 import socket
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import weft
-from weft._connect.forks import close_in_child
+from weft._connect.sockets import close_in_child
 from weft.compat.ucp import _handshake
+from weft.compat.ucp._context import ApplicationContext
 from weft.compat.ucp._endpoint import Endpoint
-
-if TYPE_CHECKING:
-    from weft.compat.ucp.core import ApplicationContext
 
 log = logging.getLogger("ucx")
 

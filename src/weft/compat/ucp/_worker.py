@@ -21,16 +21,12 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 import weft
-from weft._connect.driver import keep_alive
-from weft._connect.forks import close_in_child
+from weft._connect.sockets import close_in_child, keep_alive
 from weft.compat.ucp._address import UCXAddress, door_name
-
-if TYPE_CHECKING:
-    from weft.compat.ucp._connection import Connection
 
 log = logging.getLogger("ucx")
 
@@ -40,6 +36,19 @@ DATA, GOODBYE, RESET, UNASKED = range(4)
 _MOST_EARLY = 1024  # active messages for an endpoint that this side has not made
 
 
+class Receiver(Protocol):
+    """Whatever has a key: a `weft.compat.ucp._connection.Connection`."""
+
+    def take(self, kind: int, count: int, data: memoryview) -> None:
+        """Take an active message with this key."""
+
+    def lose(self) -> None:
+        """Note that the other worker is gone."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class Worker:
     """What all endpoints of this process share. Belongs to the thread that made it."""
 
@@ -47,8 +56,8 @@ class Worker:
         self.native = weft.Worker(context)
         self.id = secrets.randbits(64)
         self.wires: dict[int, Wire] = {}
-        self.connections: WeakValueDictionary[int, Connection] = WeakValueDictionary()
-        self.reading: set[Connection] = set()  # whom nobody else may hold: a task that waits, and what it waits for
+        self.connections: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
+        self.reading: set[Receiver] = set()  # those with a task that waits: nothing else may hold the two
         self.handshakes: set[asyncio.Task[None]] = set()
         self.allocators: dict[str, Callable[[int], Any]] = {"host": bytearray}
         self.early: dict[int, deque[memoryview]] = {}
@@ -153,7 +162,7 @@ class Wire:
         self.worker = worker
         self.peer_id = peer_id
         self.endpoint = endpoint
-        self.connections: WeakSet[Connection] = WeakSet()
+        self.connections: WeakSet[Receiver] = WeakSet()
         self.lost = False
         self._lifelines: list[socket.socket] = []
         self._poll = select.poll()

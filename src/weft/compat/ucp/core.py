@@ -1,30 +1,27 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The one context of the process, and the functions that use it."""
+"""ucx-py's functions, and the one context of the process, which they use."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import re
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import WeakSet
 
 import weft
 from weft import _load, _native
 from weft.compat.ucp import _describe, _handshake
 from weft.compat.ucp._address import UCXAddress
 from weft.compat.ucp._connection import Connection
+from weft.compat.ucp._context import ApplicationContext
 from weft.compat.ucp._endpoint import Endpoint, plain
 from weft.compat.ucp._listener import Listener, endpoint_of
-from weft.compat.ucp._worker import Worker
 from weft.compat.ucp.exceptions import (
     UCXCanceled,
     UCXCloseError,
-    UCXConfigError,
     UCXError,
     UCXMsgTruncated,
     translated,
@@ -58,77 +55,8 @@ __all__ = [
     "reset",
 ]
 
-log = logging.getLogger("ucx")
-
 #: The context, made at the first use.
 _ctx: ApplicationContext | None = None
-
-
-class ApplicationContext:
-    """A UCP context with one worker, which belongs to the thread that first uses it.
-
-    Parameters
-    ----------
-    config_dict : mapping of str to str
-        UCX settings without ``UCX_``.
-    connect_timeout : float, optional
-        Seconds for a handshake; by default ``UCXPY_CONNECT_TIMEOUT``, else 5.
-    """
-
-    def __init__(self, config_dict: Mapping[str, str] | None = None, connect_timeout: float | None = None) -> None:
-        try:
-            self.context = weft.Context(dict(config_dict or {}))
-        except weft.InvalidParamError as e:
-            raise UCXConfigError(str(e)) from None
-        self.connect_timeout = (
-            float(os.environ.get("UCXPY_CONNECT_TIMEOUT", 5)) if connect_timeout is None else connect_timeout
-        )
-        self.listeners: WeakSet[Listener] = WeakSet()
-        self.endpoints: WeakSet[Endpoint] = WeakSet()
-        self._worker: Worker | None = None
-        for name, (value, origin) in self.context.config.items():
-            log.info("UCX_%s: %s (%s)", name, value, origin)
-
-    @property
-    def worker(self) -> Worker:
-        """The worker, attached to the running loop if there is one."""
-        if self._worker is None:
-            self._worker = Worker(self.context)
-        self.continuous_ucx_progress()
-        return self._worker
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """What differs from UCX's defaults and the environment."""
-        return {name: value for name, (value, _) in self.context.config.items()}
-
-    @property
-    def cuda_support(self) -> bool:
-        """UCX's transports of GPU memory may be used."""
-        tls = _describe.config(self.settings)["TLS"]
-        named = set(tls.removeprefix("^").split(",")) & {"all", "cuda", "cuda_copy", "cuda_ipc"}
-        return bool(named) != tls.startswith("^")
-
-    def continuous_ucx_progress(self, event_loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Progress in this loop; the functions that make endpoints do it by themselves."""
-        if event_loop is None:
-            try:
-                event_loop = asyncio.get_running_loop()
-            except RuntimeError:
-                return
-        if self._worker is None:
-            self._worker = Worker(self.context)
-        self._worker.attach(event_loop)
-
-    def open_objects(self) -> list[object]:
-        """List the endpoints and listeners that are not closed."""
-        objects: list[Endpoint | Listener] = [*self.endpoints, *self.listeners]
-        return [o for o in objects if not o.closed()]
-
-    def close(self) -> None:
-        """Destroy the worker."""
-        if self._worker is not None:
-            self._worker.close()
 
 
 def _get_ctx() -> ApplicationContext:

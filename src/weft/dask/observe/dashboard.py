@@ -1,28 +1,39 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A page in the scheduler's dashboard: the bandwidth between each two workers, live, and the lanes that carry it.
 
-Added to the running dashboard, since the scheduler is complete when it first listens. Needs bokeh, which whoever
-has a dashboard has. What the cells say is in ``matrix``, where it comes from in ``observe``.
+Needs bokeh, which whoever has a dashboard has. What the cells say is in ``matrix``, where it comes from in
+``extensions``.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, fields
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from bokeh.layouts import column
-from bokeh.models import ColorBar, ColumnDataSource, Div, FixedTicker, HoverTool, LogColorMapper, PrintfTickFormatter
+from bokeh.models import (
+    ColorBar,
+    ColumnDataSource,
+    Div,
+    FactorRange,
+    FixedTicker,
+    HoverTool,
+    LogColorMapper,
+    PrintfTickFormatter,
+)
 from bokeh.palettes import Viridis256
 from bokeh.plotting import figure
-from bokeh.server.tornado import BokehTornado
 from distributed.dashboard.components import DashboardComponent, add_periodic_callback
-from distributed.dashboard.components.scheduler import BOKEH_THEME, env
-from distributed.dashboard.core import BokehApplication
-from distributed.dashboard.scheduler import template_variables
-from tornado.ioloop import IOLoop
 
+from weft.dask import patches
 from weft.dask.observe.matrix import MOST_WORKERS, Cell, Scale, busiest, cell, empty_cell, heading, lanes_table
+
+if TYPE_CHECKING:
+    from bokeh.document import Document
+    from distributed.scheduler import Scheduler
+
+    from weft.dask.observe.extensions import SchedulerTraffic
 
 PAGE = "individual-weft-bandwidth"
 TITLE = "Weft Bandwidth"
@@ -35,31 +46,18 @@ whole requests, as Dask sees them: @dask<br>broken comms: @errors</div>"""
 _COLUMNS = [field.name for field in fields(Cell)]
 
 
-def add_page(scheduler: Any) -> None:
+def add_page(scheduler: Scheduler, traffic: SchedulerTraffic) -> None:
     """Add the page to the dashboard of a scheduler, if it has one."""
-    application = scheduler.http_application
-    stock = next((app for app in application.applications if isinstance(app, BokehTornado)), None)
-    if stock is None:
-        return
-    variables = template_variables(scheduler)
-    variables["plots"].append({"url": PAGE, "name": TITLE})  # the menu of all pages
-    variables["plots"].sort(key=lambda plot: plot["name"])
-    page = BokehApplication({f"/{PAGE}": document}, scheduler, prefix=stock.prefix, template_variables=variables)
-    application.add_application(page)  # the scheduler stops it with the others
-    page.initialize(IOLoop.current())
-    page.start()
 
+    def document(_: Scheduler, extra: dict[str, Any], doc: Document) -> None:
+        matrix = Matrix(traffic)
+        matrix.update()
+        add_periodic_callback(doc, matrix, _INTERVAL_MS)
+        doc.title = f"Dask: {TITLE}"
+        doc.add_root(matrix.root)
+        patches.dress_as_dashboard(doc, extra)
 
-def document(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-    """Fill a browser's document with the page."""
-    matrix = Matrix(scheduler.extensions["weft"])
-    matrix.update()
-    add_periodic_callback(doc, matrix, _INTERVAL_MS)
-    doc.title = f"Dask: {TITLE}"
-    doc.add_root(matrix.root)
-    doc.template = env.get_template("simple.html")
-    doc.template_variables.update(extra)
-    doc.theme = BOKEH_THEME
+    patches.add_dashboard_page(scheduler, PAGE, TITLE, document)
 
 
 class Matrix(DashboardComponent):  # type: ignore[misc] # distributed has no types
@@ -71,7 +69,7 @@ class Matrix(DashboardComponent):  # type: ignore[misc] # distributed has no typ
         Has the pairs, the names of the workers, and what Dask itself sees.
     """
 
-    def __init__(self, traffic: Any) -> None:
+    def __init__(self, traffic: SchedulerTraffic) -> None:
         super().__init__()
         self._traffic = traffic
         self.source = ColumnDataSource({name: [] for name in _COLUMNS})
@@ -84,15 +82,15 @@ class Matrix(DashboardComponent):  # type: ignore[misc] # distributed has no typ
     def _figure(self) -> Any:
         plot = figure(
             name="weft_matrix",
-            x_range=[],
-            y_range=[],
+            x_range=FactorRange(),
+            y_range=FactorRange(),
             x_axis_label="to",
             y_axis_label="from",
             x_axis_location="above",
             tools=[HoverTool(tooltips=_HOVER)],
             toolbar_location=None,
         )
-        at = {"x": "destination", "y": "source", "source": self.source}
+        at: dict[str, Any] = {"x": "destination", "y": "source", "source": self.source}
         plot.rect(width=0.96, height=0.96, fill_color="colour", line_color=None, **at)
         self._text = plot.text(text="figure", text_color="ink", text_align="center", text_baseline="middle", **at)
         plot.grid.visible = False
@@ -101,9 +99,10 @@ class Matrix(DashboardComponent):  # type: ignore[misc] # distributed has no typ
         plot.axis.axis_line_color = None
         plot.axis.axis_label_text_font_style = "normal"
         formatter = PrintfTickFormatter(format="%g")
+        self._ticker = FixedTicker(ticks=[])
         self._bar = ColorBar(
             color_mapper=self.colours,
-            ticker=FixedTicker(ticks=[]),
+            ticker=self._ticker,
             formatter=formatter,
             width=14,
             background_fill_color=None,
@@ -123,9 +122,9 @@ class Matrix(DashboardComponent):  # type: ignore[misc] # distributed has no typ
             cell(at[ab], scale, seen_by_dask.get(ab), roomy=roomy) if ab in at else empty_cell(*ab)
             for ab in ((a, b) for a in names for b in names)
         ]
-        data = dict(zip(_COLUMNS, map(list, zip(*map(astuple, cells), strict=True)), strict=True)) if cells else {}
+        data: Any = {name: [getattr(each, name) for each in cells] for name in _COLUMNS} if cells else {}
         self.colours.update(low=scale.low, high=scale.high)
-        self._bar.ticker.ticks = scale.ticks
+        self._ticker.ticks = scale.ticks
         if data and data != self.source.data:
             self.source.data = data
         self.figure.visible = bool(names)

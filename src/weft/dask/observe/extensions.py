@@ -1,53 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a scheduler and its workers get beside their comms: figures in the heartbeats, Prometheus' metrics, a page.
+"""What heartbeats carry of a worker's traffic, and what the scheduler makes of it: an extension of each.
 
-All of it comes when a server starts to listen on ``ucx://``, without a line in anyone's program. What needs bokeh
-or prometheus_client is loaded only where the server loads them itself.
+Nothing here attaches them to a server (`attach`) or shows what they know (`dashboard`, `pairs`).
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from distributed import Scheduler, Worker
-
+from weft.dask import patches
 from weft.dask.observe import traffic
 from weft.dask.observe.pairs import Pair, join, named
 
-#: The name of both extensions: a worker's heartbeat carries what the one tells to the other.
-EXTENSION = "weft"
-
-
-def listening(server: object) -> None:
-    """Take note that `server` is about to listen on ``ucx://``."""
-    if isinstance(server, Worker):
-        # A scheduler that another protocol leads to may know nothing of weft, and then a heartbeat with something for
-        # its extension would end the worker.
-        if server.scheduler.address.startswith("ucx://"):
-            server.extensions.setdefault(EXTENSION, WorkerTraffic())
-        _register_metrics()
-    elif isinstance(server, Scheduler) and EXTENSION not in server.extensions:
-        server.extensions[EXTENSION] = SchedulerTraffic(server)
-        _register_metrics()
-        _add_page(server)
-
-
-def _register_metrics() -> None:
-    # distributed's own handler loads it where it is there, but a worker's only after it listens
-    if importlib.util.find_spec("prometheus_client") is not None:
-        from weft.dask.observe.prometheus import register
-
-        register()
-
-
-def _add_page(scheduler: Any) -> None:
-    if "distributed.dashboard.core" in sys.modules:
-        from weft.dask.observe.dashboard import add_page
-
-        add_page(scheduler)
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, WorkerState
 
 
 class WorkerTraffic:
@@ -69,18 +36,18 @@ class SchedulerTraffic:
     """The scheduler's extension: the latest report of each worker, and the means that Dask gets wrong.
 
     A worker's heartbeat carries the sum and the count of the bandwidths that it saw from each other worker. Dask's
-    scheduler weighs the sum as if it were a mean (``Scheduler.heartbeat_worker``), so its figures for a pair are too
-    high by up to the count. Extensions are called at the end of a heartbeat: that is when the right figure is put in
-    place of it, by the same formula.
+    scheduler weighs the sum as if it were a mean, so its figures for a pair are too high by up to the count.
+    Extensions are called at the end of a heartbeat: that is when the right figure is put in place of it, by the same
+    formula.
     """
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._reports: dict[str, dict[str, Any]] = {}
         self._means: dict[tuple[str, str], float] = {}
         self._means_of_types: dict[str, float] = {}
 
-    def heartbeat(self, ws: Any, report: Mapping[str, Any]) -> None:
+    def heartbeat(self, ws: WorkerState, report: Mapping[str, Any]) -> None:
         """Take what a worker's heartbeat brought."""
         known = self._reports.get(ws.address)
         if known is None or known["process"] != report["process"]:  # a new worker may get the address of an old one
@@ -91,15 +58,15 @@ class SchedulerTraffic:
         if all(a in self._reports for a in self._scheduler.workers if a.startswith("ucx://")):
             here = {report["process"] for report in self._reports.values()}
             known["peers"] = {process: row for process, row in known["peers"].items() if process in here}
-        scheduler, told = self._scheduler, ws.metrics["bandwidth"]
-        share = 1 / len(scheduler.workers)
-        for other, (total, count) in told["workers"].items():
-            if other not in scheduler.workers:  # it has left, and would be forgotten no more
-                continue
-            pair = ws.address, other
-            scheduler.bandwidth_workers[pair] = _weigh(self._means, pair, total, count, share)
-        for kind, (total, count) in told["types"].items():
-            scheduler.bandwidth_types[kind] = _weigh(self._means_of_types, kind, total, count, share)
+        from_workers, of_types = patches.bandwidths_seen_by(ws)
+        workers, share = self._scheduler.workers, 1 / len(self._scheduler.workers)
+        pairs = {
+            (ws.address, other): _weigh(self._means, (ws.address, other), seen, share)
+            for other, seen in from_workers.items()
+            if other in workers  # else it has left, and would be forgotten no more
+        }
+        types = {kind: _weigh(self._means_of_types, kind, seen, share) for kind, seen in of_types.items()}
+        patches.put_bandwidths(self._scheduler, pairs, types)
 
     def _forget_who_left(self) -> None:
         workers = self._scheduler.workers
@@ -138,8 +105,9 @@ class SchedulerTraffic:
         return {(names[a], names[b]): mean for (a, b), mean in self.requests().items() if a in names and b in names}
 
 
-def _weigh(means: dict[Any, float], key: Any, total: float, count: int, share: float) -> float:
-    """Average a new mean of `count` bandwidths with what is known, as Dask means to."""
+def _weigh(means: dict[Any, float], key: Any, seen: tuple[float, int], share: float) -> float:
+    """Average the mean of new bandwidths, given by sum and count, with what is known, as Dask means to."""
+    total, count = seen
     mean = total / count
     if key in means:
         alpha = (1 - share) ** count

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from weft.dask.observe import traffic
 
 _LANE = ["lane"]
-#: Counters of a record, by the metric that they add up in.
+#: Counters of traffic, by the metric that they add up in.
 _COUNTERS = {
     "weft_sent_messages": ("sent_messages", "Messages sent over ucx://"),
     "weft_received_messages": ("received_messages", "Messages received over ucx://"),
@@ -35,29 +35,33 @@ class TrafficCollector:
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yield one family for each counter."""
-        lanes = list(traffic.lanes.values())
+        lanes = list(traffic.by_lanes.values())
         yield _bytes("sent", lanes, lent="lent_nbytes")
         yield _bytes("received", lanes, lent="borrowed_nbytes")
         for metric, (name, text) in _COUNTERS.items():
             family = CounterMetricFamily(metric, text, labels=_LANE)
-            for lane in lanes:
-                family.add_metric([lane.process], getattr(lane, name))
+            for over in lanes:
+                family.add_metric([_label(over)], getattr(over, name))
             yield family
         comms = GaugeMetricFamily("weft_comms", "Comms over ucx:// that this process has", labels=_LANE)
-        for lane in lanes:
-            comms.add_metric([lane.process], lane.comms)
+        for over in lanes:
+            comms.add_metric([_label(over)], over.comms)
         yield comms
 
 
-def _bytes(way: str, lanes: list[traffic.Record], *, lent: str) -> CounterMetricFamily:
+def _label(over: traffic.Traffic) -> str:
+    return ",".join(over.lanes)
+
+
+def _bytes(way: str, lanes: list[traffic.Traffic], *, lent: str) -> CounterMetricFamily:
     text = (
         f"Bytes {way} over ucx://; those that were lent by one process and mapped by the other have a lane of their own"
     )
     family = CounterMetricFamily(f"weft_{way}_bytes", text, labels=_LANE)
     total_lent = 0
-    for lane in lanes:
-        lent_nbytes = getattr(lane, lent)
-        family.add_metric([lane.process], getattr(lane, f"{way}_nbytes") - lent_nbytes)
+    for over in lanes:
+        lent_nbytes = getattr(over, lent)
+        family.add_metric([_label(over)], getattr(over, f"{way}_nbytes") - lent_nbytes)
         total_lent += lent_nbytes
     family.add_metric(["lent"], total_lent)
     return family

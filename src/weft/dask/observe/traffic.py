@@ -3,7 +3,8 @@
 
 Counted by process, not by address: whoever connects comes from a new port each time, so the two sides tell each
 other in weft's handshake which process they are. No clock on the receiving side, where nobody can tell receiving from
-waiting for a sender that has nothing to say.
+waiting for a sender that has nothing to say. What others make of the counts is in ``pairs``, ``extensions`` and
+``prometheus``.
 """
 
 from __future__ import annotations
@@ -12,11 +13,9 @@ import secrets
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from distributed.metrics import context_meter
-from distributed.utils import nbytes
 
 from weft.errors import PeerClosedError, PeerLostError
 from weft.peer import Peer
@@ -25,8 +24,8 @@ from weft.peer import Peer
 TRANSFER_NBYTES = 1 << 20
 #: The bandwidth of a pair is the median of so many of its latest transfers.
 TRANSFERS = 32
-#: Records kept; beyond them, those of processes without an open comm are added up under ``OTHERS``.
-MOST_RECORDS = 1024
+#: Processes counted; beyond them, those without an open comm are added up under ``OTHERS``.
+MOST_PROCESSES = 1024
 OTHERS = "others"
 #: Names this process to its peers.
 PROCESS = secrets.token_hex(8)
@@ -48,8 +47,8 @@ COUNTERS = (
 )
 
 
-class Record:
-    """All traffic between this process and one other.
+class Traffic:
+    """Everything between this process and one other, or over one set of lanes.
 
     Attributes
     ----------
@@ -69,27 +68,28 @@ class Record:
         Seconds from each send to its completion, added up.
     errors : int
         Comms that broke: the peer was lost without a goodbye.
+    rates_Bps : deque of float
+        Bandwidths of the latest transfers to that process.
     """
 
-    __slots__ = (*COUNTERS, "_rates", "address", "comms", "lanes", "process")
+    __slots__ = (*COUNTERS, "address", "comms", "lanes", "process", "rates_Bps")
 
-    def __init__(self, process: str, address: str) -> None:
-        self.process, self.address = process, address
-        self.lanes: tuple[str, ...] = ()
+    def __init__(self, process: str, address: str, lanes: tuple[str, ...] = ()) -> None:
+        self.process, self.address, self.lanes = process, address, lanes
         self.comms = 0
         self.sent_messages = self.sent_nbytes = self.lent_messages = self.lent_nbytes = 0
         self.received_messages = self.received_nbytes = self.borrowed_messages = self.borrowed_nbytes = 0
         self.errors = 0
         self.sent_seconds = 0.0
-        self._rates: deque[float] = deque(maxlen=TRANSFERS)
+        self.rates_Bps: deque[float] = deque(maxlen=TRANSFERS)
 
     @property
     def bandwidth_Bps(self) -> float | None:  # noqa: N802
         """Median of the latest transfers to that process; None if there was none."""
-        return statistics.median(self._rates) if self._rates else None
+        return statistics.median(self.rates_Bps) if self.rates_Bps else None
 
-    def add(self, other: Record) -> None:
-        """Take over the counts of another record."""
+    def add(self, other: Traffic) -> None:
+        """Add the counts of another."""
         for name in COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -106,83 +106,80 @@ class Record:
         }
 
 
-records: dict[str, Record] = {}
+#: By the other process.
+by_process: dict[str, Traffic] = {}
 #: The same counts by lanes: sums that only grow, whoever goes, and whatever way a process is reached by next.
-lanes: dict[tuple[str, ...], Record] = {}
+by_lanes: dict[tuple[str, ...], Traffic] = {}
 
 
-def record_of(process: str, address: str) -> Record:
-    """Return the record of a process, made at its first comm."""
-    record = records.get(process)
-    if record is None:
-        if len(records) >= MOST_RECORDS:
+def with_process(process: str, address: str) -> Traffic:
+    """Return the traffic with a process, counted from its first comm on."""
+    traffic = by_process.get(process)
+    if traffic is None:
+        if len(by_process) >= MOST_PROCESSES:
             _fold()
-        record = records[process] = Record(process, address)
-    return record
+        traffic = by_process[process] = Traffic(process, address)
+    return traffic
 
 
 def _fold() -> None:
-    """Add up the records of processes that have no comm any more: workers come and go for months."""
-    gone = [r for r in records.values() if not r.comms and r.process != OTHERS]
-    others = records.pop(OTHERS, None) or Record(OTHERS, OTHERS)
-    for record in gone:
-        others.add(records.pop(record.process))
-    records[OTHERS] = others
+    """Add up the processes that have no comm any more: workers come and go for months."""
+    gone = [t for t in by_process.values() if not t.comms and t.process != OTHERS]
+    others = by_process.pop(OTHERS, None) or Traffic(OTHERS, OTHERS)
+    for traffic in gone:
+        others.add(by_process.pop(traffic.process))
+    by_process[OTHERS] = others
 
 
-class Account:
-    """One comm's part in the record of its peer's process, and in that of its lanes."""
+class CommTraffic:
+    """One comm's part in the traffic with its peer's process, and in that over its lanes."""
 
-    __slots__ = ("_borrowed", "_label", "_lent", "_of_lanes", "_peer", "record")
+    __slots__ = ("_borrowed", "_label", "_lent", "_over_lanes", "_peer", "with_process")
 
     def __init__(self, peer: Peer, address: str) -> None:
         process = peer.remote.get("process")
         # From the peer: anything may stand there.
         known = isinstance(process, str) and 0 < len(process) <= 64
-        self.record = record = record_of(str(process) if known else address, address)
-        record.lanes = tuple(peer.transports)
-        name = ",".join(record.lanes)
-        self._of_lanes = lanes.setdefault(record.lanes, Record(name, name))
-        self._of_lanes.comms += 1
-        record.comms += 1
+        self.with_process = with_process(str(process) if known else address, address)
+        lanes = self.with_process.lanes = tuple(peer.transports)
+        self._over_lanes = by_lanes.setdefault(lanes, Traffic("", "", lanes))
+        self.with_process.comms += 1
+        self._over_lanes.comms += 1
         self._peer = peer
-        self._label = f"weft {name}"
+        self._label = f"weft {','.join(lanes)}"
         self._lent = self._borrowed = 0
 
     def __del__(self) -> None:
-        self.record.comms -= 1
-        self._of_lanes.comms -= 1
+        self.with_process.comms -= 1
+        self._over_lanes.comms -= 1
 
-    def sent(self, frames: Sequence[Any], began: float) -> int:
-        """Count a message that is sent, begun at `began` by ``time.perf_counter``; return its bytes."""
+    def sent(self, nbytes: int, began: float) -> None:
+        """Count a message of so many bytes that is sent, begun at `began` by ``time.perf_counter``."""
         seconds = time.perf_counter() - began
-        total: int = sum(map(nbytes, frames))
         lent = self._peer.lent_nbytes[0]
-        moved, self._lent = total - (lent - self._lent), lent
-        for record in (self.record, self._of_lanes):
-            record.sent_messages += 1
-            record.sent_nbytes += total
-            record.lent_nbytes += total - moved
-            record.lent_messages += moved < total
-            record.sent_seconds += seconds
+        moved, self._lent = nbytes - (lent - self._lent), lent
+        for traffic in (self.with_process, self._over_lanes):
+            traffic.sent_messages += 1
+            traffic.sent_nbytes += nbytes
+            traffic.lent_nbytes += nbytes - moved
+            traffic.lent_messages += moved < nbytes
+            traffic.sent_seconds += seconds
         if moved >= TRANSFER_NBYTES and seconds > 0:
-            self.record._rates.append(moved / seconds)
+            self.with_process.rates_Bps.append(moved / seconds)
         # As distributed's own activities; what is not sent remains of its "network".
         context_meter.digest_metric(self._label, seconds, "seconds")
-        self._digest(moved, total - moved, "weft lent")
-        return total
+        self._digest(moved, nbytes - moved, "weft lent")
 
-    def received(self, frames: Sequence[Any]) -> None:
-        """Count a message that was received."""
-        total = sum(map(nbytes, frames))
+    def received(self, nbytes: int) -> None:
+        """Count a message of so many bytes that was received."""
         borrowed = self._peer.lent_nbytes[1]
         lent, self._borrowed = borrowed - self._borrowed, borrowed
-        for record in (self.record, self._of_lanes):
-            record.received_messages += 1
-            record.received_nbytes += total
-            record.borrowed_nbytes += lent
-            record.borrowed_messages += lent > 0
-        self._digest(total - lent, lent, "weft borrowed")
+        for traffic in (self.with_process, self._over_lanes):
+            traffic.received_messages += 1
+            traffic.received_nbytes += nbytes
+            traffic.borrowed_nbytes += lent
+            traffic.borrowed_messages += lent > 0
+        self._digest(nbytes - lent, lent, "weft borrowed")
 
     def _digest(self, moved: int, lent: int, lent_label: str) -> None:
         context_meter.digest_metric(self._label, 1, "count")
@@ -193,10 +190,10 @@ class Account:
     def failed(self, error: Exception) -> None:
         """Count a comm that broke; a goodbye is no error."""
         if isinstance(error, PeerLostError) and not isinstance(error, PeerClosedError):
-            self.record.errors += 1
-            self._of_lanes.errors += 1
+            self.with_process.errors += 1
+            self._over_lanes.errors += 1
 
 
 def report() -> dict[str, Any]:
-    """Return what this process knows of its traffic, JSON-able: see :class:`Record`."""
-    return {"process": PROCESS, "peers": {r.process: r.row() for r in list(records.values())}}
+    """Return what this process knows of its traffic, JSON-able: see :class:`Traffic`."""
+    return {"process": PROCESS, "peers": {t.process: t.row() for t in list(by_process.values())}}

@@ -1,29 +1,71 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tensors of PyTorch, JAX and TensorFlow: what they weigh, and how they travel in host memory or on a device.
+"""Arrays of CuPy, PyTorch, JAX, TensorFlow and others: what they weigh, and how they travel.
 
 In host memory nothing is copied on either side: the frame is the tensor's memory, and the tensor that comes out lies in
 the frame that came in. What lies on a device and goes to a process that has none, or to disk, is copied to the host by
 its own library, and back to the same device if the receiver has that one.
 
-Each library has a module here, which registers its handlers when it is imported: with the first of its tensors.
+``device`` has what all arrays on a device share. Each library that needs more has a module here, which registers its
+handlers when it is imported: with the first of its arrays.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from dask.sizeof import sizeof
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
-from weft.dask.tensors.device import lazily
+from weft.dask import patches
+from weft.dask.tensors import device
 
 
 def register() -> None:
-    """Have distributed and dask know these libraries' tensors, each from the first of them that they see."""
-    dispatches = [cuda_serialize, cuda_deserialize, dask_serialize, dask_deserialize, sizeof]
-    load = functools.partial(importlib.import_module, package=__name__)
-    lazily(dispatches, ["torch", "torchvision"], lambda: load(".torch"), known="distributed.protocol.torch")
-    lazily(dispatches, ["jaxlib"], lambda: load(".jax"))
-    lazily(dispatches, ["tensorflow"], lambda: load(".tensorflow"))
+    """Have distributed and dask know arrays on a device, and each library's from the first of them that they see."""
+    cuda_serialize.register(object)(device.serialize)
+    cuda_deserialize.register(object)(device.deserialize)
+    on_device = [cuda_serialize, cuda_deserialize]
+    dispatches = [*on_device, dask_serialize, dask_deserialize, sizeof]
+    lazily(
+        on_device, ["cupy", "cupyx"], lambda: _load("cupy", patches.cupy_handlers), known="distributed.protocol.cupy"
+    )
+    lazily(
+        dispatches,
+        ["torch", "torchvision"],
+        lambda: _load("torch", patches.torch_handlers),
+        known="distributed.protocol.torch",
+    )
+    lazily(dispatches, ["jaxlib"], lambda: _load("jax"))
+    lazily(dispatches, ["tensorflow"], lambda: _load("tensorflow"))
+
+
+def _load(library: str, needs: Callable[[], object] = object) -> None:
+    if needs() is not None:
+        importlib.import_module(f".{library}", __name__)
+
+
+def lazily(
+    dispatches: Iterable[Any], packages: Iterable[str], function: Callable[[], object], *, known: str = ""
+) -> None:
+    """Call `function` when the first object of one of `packages` is seen; at once if distributed already saw one.
+
+    Its own handlers are in the module `known`: what is registered last counts.
+    """
+    done = False
+
+    def once() -> None:
+        nonlocal done
+        if not done:
+            done = True
+            function()
+
+    if known in sys.modules:
+        return once()
+    for dispatch in dispatches:
+        for package in packages:
+            dispatch.register_lazy(package, once)
+    return None

@@ -6,7 +6,7 @@ Both sides of a comm say in Dask's handshake whether they can hold device memory
 does, is sent host memory by ``dask`` and ``pickle``.
 
 distributed's own handlers of CuPy, Numba, RMM and cuDF stay in use. Here is what takes every other array that exports
-DLPack, if its library imports it too; PyTorch, JAX and TensorFlow have some more in ``tensors``. Memory is
+DLPack, if its library imports it too; the modules beside this one have what some libraries need more. Memory is
 allocated by RMM, CuPy, Numba or PyTorch only.
 """
 
@@ -19,10 +19,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
-
 from weft import _native
-from weft._connect.frames import CUDA, HOST, device_of
+from weft._frames import CUDA, device_of
 from weft.dask import config
 from weft.errors import NoMemoryError, UnsupportedError
 
@@ -78,12 +76,11 @@ def families(asked: Iterable[str] | None, *, to_device: bool) -> Iterable[str] |
     return asked if to_device else [name for name in asked if name != "cuda"]
 
 
-def refuse(frames: Iterable[Any], peer: str) -> None:
-    """Raise UnsupportedError if a frame is device memory, for a peer that cannot hold any."""
-    if any(type(frame) not in HOST and device_of(frame) is not None for frame in frames):
-        raise UnsupportedError(
-            f"write to {peer}: a message that was serialized elsewhere has device memory, and this peer cannot hold any"
-        )
+def refused(peer: str) -> UnsupportedError:
+    """Make the error of a message with device memory for a peer that cannot hold any."""
+    return UnsupportedError(
+        f"write to {peer}: a message that was serialized elsewhere has device memory, and this peer cannot hold any"
+    )
 
 
 def allocate(nbytes: int, device: int, library: str) -> Any:
@@ -144,7 +141,7 @@ def serialize(array: Any) -> tuple[Header, list[Any]]:
         It is none, or its library could not make one of the memory: the next serializer is asked.
     """
     library = type(array).__module__.partition(".")[0]
-    if not hasattr(type(array), "__dlpack_device__") or device_of(array) is None or importer(library) is None:
+    if not hasattr(array.__class__, "__dlpack_device__") or device_of(array) is None or importer(library) is None:
         raise NotImplementedError(type(array).__name__)
     dtype, shape, strides, _ = _native.layout(array)
     if not is_contiguous(shape, strides):
@@ -186,57 +183,3 @@ def _is_dense(sides: list[tuple[int, int]]) -> bool:
             return False
         expected *= extent
     return True
-
-
-# ---- distributed's registry ---------------------------------------------------------------------------------
-
-
-def _register_cupy() -> None:
-    """Keep the types that NumPy has from elsewhere (bfloat16), which distributed passes on as bytes without meaning."""
-    import cupy
-
-    known = importlib.import_module("distributed.protocol.cupy")
-
-    @cuda_serialize.register(cupy.ndarray)  # type: ignore[untyped-decorator]
-    def serialize_cupy(x: Any) -> tuple[Header, list[Any]]:
-        header, frames = known.cuda_serialize_cupy_ndarray(x)
-        return {**header, "weft-dtype": x.dtype.name}, frames
-
-    @cuda_deserialize.register(cupy.ndarray)  # type: ignore[untyped-decorator]
-    def deserialize_cupy(header: Header, frames: list[Any]) -> Any:
-        array = known.cuda_deserialize_cupy_ndarray(header, frames)
-        name = header.get("weft-dtype", array.dtype.name)
-        if name == array.dtype.name:
-            return array
-        importlib.import_module("ml_dtypes")  # NumPy knows its names from then on
-        return array.view(name)
-
-
-def register() -> None:
-    """Have distributed serialize whatever lies on a device, when it is asked for the family ``cuda``."""
-    cuda_serialize.register(object)(serialize)
-    cuda_deserialize.register(object)(deserialize)
-    lazily([cuda_serialize, cuda_deserialize], ["cupy", "cupyx"], _register_cupy, known="distributed.protocol.cupy")
-
-
-def lazily(
-    dispatches: Iterable[Any], packages: Iterable[str], function: Callable[[], object], *, known: str = ""
-) -> None:
-    """Call `function` when the first object of one of `packages` is seen; at once if distributed already saw one.
-
-    Its own handlers are in the module `known`: what is registered last counts.
-    """
-    done = False
-
-    def once() -> None:
-        nonlocal done
-        if not done:
-            done = True
-            function()
-
-    if known in sys.modules:
-        return once()
-    for dispatch in dispatches:
-        for package in packages:
-            dispatch.register_lazy(package, once)
-    return None

@@ -7,7 +7,6 @@ NumPy knows. Its messages can be read by processes that have never heard of weft
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +15,12 @@ from dask.sizeof import sizeof
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
+from weft.dask import patches
 from weft.dask.tensors.device import Header, exported, is_contiguous
 
-_known = importlib.import_module("distributed.protocol.torch")
+_plain = patches.torch_handlers()
+assert _plain is not None, "this is not imported without them"
+_serialize_plain, _deserialize_plain = _plain
 _BYTES = (1, 8, 1)  # DLPack: unsigned, 8 bits, one lane
 
 
@@ -86,7 +88,7 @@ def _serialize(t: Any) -> tuple[Header, list[Any]]:
     if not _is_plain(t) or t.device.type not in ("cpu", "cuda"):
         raise NotImplementedError(type(t).__name__)  # they pickle
     if t.device.type == "cpu" and t.is_leaf and is_contiguous(t.shape, t.stride()) and _numpy_knows(t.detach()):
-        return _known.serialize_torch_Tensor(t)  # type: ignore[no-any-return]
+        return _serialize_plain(t)
     header, frames = _with_gradient(t, lambda memory: memoryview(memory.cpu().numpy()))
     return {**header, "weft-device": t.device.index if t.device.type == "cuda" else None}, frames
 
@@ -94,7 +96,7 @@ def _serialize(t: Any) -> tuple[Header, list[Any]]:
 @dask_deserialize.register(torch.Tensor)  # type: ignore[untyped-decorator]
 def _deserialize(header: Header, frames: list[Any]) -> Any:
     if "weft-device" not in header:
-        return _known.deserialize_torch_Tensor(header, frames)
+        return _deserialize_plain(header, frames)
     index = header["weft-device"]
 
     def memory_of(frame: Any) -> Any:

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Several buffers as one message: a table and the small ones first, each large one in memory of its own.
+
+The first segment is ``count, threshold, place, entry * count`` as little-endian 64-bit integers and then the small
+buffers, each padded to 16 B; the large buffers follow as segments. Small ones are copied out on arrival: a small
+survivor must not keep the whole message alive. An entry is a size; that of a buffer on a CUDA device says so, and which
+device, and whose memory it is: it is sent to a place of its own, counted from `place`, for whatever memory the receiver
+allocates there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from weft import _native
+from weft.errors import HandshakeError, InvalidParamError, NotContiguousError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: From here a buffer travels as a segment of its own: it is sent from where it lies, and received into a
+#: block of whole pages.
+LARGE_NBYTES = 64 * 1024
+#: The most segments that one header holds beside the first.
+MAX_LARGE = 512
+_PAD = 16
+_TABLE = struct.Struct("<3Q")
+
+#: Whose memory a buffer on a device is, for a receiver that would allocate with the same; the number travels.
+LIBRARIES = ("", "cupy", "numba", "torch", "rmm")
+_ON_DEVICE, _LIBRARY_SHIFT, _DEVICE_SHIFT = 1 << 63, 56, 48
+_SIZE_MASK = (1 << _DEVICE_SHIFT) - 1
+#: What is asked nothing: these are in host memory.
+HOST = (memoryview, bytes, bytearray)
+#: DLPack's numbers for CUDA memory and for what CUDA's driver moves between device and host.
+CUDA, CUDA_MANAGED = 2, 13
+
+Message = memoryview | tuple[memoryview, ...]
+
+
+class Packed(NamedTuple):
+    """A message as it is sent: the first segment, the large ones, and what goes to places of its own.
+
+    `nbytes` are those of all buffers; `on_device` says whether one of them is, be it empty.
+    """
+
+    first: Buffer
+    large: list[Buffer]
+    placed: list[Any]
+    nbytes: int
+    on_device: bool
+
+
+class Place(NamedTuple):
+    """What the table says of a buffer that travels by itself. `number` is None if there is nothing to send."""
+
+    number: int | None
+    nbytes: int
+    device: int
+    library: str
+
+
+def device_of(buffer: Any) -> int | None:
+    """Return the index of the CUDA device that `buffer` lies on; None: not on one."""
+    if hasattr(buffer, "__dlpack_device__"):
+        kind, index = buffer.__dlpack_device__()
+        return int(index) if kind in (CUDA, CUDA_MANAGED) else None
+    interface = getattr(buffer, "__cuda_array_interface__", None)
+    if interface is None:
+        return None
+    address = interface["data"][0]
+    return _native.cuda_device(address) if address else 0
+
+
+def pack(buffers: Sequence[Any], place: int) -> Packed:
+    """Arrange `buffers` for sending; `place` is the number of the first place that is free.
+
+    Each buffer is looked at once; a Python call for each would be most of what a message of many costs.
+    """
+    views: list[memoryview] = []
+    entries: list[int] = []
+    placed: list[Any] = []
+    nbytes, n_large, on_device = 0, 0, False
+    for buffer in buffers:
+        device = None if type(buffer) in HOST else device_of(buffer)
+        if device is not None:
+            on_device = True
+            entries.append(_entry(buffer, device))
+            nbytes += buffer.nbytes
+            if buffer.nbytes:
+                placed.append(buffer)
+            continue
+        view = memoryview(buffer)
+        if "O" in view.format:
+            _refuse_objects(view)
+        if not view.c_contiguous:
+            view = in_memory_order(view)
+        size = view.nbytes
+        views.append(view)
+        entries.append(size)
+        nbytes += size
+        n_large += size >= LARGE_NBYTES
+    threshold = LARGE_NBYTES if n_large <= MAX_LARGE else _threshold(views)
+    parts: list[Buffer] = [_TABLE.pack(len(entries), threshold, place), struct.pack(f"<{len(entries)}Q", *entries)]
+    large: list[Buffer] = []
+    offset = _TABLE.size + 8 * len(entries)
+    for view in views:
+        size = view.nbytes
+        if size >= threshold:
+            large.append(view)
+            continue
+        parts += [b"\0" * (-offset % _PAD), view]
+        offset += -offset % _PAD + size
+    return Packed(b"".join(parts), large, placed, nbytes, on_device)
+
+
+def _refuse_objects(view: memoryview) -> None:
+    # in a format, names of fields stand between colons
+    if any("O" in codes for codes in view.format.split(":")[::2]):
+        raise InvalidParamError(
+            f"send: the {type(view.obj).__name__} holds Python objects, which are pointers of this process alone; send "
+            "them pickled, as send_obj does",
+            op="send",
+        )
+
+
+def in_memory_order(buffer: Any) -> memoryview:
+    """View the bytes of a contiguous buffer, in C or Fortran order, as they lie."""
+    import pickle  # here, and not above: weft's import waits for it otherwise
+
+    try:
+        _refuse_objects(memoryview(buffer))
+        return pickle.PickleBuffer(buffer).raw()
+    except BufferError as e:
+        raise NotContiguousError(f"send: {e}", op="send") from None
+
+
+def _entry(buffer: Any, device: int) -> int:
+    top = type(buffer).__module__.partition(".")[0]
+    library = LIBRARIES.index(top) if top in LIBRARIES else 0
+    nbytes = int(buffer.nbytes)
+    if nbytes > _SIZE_MASK or not 0 <= device < 256:
+        raise InvalidParamError(f"send: {nbytes} B on device {device} are more than a message can name")
+    return _ON_DEVICE | library << _LIBRARY_SHIFT | device << _DEVICE_SHIFT | nbytes
+
+
+def _threshold(views: list[memoryview]) -> int:
+    """With more large buffers than one header holds, the smallest of them travel with the small ones."""
+    return sorted((view.nbytes for view in views), reverse=True)[MAX_LARGE] + 1
+
+
+def unpack(message: Message) -> tuple[list[Any], list[int]]:
+    """Return the buffers of a message made by :func:`pack`, writable and aligned.
+
+    Those that travel by themselves are a :class:`Place` each; the second list says which they are.
+    """
+    first, large = (message, ()) if isinstance(message, memoryview) else (message[0], message[1:])
+    try:
+        count, threshold, place = _TABLE.unpack_from(first)
+        if count > first.nbytes // 8:
+            raise ValueError(f"a table of {count} buffers in {first.nbytes} B")
+        entries = struct.unpack_from(f"<{count}Q", first, _TABLE.size)
+        rest = iter(large)
+        out: list[Any] = []
+        elsewhere: list[int] = []
+        offset = _TABLE.size + 8 * count
+        for size in entries:
+            if size & _ON_DEVICE:
+                elsewhere.append(len(out))
+                out.append(_place(size, place))
+                place += bool(size & _SIZE_MASK)
+                continue
+            if size >= threshold:
+                out.append(next(rest))
+                continue
+            offset += -offset % _PAD
+            if offset + size > first.nbytes:
+                raise ValueError("the table does not fit the message")
+            out.append(bytearray(first[offset : offset + size]))
+            offset += size
+    except (struct.error, ValueError, StopIteration) as e:
+        raise HandshakeError(f"recv: the message is not a list of buffers, was it sent by send_frames? {e}") from None
+    return out, elsewhere
+
+
+def _place(entry: int, number: int) -> Place:
+    library = entry >> _LIBRARY_SHIFT & 0x7F
+    if library >= len(LIBRARIES):
+        raise ValueError(f"memory of an unknown kind, {library}")
+    nbytes = entry & _SIZE_MASK
+    return Place(number if nbytes else None, nbytes, entry >> _DEVICE_SHIFT & 0xFF, LIBRARIES[library])

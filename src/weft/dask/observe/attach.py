@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a scheduler or worker gets when it starts to listen on ``ucx://``: extensions, Prometheus' metrics, a page.
+
+All of it comes without a line in anyone's program. What needs bokeh or prometheus_client is loaded only where the
+server loads them itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+from distributed import Scheduler, Worker
+
+from weft.dask import patches
+from weft.dask.observe.extensions import SchedulerTraffic, WorkerTraffic
+from weft.dask.observe.pairs import EXTENSION
+
+
+def attach(server: object) -> None:
+    """Attach what there is for a `server` that is about to listen; again for each port that it tries."""
+    if isinstance(server, Worker):
+        # A scheduler that another protocol leads to may know nothing of weft, and then a heartbeat with something for
+        # its extension would end the worker.
+        if server.scheduler.address.startswith("ucx://"):
+            patches.extend(server, EXTENSION, WorkerTraffic())
+        _register_metrics()
+    elif isinstance(server, Scheduler):
+        extension = SchedulerTraffic(server)
+        if patches.extend(server, EXTENSION, extension):
+            _register_metrics()
+            _add_page(server, extension)
+
+
+def _register_metrics() -> None:
+    # distributed's own handler loads it where it is there, but a worker's only after it listens
+    if importlib.util.find_spec("prometheus_client") is not None:
+        from weft.dask.observe.prometheus import register
+
+        register()
+
+
+def _add_page(scheduler: Scheduler, extension: SchedulerTraffic) -> None:
+    if "distributed.dashboard.core" in sys.modules:
+        from weft.dask.observe.dashboard import add_page
+
+        add_page(scheduler, extension)

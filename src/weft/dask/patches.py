@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every part of distributed that weft replaces, or uses although distributed does not offer it: here and nowhere else.
+
+The rest of ``weft.dask`` calls these functions as if distributed had them. Files and lines are those of distributed
+2026.8.0 and zict 3.0.0. Each function first looks whether the part is as it was read. If it is not, Dask's own stays
+in place, with one warning for each process. ``tests/dask/test_patches.py`` has a canary for each, which fails by the
+part's name when Dask changes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+import msgpack
+from distributed.comm import utils
+from distributed.protocol.serialize import msgpack_decode_default
+from distributed.protocol.utils import msgpack_opts
+from distributed.spill import SpillBuffer
+from distributed.utils import nbytes
+from distributed.worker_memory import NannyMemoryManager
+from zict.common import nodefault
+
+if TYPE_CHECKING:
+    from distributed.nanny import Nanny
+    from distributed.scheduler import Scheduler, WorkerState
+    from distributed.system_monitor import SystemMonitor
+    from distributed.worker import Worker
+
+logger = logging.getLogger("weft")
+
+#: Sum and count of the bandwidths that a worker saw, in bytes/second.
+Bandwidths = Mapping[str, tuple[float, int]]
+
+
+@functools.cache
+def _warn(part: str, without: str) -> None:
+    logger.warning("Dask's %s is not as weft knows it (distributed %s): %s", part, version("distributed"), without)
+
+
+def _as_known(known: bool, part: str, without: str) -> bool:
+    """Return `known`; where it is False, say once what does not work for that."""
+    if not known:
+        _warn(part, without)
+    return known
+
+
+def _takes(function: object, *names: str) -> bool:
+    """Tell whether a function or method takes exactly these parameters."""
+    try:
+        return callable(function) and tuple(inspect.signature(function).parameters) == names
+    except ValueError:  # it has no signature
+        return False
+
+
+class Replaced:
+    """A method of one object with a function in its place, which is given the method and decides whether to call it.
+
+    Holds the object weakly: a worker is freed when it is dropped.
+    """
+
+    def __init__(self, method: Callable[..., Any], function: Callable[..., Any]) -> None:
+        self._method = weakref.WeakMethod(method)
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        method = self._method()
+        assert method is not None, "its owner calls this"
+        return self._function(method, *arguments)
+
+
+# ---- servers --------------------------------------------------------------------------------------------------------
+
+
+def server_of(comm_handler: Callable[..., object]) -> object | None:
+    """Return the server that a listener is made for: `comm_handler` is its ``handle_comm`` (core.py:691)."""
+    return getattr(comm_handler, "__self__", None)
+
+
+def is_nanny(server: object) -> TypeGuard[Nanny]:
+    """Tell a nanny without its class, whose module may be half imported when a comm is loaded (nanny.py:259)."""
+    return isinstance(getattr(server, "memory_manager", None), NannyMemoryManager)
+
+
+def close_without_delay(worker: Worker) -> None:
+    """Have a worker that listens close its connections without a pause of 0.2 s between them.
+
+    ``Worker.close`` takes it, for other comms' sake, where ``_protocol`` begins with ucx (worker.py:1524), after its
+    own connections are closed; shuffles that still send to it then fail. Nothing else reads ``_protocol`` once the
+    worker listens (worker.py:1294).
+    """
+    known = isinstance(getattr(worker, "_protocol", None), str)
+    if _as_known(known, "Worker._protocol", "closing a worker takes 0.2 s longer"):
+        worker._protocol = "weft"  # pyright: ignore[reportPrivateUsage]
+
+
+def set_in_context_of_tasks(set_variable: Callable[[], object]) -> None:
+    """Set a context variable for the tasks of the worker whose listener is being started.
+
+    ``Worker.start_unsafe`` awaits its listener before it talks to the scheduler, in the context that all that it does
+    later is started from, and each task runs in a copy of that (worker.py:2197, utils.py:1446).
+    """
+    known = hasattr(importlib.import_module("distributed.utils"), "run_in_executor_with_context")
+    if _as_known(known, "run_in_executor_with_context", "arrays of tasks are copied, not lent"):
+        set_variable()
+
+
+def extend(server: Scheduler | Worker, name: str, extension: object) -> bool:
+    """Give a server an extension, unless it has one of this name.
+
+    What a worker's extension returns of ``heartbeat`` (worker.py:1175) comes to the scheduler's of the same name, at
+    the end of ``Scheduler.heartbeat_worker`` (scheduler.py:4653).
+    """
+    return server.extensions.setdefault(name, extension) is extension
+
+
+def bandwidths_seen_by(ws: WorkerState) -> tuple[Bandwidths, Bandwidths]:
+    """Return what a worker's latest heartbeat says that it saw: from each other worker, and of each type of value."""
+    try:
+        seen: dict[str, Bandwidths] = ws.metrics["bandwidth"]
+        return dict(seen["workers"]), dict(seen["types"])
+    except (KeyError, TypeError, ValueError):
+        _as_known(False, "heartbeats' bandwidth", "its dashboard's bandwidths are left as they are")
+        return {}, {}
+
+
+def put_bandwidths(scheduler: Scheduler, pairs: Mapping[tuple[str, str], float], types: Mapping[str, float]) -> None:
+    """Replace means that the scheduler has of a worker from another, by both addresses, and of types.
+
+    ``Scheduler.heartbeat_worker`` weighs sums as if they were means (scheduler.py:4588), so they are too high by up
+    to the count.
+    """
+    scheduler.bandwidth_workers.update(pairs)
+    scheduler.bandwidth_types.update(types)
+
+
+# ---- memory limits --------------------------------------------------------------------------------------------------
+
+
+class MemoryLimits(NamedTuple):
+    """The memory limit of a worker or nanny in bytes, and where it acts on it."""
+
+    nbytes: int | None
+    #: Spilling stops below this; None: it does not spill.
+    spill_until_nbytes: float | None = None
+    #: A nanny ends its worker above this; None: it does not.
+    terminate_nbytes: float | None = None
+
+
+def limits_of_worker(worker: Worker) -> MemoryLimits:
+    """Read the limits of ``WorkerMemoryManager`` (worker_memory.py:88)."""
+    memory = worker.memory_manager
+    fraction = memory.memory_target_fraction or memory.memory_spill_fraction
+    return MemoryLimits(
+        memory.memory_limit,
+        spill_until_nbytes=memory.memory_limit * fraction if memory.memory_limit and fraction else None,
+    )
+
+
+def limits_of_nanny(nanny: Nanny) -> MemoryLimits:
+    """Read the limits of ``NannyMemoryManager`` (worker_memory.py:357)."""
+    memory = nanny.memory_manager
+    fraction = memory.memory_terminate_fraction
+    return MemoryLimits(
+        memory.memory_limit,
+        terminate_nbytes=memory.memory_limit * fraction if memory.memory_limit and fraction else None,
+    )
+
+
+def pid_of_worker(nanny: Nanny) -> int | None:
+    """Return the process that a nanny has started, as ``NannyMemoryManager.memory_monitor`` finds it."""
+    process = nanny.process and nanny.process.process
+    pid: int | None = process.pid if process else None
+    return pid
+
+
+def replace_process_memory(monitor: SystemMonitor, measure: Callable[[Callable[[], int]], int]) -> bool:
+    """Have a worker see `measure` as its process's memory; return False where that is not possible, or already so.
+
+    ``SystemMonitor.get_process_memory`` is a method of its own so that it can be replaced (system_monitor.py:144).
+    """
+    method = monitor.get_process_memory
+    if isinstance(method, Replaced):
+        return False
+    part = "SystemMonitor.get_process_memory"
+    if not _as_known(_takes(method), part, "memory that the pool keeps, or that was borrowed, counts as the worker's"):
+        return False
+    monitor.get_process_memory = Replaced(method, measure)
+    return True
+
+
+def replace_metrics(
+    worker: Worker, change: Callable[[Callable[[], Awaitable[dict[str, Any]]]], Awaitable[dict[str, Any]]]
+) -> None:
+    """Have `change` make the metrics of a worker's heartbeats, of ``Worker.get_metrics`` (worker.py:938)."""
+    known = _takes(worker.get_metrics) and inspect.iscoroutinefunction(worker.get_metrics)
+    if _as_known(known, "Worker.get_metrics", "borrowed keys show as managed memory"):
+        worker.get_metrics = Replaced(worker.get_metrics, change)
+
+
+def leave_out_of_managed(metrics: dict[str, Any], nbytes: Callable[[], int]) -> dict[str, Any]:
+    """Take bytes of keys out of what Dask shows as managed memory.
+
+    That is the size of a worker's keys without those on disk (scheduler.py:4630). So the bytes are added to the
+    latter; what Dask shows as spilled is another figure, the size on disk.
+    """
+    try:
+        spilled: dict[str, int] = {**metrics["spilled_bytes"]}
+        in_memory = max(0, metrics["managed_bytes"] - spilled["memory"])
+    except (KeyError, TypeError):
+        _as_known(False, "metrics' spilled_bytes", "borrowed keys show as managed memory")
+        return metrics
+    return {**metrics, "spilled_bytes": {**spilled, "memory": spilled["memory"] + min(nbytes(), in_memory)}}
+
+
+def replace_nanny_monitor(nanny: Nanny, look: Callable[[Callable[[], object]], None]) -> None:
+    """Have `look` decide each time whether a nanny looks at its worker's memory, and ends it where that is too much.
+
+    ``NannyMemoryManager.memory_monitor`` is a periodic callback of the nanny's (worker_memory.py:379); there is none
+    without a limit.
+    """
+    monitor = nanny.periodic_callbacks.get("memory_monitor")
+    if monitor is None:
+        return
+    callback = getattr(monitor, "callback", None)
+    if isinstance(callback, _Looked):
+        return
+    without = "a nanny counts what its worker borrowed as the worker's"
+    if _as_known(_takes(callback), "NannyMemoryManager.memory_monitor", without):
+        monitor.callback = _Looked(look, callback)
+
+
+class _Looked(functools.partial[None]):
+    """A periodic callback that was replaced."""
+
+
+# ---- spilling -------------------------------------------------------------------------------------------------------
+
+
+def steer_spilling(buffer: object, may_spill: Callable[[object], bool], extra_nbytes: Callable[[], int]) -> None:
+    """Have a worker's spill buffer put on disk only what it may, and hold more than it has room for.
+
+    Parameters
+    ----------
+    buffer
+        ``Worker.data``; only a ``SpillBuffer`` (spill.py:74) is steered. Its ``weight``, ``evict`` and ``fast.evict``
+        (zict/lru.py:185) are replaced, which is where all that it spills comes by.
+    may_spill
+        Asked for the oldest values, until it says yes.
+    extra_nbytes
+        Asked whenever a key comes: how many bytes of keys take no room.
+    """
+    if not isinstance(buffer, SpillBuffer):
+        return
+    fast = buffer.fast
+    known = (
+        _takes(buffer.evict)
+        and _takes(fast.evict, "key")
+        and all(hasattr(fast, name) for name in ("d", "heavy", "n", "order", "weight"))
+        and _takes(fast.weight, "key", "value")
+    )
+    if not _as_known(known, "SpillBuffer", "workers spill what they have borrowed, too"):
+        return
+    order = _SpillOrder(fast, may_spill)
+    buffer.weight = fast.weight = functools.partial(_weigh, weakref.ref(fast), fast.weight, fast.n, extra_nbytes)
+    buffer.evict = Replaced(buffer.evict, order.evict)
+    fast.evict = Replaced(fast.evict, order.evict_fast)
+
+
+def _weigh(
+    fast: weakref.ref[Any],
+    weigh: Callable[[Any, object], int],
+    room_nbytes: int,
+    extra_nbytes: Callable[[], int],
+    key: Any,
+    value: object,
+) -> int:
+    """Weigh what comes, before room is looked for."""
+    lru = fast()
+    assert lru is not None, "it asks"
+    lru.n = room_nbytes + extra_nbytes()
+    return weigh(key, value)
+
+
+class _SpillOrder:
+    """Chooses what a spill buffer's ``fast`` evicts next."""
+
+    def __init__(self, fast: Any, may_spill: Callable[[object], bool]) -> None:
+        self._fast = weakref.ref(fast)
+        self._may_spill = may_spill
+
+    def evict(self, evict: Callable[[], int]) -> int:
+        """Make room when Dask's memory monitor asks; -1 is that there is nothing to gain."""
+        return evict() if self._choose() else -1
+
+    def evict_fast(self, evict: Callable[[Any], Any], key: Any = nodefault) -> Any:
+        """Evict for the former, and for the buffer itself when keys weigh too much."""
+        if key is nodefault:
+            self._choose()
+        return evict(key)
+
+    def _choose(self) -> bool:
+        """Have the oldest value that may be spilled be the next; those before it become the last used."""
+        fast = self._fast()
+        assert fast is not None, "it asks"
+        if fast.heavy:
+            return bool(fast.d)
+        for _ in range(len(fast.d)):
+            key = next(iter(fast.order))
+            if self._may_spill(fast.d[key]):
+                return True
+            fast[key]  # used
+        return False
+
+
+# ---- messages -------------------------------------------------------------------------------------------------------
+
+
+def offload_threshold() -> int:
+    """Return from how many bytes on Dask's offload thread makes and reads messages; 0: never (comm/utils.py:18)."""
+    return int(getattr(utils, "OFFLOAD_THRESHOLD", 0) or 0)
+
+
+def serialized_parts(frames: Sequence[Any]) -> Iterator[tuple[int, dict[str, Any], Sequence[Any]]]:
+    """Yield the size of the header, the header and the frames of each value in a message (protocol/core.py:140).
+
+    Raises
+    ------
+    Exception
+        Of any kind: these are no frames of Dask's, or of another version's.
+    """
+    at = 1
+    while at < len(frames):
+        options: dict[str, Any] = {"object_hook": msgpack_decode_default, "use_list": False, **msgpack_opts}
+        header: dict[str, Any] = msgpack.loads(frames[at], **options)
+        after = at + 1 + int(header["num-sub-frames"])
+        yield nbytes(frames[at]), header, frames[at + 1 : after]
+        at = after
+
+
+#: A pair of functions: one makes header and frames of an array, one makes the array of them.
+Handlers = tuple[Callable[[Any], tuple[dict[str, Any], list[Any]]], Callable[[dict[str, Any], list[Any]], Any]]
+
+
+def torch_handlers() -> Handlers | None:
+    """Return Dask's own serializers of PyTorch's tensors in host memory (protocol/torch.py:14), if it has them.
+
+    Raises
+    ------
+    ImportError
+        PyTorch is not there.
+    """
+    return _handlers("torch", "serialize_torch_Tensor", "deserialize_torch_Tensor")
+
+
+def cupy_handlers() -> Handlers | None:
+    """Return Dask's own serializers of CuPy's arrays on a device (protocol/cupy.py:28), if it has them.
+
+    Raises
+    ------
+    ImportError
+        CuPy is not there.
+    """
+    return _handlers("cupy", "cuda_serialize_cupy_ndarray", "cuda_deserialize_cupy_ndarray")
+
+
+def _handlers(library: str, serialize: str, deserialize: str) -> Handlers | None:
+    module = importlib.import_module(f"distributed.protocol.{library}")
+    known = hasattr(module, serialize) and hasattr(module, deserialize)
+    if not _as_known(known, f"protocol.{library}", f"{library}'s arrays travel as Dask has it"):
+        return None
+    return getattr(module, serialize), getattr(module, deserialize)
+
+
+# ---- the dashboard --------------------------------------------------------------------------------------------------
+
+
+def add_dashboard_page(scheduler: Scheduler, path: str, title: str, document: Callable[..., None]) -> None:
+    """Add a page to the running dashboard of a scheduler, if it has one.
+
+    Its pages are collected before the scheduler first listens (scheduler.py:4011, dashboard/scheduler.py:61), so
+    this adds one more Bokeh application, made as those are.
+    """
+    from bokeh.server.tornado import BokehTornado
+    from distributed.dashboard.core import BokehApplication
+    from distributed.dashboard.scheduler import template_variables
+    from tornado.ioloop import IOLoop
+
+    application = scheduler.http_application
+    stock = next((app for app in getattr(application, "applications", ()) if isinstance(app, BokehTornado)), None)
+    if stock is None:
+        return
+    known = _takes(BokehApplication, "applications", "server", "prefix", "template_variables")
+    if not _as_known(known, "BokehApplication", f"the dashboard has no page {title!r}"):
+        return
+    variables = template_variables(scheduler)
+    plots: list[dict[str, str]] = variables["plots"]
+    plots.append({"url": path, "name": title})  # the menu of all pages
+    plots.sort(key=lambda plot: plot["name"])
+    page = BokehApplication({f"/{path}": document}, scheduler, prefix=stock.prefix, template_variables=variables)
+    application.add_application(page)  # the scheduler stops it with the others
+    page.initialize(IOLoop.current())
+    page.start()
+
+
+def dress_as_dashboard(document: Any, extra: Mapping[str, Any]) -> None:
+    """Give a page the look of Dask's own (dashboard/components/scheduler.py:4556)."""
+    from distributed.dashboard.components.scheduler import BOKEH_THEME, env
+
+    document.template = env.get_template("simple.html")
+    document.template_variables.update(extra)
+    document.theme = BOKEH_THEME

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The path between two machines: a short transfer over each transport, both ends started for it.
+
+The two doctors talk over a plain TCP socket, a line of JSON each way, so that they can still say what is wrong
+where UCX reaches nothing. Whoever can reach the listener can have it start a trial, one at a time, of a few seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping
+from typing import Any, cast
+
+import weft
+from weft._connect.address import join, resolve, split
+from weft.doctor import here, ucx
+from weft.doctor.finding import Finding, error, note, ok, warning
+from weft.doctor.machine import Machine, brief, printable
+from weft.doctor.trial_end import LIMIT_S
+
+PORT = 13338
+#: What UCX_TLS says in each trial; None leaves the choice to weft and the user's variables.
+TRIALS: Mapping[str, str | None] = {"default": None, "posix": "posix,self", "tcp": "tcp,self", "rc": "rc,self"}
+_LINE_NBYTES = 4096
+_REQUESTS = 16
+_CONNECT_S = 5.0
+_SOURCE = "docs/doctor.md: between two machines"
+
+
+def serve(address: str) -> None:
+    """Take trials from other doctors until interrupted; the first line printed says how to reach this one."""
+    host, port = split(address)
+    family, sockaddr = resolve(host, port or (0 if ":" in address else PORT), passive=True)[0]
+    try:
+        server = socket.create_server(sockaddr[:2], family=family)
+    except OSError as e:
+        raise weft.AddressError(
+            f"listen on {join(host, port or PORT)}: {e.strerror or e}; choose another port"
+        ) from None
+    with server:
+        bound = server.getsockname()[:2]
+        print(f"listening on {join(*bound)}; on the other machine: weft doctor --pair HOST:{bound[1]}", flush=True)
+        while True:
+            caller, _ = server.accept()
+            with caller:
+                caller.settimeout(LIMIT_S)
+                with contextlib.suppress(OSError, ValueError):  # a caller that says nonsense, or goes
+                    _serve(caller)
+
+
+def _serve(caller: socket.socket) -> None:
+    with caller.makefile("rwb") as lines:
+        _say(lines, _self())
+        for _ in range(_REQUESTS):
+            trial = str(_hear(lines).get("trial"))
+            if trial not in TRIALS:
+                return
+            with _end("listen", join(caller.getsockname()[0], 0), TRIALS[trial]) as end:
+                _say(lines, _answer(end, LIMIT_S))
+                _hear(lines)  # the caller has finished
+
+
+def examine(address: str) -> dict[str, Finding]:
+    """Try each transport to the doctor that listens at `address`."""
+    host, port = split(address)
+    name = join(host, port or PORT)
+    try:
+        sock = socket.create_connection((host, port or PORT), timeout=_CONNECT_S)
+    except OSError as e:
+        return {"path": _unreached(name, e)}
+    with sock, sock.makefile("rwb") as lines:
+        sock.settimeout(LIMIT_S)
+        try:
+            return _examine(lines, name)
+        except (OSError, ValueError) as e:
+            what = f"{name} is no doctor of weft's, or ended: {brief(str(e)) or type(e).__name__}"
+            remedy = "run weft doctor --listen there, of the same version"
+            return {"path": error(what, f"{name}: no proper answer", remedy=remedy, source=_SOURCE)}
+
+
+def _examine(lines: io.BufferedRWPair, name: str) -> dict[str, Finding]:
+    there, own_side = _hear(lines), _self()
+    found = {"path": _path(name, there, own_side)}
+    same_host = False
+    for trial, tls in TRIALS.items():
+        if (trial == "posix" and not same_host) or (trial == "rc" and not (there.get("rdma") and own_side["rdma"])):
+            continue
+        _say(lines, {"trial": trial})
+        told = _hear(lines)
+        if "address" in told:
+            with _end("connect", str(told["address"]), tls) as end:
+                told = _answer(end, LIMIT_S)
+        else:
+            told = {"error": f"at the other end: {told.get('error', 'no answer')}"}
+        _say(lines, {"done": True})
+        same_host = same_host or bool(told.get("same_host"))
+        found[trial] = _judged(trial, told)
+    return found
+
+
+def _self() -> dict[str, Any]:
+    """Say what this side is."""
+    machine = here.files()
+    chosen = ucx.chosen(machine)
+    return {
+        "weft": weft.__version__,
+        "ucx": chosen.version if chosen else "",
+        "UCX_TLS": machine.environ.get("UCX_TLS", "not set"),
+        "rdma": _rdma(machine, chosen),
+    }
+
+
+def _rdma(machine: Machine, chosen: ucx.Ucx | None) -> bool:
+    # Amazon's EFA has no rc
+    verbs = [nic for nic in machine.topology.nics if nic.kind in ("infiniband", "roce")]
+    active = any(port.up for nic in verbs for port in nic.ports)
+    return active and chosen is not None and chosen.verbs
+
+
+def _path(name: str, there: dict[str, Any], own_side: dict[str, Any]) -> Finding:
+    both = {key: (brief(str(there.get(key, "?"))), str(own_side[key])) for key in ("weft", "ucx", "UCX_TLS")}
+    evidence = [f"{key}: {other} there, {own} here" for key, (other, own) in both.items()]
+    unlike = [key for key, (other, own) in both.items() if other != own]
+    if "UCX_TLS" in unlike:
+        remedy = "set the same UCX_TLS at both ends, or none: both must have a transport in common"
+        return warning(f"{name} answers, with another UCX_TLS", *evidence, remedy=remedy, source=_SOURCE)
+    if unlike:
+        remedy = "install the same versions on both: UCX promises nothing between different ones"
+        return note(f"{name} answers, with other versions", *evidence, remedy=remedy, source=_SOURCE)
+    return ok(f"{name} answers, with the same versions", *evidence)
+
+
+def _unreached(name: str, failure: OSError) -> Finding:
+    remedy = "check the address and the route to it"
+    if isinstance(failure, ConnectionRefusedError):
+        remedy = "start it there: weft doctor --listen"
+    elif isinstance(failure, TimeoutError):
+        remedy = "open the port in its firewall (weft doctor --port there looks), and see that the host is up"
+    elif isinstance(failure, socket.gaierror):
+        remedy = "the name is not known here: write the address"
+    evidence = f"connect to {name}: {brief(failure.strerror or str(failure))}"
+    return error(f"{name} is not reached", evidence, remedy=remedy, source=_SOURCE)
+
+
+def _judged(trial: str, told: dict[str, Any]) -> Finding:
+    try:
+        lanes = ", ".join(map(str, told["transports"]))
+        speed = f"{told['one_way_s'] * 1e6:.0f} us one way for 8 B, {told['bandwidth_Bps'] / 1e6:.0f} MB/s for 8 MiB"
+        return ok(printable(f"{lanes}: {speed}"), f"UCX_TLS: {TRIALS[trial] or 'as it is'}")
+    except (KeyError, TypeError, ValueError):
+        said = printable(str(told.get("error", "no answer")))
+    remedy = (
+        "open the ephemeral ports between the machines: UCX listens there; if only large messages fail, compare the MTU"
+        " of all that lies between"
+    )
+    if trial == "rc":
+        remedy = "look at RDMA ports and locked memory at both ends: weft doctor there and here"
+    elif trial == "posix":
+        remedy = "look at shared memory: weft doctor"
+    return error(f"no transfer: {said}", f"UCX_TLS: {TRIALS[trial] or 'as it is'}", remedy=remedy, source=_SOURCE)
+
+
+@contextlib.contextmanager
+def _end(role: str, address: str, tls: str | None) -> Generator[subprocess.Popen[bytes]]:
+    """Start one end of a trial; it has ended when this is left."""
+    environment = dict(os.environ) if tls is None else {**os.environ, "UCX_TLS": tls}
+    command = [sys.executable, "-m", "weft.doctor.trial_end", role, address]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)  # it has said what it had to say; let it close in good order
+            process.kill()
+
+
+def _answer(process: subprocess.Popen[bytes], limit_s: float) -> dict[str, Any]:
+    """Read the one line that an end prints."""
+    assert process.stdout is not None
+    until = time.monotonic() + limit_s
+    said = b""
+    while not said.endswith(b"\n") and len(said) < _LINE_NBYTES:
+        ready, _, _ = select.select([process.stdout], [], [], max(until - time.monotonic(), 0))
+        chunk = os.read(process.stdout.fileno(), _LINE_NBYTES) if ready else b""
+        if not chunk:
+            return {"error": "this end ended without a word" if ready else f"nothing within {limit_s:.0f} s"}
+        said += chunk
+    return _parsed(said)
+
+
+def _say(lines: io.BufferedRWPair, told: dict[str, Any]) -> None:
+    lines.write(json.dumps(told).encode() + b"\n")
+    lines.flush()
+
+
+def _hear(lines: io.BufferedRWPair) -> dict[str, Any]:
+    return _parsed(lines.readline(_LINE_NBYTES))
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    told = json.loads(line)
+    if not isinstance(told, dict):
+        raise ValueError("not an object")
+    return cast("dict[str, Any]", told)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""An explanation: what it holds, and how it reads as JSON, as two lines, and as tables. Nothing is found out here."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from weft._units import format_seconds, format_size
+from weft.explain.protocols import Lane, Size
+from weft.explain.reasons import Setting, Verdict
+
+_WIDTH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """What a message of `nbytes` takes one way: what UCX expects, and what was measured; None where nothing was."""
+
+    nbytes: int
+    predicted_s: float | None
+    observed_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Which wire carries the messages of a connection, and why not another one. ``print`` it, or take :meth:`json`.
+
+    Attributes
+    ----------
+    peer, local_address : str
+        ``host:port`` of the two ends of the connection's socket.
+    same_host : bool
+        The other process has proved that it is on this host; if not, `apart` says what is known of why.
+    apart : str
+    ucx : str
+        Which libucp is in use.
+    endpoint : str
+        The ``ucp_ep_h``, as hexadecimal.
+    scope : str
+        UCX's name for the endpoint's configuration, ``intra-node cfg#0``, or ``unknown``.
+    settings : dict of str to Setting
+        What limits the choice, and who set it.
+    lanes : list of Lane
+    sizes : list of Size
+        Which size goes by which protocol and lane.
+    times : list of Time
+    transports : list of Verdict
+        Every transport that UCX may have, with the reason why it is used or not.
+    """
+
+    peer: str
+    local_address: str
+    same_host: bool
+    apart: str
+    ucx: str
+    endpoint: str
+    scope: str
+    settings: dict[str, Setting]
+    lanes: list[Lane]
+    sizes: list[Size]
+    times: list[Time]
+    transports: list[Verdict]
+
+    def json(self) -> dict[str, Any]:
+        """Return it as what JSON can hold."""
+        return {**asdict(self), "lines": list(self.lines)}
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """The two lines that ``WEFT_EXPLAIN=1`` prints: ``UCX_TLS=...``, and the endpoint with its lanes."""
+        names = [f"{lane.transport}/{lane.device}" for lane in self.lanes]
+        return lines(self.settings, self.endpoint, self.scope, names)
+
+    def __rich__(self) -> Group:
+        return _tables(self)
+
+    def __str__(self) -> str:
+        stream = io.StringIO()
+        Console(file=stream, width=_WIDTH, highlight=False, markup=False, color_system=None).print(self)
+        return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def lines(settings: Mapping[str, Setting], endpoint: str, scope: str, transports: Sequence[str]) -> tuple[str, str]:
+    """Write an endpoint as two lines: the setting that limits it, and its lanes after UCX's name for it."""
+    tls = settings.get("TLS", Setting("all", "UCX's default"))
+    return f"UCX_TLS={tls.value}", f"{endpoint} {scope} tag({' '.join(transports)})"
+
+
+def _tables(explanation: Explanation) -> Group:
+    where = "on this host" if explanation.same_host else f"across the network ({explanation.apart})"
+    head = [
+        f"{explanation.local_address} -> {explanation.peer}, {where}",
+        explanation.ucx,
+        *(f"UCX_{name}={setting.value}, set by {setting.by}" for name, setting in explanation.settings.items()),
+        explanation.lines[1],
+    ]
+    lanes = _table("lane", "UCX uses it for")
+    for lane in explanation.lanes:
+        lanes.add_row(f"{lane.transport}/{lane.device}", lane.roles)
+    sizes = _table("operation", "size", "protocol", "lanes", "decided by")
+    for size in explanation.sizes:
+        sizes.add_row(size.operation, _range(size), size.protocol, size.lanes, size.layer)
+    times = _table("one way", "UCX expects", "measured")
+    for time in explanation.times:
+        times.add_row(format_size(time.nbytes), format_seconds(time.predicted_s), format_seconds(time.observed_s))
+    transports = _table("transport", "", "why", "read from")
+    for (used, *why), alike in itertools.groupby(explanation.transports, lambda v: (v.chosen, v.reason, v.evidence)):
+        transports.add_row(", ".join(v.transport for v in alike), "used" if used else "-", *why)
+    gap = Text()
+    return Group(*map(Text, head), gap, lanes, gap, sizes, gap, times, gap, transports)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _range(size: Size) -> str:
+    if size.last is None:
+        return f"{format_size(size.first)} and up"
+    return f"{format_size(size.first)} - {format_size(size.last)}"

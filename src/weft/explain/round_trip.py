@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The two processes of ``weft explain``: one echoes each message, the other measures and explains what is between them.
+
+Both tell each other their location, which an ordinary connection does not. ``python -m weft.explain.round_trip`` is
+the echo that `child` starts: it prints its address and serves one caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+
+import weft
+from weft.errors import PeerClosedError, PeerLostError, TimedOutError, UnreachableError
+from weft.explain import LOCATION, TIMED_NBYTES, evidence
+from weft.explain.explanation import Explanation
+
+#: Seconds that either process waits for the other's next message.
+_PATIENCE_S = 30.0
+#: Most round trips of one size, and most seconds for them; the first ones warm memory up.
+_ROUNDS, _MEASURE_S, _WARM_UP = 200, 1.0, 3
+
+
+def explain(address: str) -> Explanation:
+    """Connect to the echo at `address`, measure, and explain."""
+    with weft.connect(address, info={LOCATION: evidence.location()}) as peer:
+        observed = {nbytes: _one_way(peer, nbytes) for nbytes in TIMED_NBYTES}
+        explanation = peer.explain()  # only now: by now UCX has chosen for large messages, too
+    times = [dataclasses.replace(each, observed_s=observed[each.nbytes]) for each in explanation.times]
+    return dataclasses.replace(explanation, times=times)
+
+
+def _one_way(peer: weft.Peer, nbytes: int) -> float:
+    """Send `nbytes` there and back for a while; return half of the median round trip, in seconds."""
+    data, trips_s, end = bytes(nbytes), list[float](), time.perf_counter() + _MEASURE_S
+    for _ in range(_WARM_UP + _ROUNDS):
+        since = time.perf_counter()
+        sent = peer.send(data)
+        peer.recv().wait(_PATIENCE_S)
+        sent.wait(_PATIENCE_S)
+        trips_s.append(time.perf_counter() - since)
+        if trips_s[-1] + since > end:
+            break
+    return statistics.median(trips_s[_WARM_UP:] or trips_s[-1:]) / 2
+
+
+def echo(address: str, *, once: bool = False) -> None:
+    """Listen at `address`, print where, and send each message of each caller back; with `once`, for one caller."""
+    with weft.listen(address, info={LOCATION: evidence.location()}) as listener:
+        print(listener.address, flush=True)
+        while True:
+            with (
+                contextlib.suppress(PeerLostError, TimedOutError),
+                listener.accept(_PATIENCE_S if once else None) as peer,
+                contextlib.suppress(PeerClosedError),
+            ):
+                while True:
+                    peer.send(peer.recv().wait(_PATIENCE_S)).wait(_PATIENCE_S)
+            if once:
+                return
+
+
+@contextlib.contextmanager
+def child() -> Generator[str]:
+    """Start an echo on this host; yield its address."""
+    process = subprocess.Popen([sys.executable, "-m", "weft.explain.round_trip"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            address = process.stdout.readline().strip()
+            if not address:
+                raise UnreachableError(f"explain: the child that should answer ended at once, with {process.wait(10)}")
+            yield address
+            process.wait(10)
+        finally:
+            process.kill()
+            process.wait(10)
+
+
+if __name__ == "__main__":
+    echo("127.0.0.1:0", once=True)

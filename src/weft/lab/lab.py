@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A lab that stands: namespaces, cables and processes on this machine, all of which go with it.
+
+Everything is named ``weft-PID-...`` after the process that made it: what a killed one left is found by that name, and
+swept once no such process is there. Two labs never meet, nor does anything appear in the caller's namespace, but for
+the folders under ``/etc/netns`` from which ``ip netns exec`` gives each host its ``/etc/hosts``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from weft.errors import InvalidParamError, TimedOutError, UnsupportedError
+from weft.lab import network as networks
+from weft.lab.network import Network
+
+_PREFIX = re.compile(r"weft-(\d+)-\S+")
+_ETC = Path("/etc/netns")
+#: What is run, and the package that has it.
+_TOOLS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "taskset": "util-linux",
+}
+_COMMAND_S = 10.0
+#: Seconds that devices have to come up, and processes to end when they are asked to.
+_UP_S, _END_S = 10.0, 5.0
+_KILL_ROUNDS = 5
+_serial = itertools.count()
+#: Holds the namespaces that a host's processes share, beside that of its network: for its name and its IPC.
+_KEEPER = 'printf %s "$0" > /proc/sys/kernel/hostname && echo up && exec sleep infinity'
+
+
+class Lab:
+    """Hosts on this machine, joined by cables; a context manager that builds them and takes them down.
+
+    Parameters
+    ----------
+    network : Network
+        Of :func:`weft.lab.read` or :func:`weft.lab.parse`.
+
+    Raises
+    ------
+    UnsupportedError
+        On entry: this is not root, a tool is missing, or the kernel does not permit it. Nothing is left behind.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._namespaces: dict[str, str] = {}
+        self._processes: list[subprocess.Popen[Any]] = []
+        self._keepers: dict[str, subprocess.Popen[Any]] = {}
+
+    def __enter__(self) -> Lab:
+        _check_tools()
+        self._namespaces = networks.namespaces(self.network, f"weft-{os.getpid()}-{next(_serial)}")
+        try:
+            for namespace in self._namespaces.values():
+                _run("ip", "netns", "add", namespace)
+            for command in networks.commands(self.network, self._namespaces):
+                _run(*command)
+            for host in self.network.hosts:
+                self._write_hosts(host.name)
+                self._keep(host.name)
+            self._wait_until_up()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes that :meth:`start` started, and all others in the namespaces; remove those. Idempotent."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+        until = time.monotonic() + _END_S
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(until - time.monotonic(), 0))
+        for namespace in self._namespaces.values():
+            _remove(namespace)
+        for process in [*self._processes, *self._keepers.values()]:  # killed with their namespaces
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+        self._namespaces, self._processes, self._keepers = {}, [], {}
+
+    def address(self, host: str, *, cable: int = 0, version: int = 4) -> str:
+        """Return the host's IPv4 or IPv6 address on a cable, counted as in the file."""
+        return self.network.address(host, cable=cable, version=version)
+
+    def device(self, cable: int = 0) -> str:
+        """Name the network device of a cable, the same on each of its hosts."""
+        return f"lab{cable}"
+
+    def ip(self, host: str, *arguments: str) -> str:
+        """Run ``ip`` on a host and return what it prints."""
+        return _run("ip", "-n", self._namespace(host), *arguments)
+
+    def command(self, host: str, command: Sequence[str], *, own_ipc: bool = True) -> list[str]:
+        """Return what runs `command` on a host. It becomes the command: one process id, the same streams.
+
+        Parameters
+        ----------
+        own_ipc : bool
+            In the host's IPC namespace, without which UCX takes processes of other hosts for neighbours.
+        """
+        namespace = self._namespace(host)
+        cpus = next(each.cpus for each in self.network.hosts if each.name == host)
+        bind = ["taskset", "-c", cpus] if cpus is not None else []
+        enter = ["nsenter", "--target", str(self._keepers[host].pid), "--uts", *(["--ipc"] if own_ipc else [])]
+        return ["ip", "netns", "exec", namespace, *bind, *enter, "--", *command]
+
+    def start(self, host: str, command: Sequence[str], **popen: Any) -> subprocess.Popen[Any]:
+        """Start a process on a host; it ends with the lab. `popen` goes to ``subprocess.Popen``.
+
+        Its environment has ``WEFT_LAB_HOST``, the host's name.
+        """
+        environment = {**(popen.pop("env", None) or os.environ), "WEFT_LAB_HOST": host}
+        process = subprocess.Popen(self.command(host, command), env=environment, **popen)
+        self._processes.append(process)
+        return process
+
+    def _namespace(self, host: str) -> str:
+        if not self._namespaces:
+            raise InvalidParamError("the lab is not standing: enter it first, `with Lab(network) as lab`")
+        if host not in (each.name for each in self.network.hosts):
+            raise InvalidParamError(f"lab: no host {host!r}; there are {', '.join(h.name for h in self.network.hosts)}")
+        return self._namespaces[host]
+
+    def _write_hosts(self, host: str) -> None:
+        folder = _ETC / self._namespaces[host]
+        folder.mkdir(parents=True)
+        names = self.network.seen_from(host).items()
+        lines = ["127.0.0.1 localhost", "::1 localhost", *(f"{address} {name}" for name, address in names)]
+        (folder / "hosts").write_text("".join(f"{line}\n" for line in lines))
+
+    def _keep(self, host: str) -> None:
+        """Start the process whose namespaces are the host's; without one they would end with each command."""
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            self._namespaces[host],
+            "unshare",
+            "--uts",
+            "--ipc",
+            "sh",
+            "-c",
+            _KEEPER,
+            host,
+        ]
+        keeper = self._keepers[host] = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert keeper.stdout is not None
+        assert keeper.stderr is not None
+        with keeper.stdout, keeper.stderr:
+            if keeper.stdout.readline() != "up\n":
+                said = keeper.stderr.read().strip()
+                raise UnsupportedError(f"lab: {' '.join(command[:8])}: {said}{_remedy(command, said)}")
+
+    def _wait_until_up(self) -> None:
+        until = time.monotonic() + _UP_S
+        for i, cable in enumerate(self.network.cables):
+            for host in cable.between:
+                # the kernel declares it up in its own time, and UCX takes no device before
+                while "state UP" not in self.ip(host, "link", "show", f"lab{i}"):
+                    if time.monotonic() > until:
+                        raise TimedOutError(f"lab: the device lab{i} of host {host} did not come up in {_UP_S:.0f} s")
+                    time.sleep(0.01)
+
+
+def leftovers() -> list[str]:
+    """List the namespaces of labs whose process is gone."""
+    listed = _run("ip", "netns", "list").splitlines()
+    namespaces = {line.split()[0] for line in listed if line} | {path.name for path in _ETC.glob("weft-*")}
+    return sorted(each for each in namespaces if (match := _PREFIX.fullmatch(each)) and not _alive(int(match[1])))
+
+
+def clean() -> list[str]:
+    """Remove what labs left whose process is gone, with the processes in it; return the namespaces' names."""
+    _check_root()
+    found = leftovers()
+    for namespace in found:
+        _remove(namespace)
+    return found
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _remove(namespace: str) -> None:
+    """End every process in a namespace, all of which were started for it, and remove it; what is gone is passed by."""
+    with contextlib.suppress(UnsupportedError, TimedOutError):
+        for _ in range(_KILL_ROUNDS):  # one that forks just then leaves a child for the next round
+            pids = _run("ip", "netns", "pids", namespace).split()
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            if not pids:
+                break
+            time.sleep(0.02)
+    with contextlib.suppress(UnsupportedError, TimedOutError):
+        _run("ip", "netns", "del", namespace)
+    shutil.rmtree(_ETC / namespace, ignore_errors=True)
+
+
+def _check_root() -> None:
+    if os.geteuid() != 0:
+        raise UnsupportedError("lab: network namespaces need root; run it with sudo, or in a container as root")
+
+
+def _check_tools() -> None:
+    _check_root()
+    missing = {tool: package for tool, package in _TOOLS.items() if shutil.which(tool) is None}
+    if missing:
+        packages = " ".join(dict.fromkeys(missing.values()))
+        raise UnsupportedError(f"lab: {', '.join(missing)} not found; apt-get install {packages}")
+
+
+def _run(*command: str) -> str:
+    # A session of its own: Ctrl-C at the terminal must not end the command that takes things down.
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, start_new_session=True)
+    except subprocess.TimeoutExpired:
+        raise TimedOutError(f"lab: {' '.join(command)}: not done within {_COMMAND_S:.0f} s") from None
+    if done.returncode != 0:
+        said = done.stderr.strip()
+        raise UnsupportedError(f"lab: {' '.join(command)}: {said}{_remedy(command, said)}")
+    return done.stdout
+
+
+def _remedy(command: Sequence[str], said: str) -> str:
+    if "qdisc kind is unknown" in said:
+        module, key = ("sch_netem", "delay") if "netem" in command else ("sch_tbf", "rate")
+        return f"; this kernel has no {module}: modprobe {module}, or leave {key} out of the file"
+    if "Operation not permitted" in said:
+        return "; is this a container without CAP_NET_ADMIN and CAP_SYS_ADMIN?"
+    return ""

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a plan is asked for: by the options of commands, and of `TopologyCluster`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.topo.model import Topology
+from weft.topo.size import memory_limit
+
+#: Options of dask-cuda's cluster and worker that have no meaning here, and why.
+_RMM = "weft sets no RMM up: do it in a module that workers preload"
+_SPILL = "weft spills no device memory: dask-cuda does"
+_UCX = "UCX chooses its transports itself; UCX_TLS narrows the choice"
+DASK_CUDA = {
+    **dict.fromkeys(("rmm_pool_size", "rmm_maximum_pool_size", "rmm_release_threshold", "rmm_log_directory"), _RMM),
+    **dict.fromkeys(("rmm_managed_memory", "rmm_async", "rmm_track_allocations"), _RMM),
+    **dict.fromkeys(("rmm_allocator_external_lib_list", "set_rmm_allocator_for_libs"), _RMM),
+    **dict.fromkeys(("device_memory_limit", "enable_cudf_spill", "cudf_spill_stats", "jit_unspill"), _SPILL),
+    **dict.fromkeys(("enable_tcp_over_ucx", "enable_infiniband", "enable_nvlink", "enable_rdmacm"), _UCX),
+}
+
+_DEVICE = re.compile(r"[0-9]+|GPU-\S+|MIG-\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What is asked for.
+
+    Attributes
+    ----------
+    per : str
+        ``gpu`` (an instance where MIG is on), ``numa``, ``l3``, or the number of cores of each worker.
+    workers : int, optional
+        The most workers; all that fit otherwise.
+    threads : int, optional
+        Threads of each worker.
+    memory_nbytes : int, optional
+        Memory limit of each worker; 0 is none.
+    gpus : tuple of str, optional
+        The GPUs that may be used, as in ``CUDA_VISIBLE_DEVICES``: numbers, UUIDs or their beginnings, of MIG
+        instances too. As CUDA does, what is no device (``-1``, Slurm's ``NoDevFiles``) hides itself and the rest.
+    interface : str, optional
+        The network device that carries the workers' addresses; or how several begin, such as ``ib``: the nearest.
+    towards : str, optional
+        The network device on the way to the scheduler. Where UCX is told its devices, tcp has this one of those for it.
+    """
+
+    per: str
+    workers: int | None = None
+    threads: int | None = None
+    memory_nbytes: int | None = None
+    gpus: tuple[str, ...] | None = None
+    interface: str | None = None
+    towards: str | None = None
+
+
+def of(
+    topology: Topology,
+    *,
+    per: str | None = None,
+    workers: int | None = None,
+    threads: int | None = None,
+    memory: str | float | None = "auto",
+    visible: str | Sequence[int | str] | None = None,
+    interface: str | None = None,
+    towards: str | None = None,
+) -> PlanOptions:
+    """Make them of what users write; what is not given follows from the machine.
+
+    Parameters
+    ----------
+    per : str, optional
+        As in `PlanOptions`; ``gpu`` where there is one to be seen, else ``numa``.
+    memory : str, int, float or None
+        See `weft.topo.size.memory_limit`.
+    visible : str or sequence, optional
+        What ``CUDA_VISIBLE_DEVICES`` holds, or its entries.
+
+    Raises
+    ------
+    InvalidParamError
+        `memory` is no memory limit.
+    """
+    words = visible.split(",") if isinstance(visible, str) else visible
+    gpus = None if words is None else tuple(name for word in words if (name := str(word).strip()))
+    seen = bool(topology.gpus) and (gpus is None or any(map(is_device, gpus[:1])))
+    limit = memory_limit(memory, topology.usable_nbytes)
+    return PlanOptions(per or ("gpu" if seen else "numa"), workers, threads, limit, gpus, interface, towards)
+
+
+def is_device(name: str) -> bool:
+    """Tell whether `name` is of the form by which CUDA takes a device: a number or a UUID."""
+    return _DEVICE.fullmatch(name) is not None

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Canaries: each part of distributed that ``weft.dask.patches`` replaces or uses is as it was read, or fails by name.
+
+And where a part is not, Dask's own stays in place and the log says so once.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import logging
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import distributed.comm.registry
+import numpy as np
+import pytest
+from distributed import Nanny, Scheduler, Worker
+from distributed.comm import core as comm_core
+from distributed.comm import utils as comm_utils
+from distributed.core import Server
+from distributed.protocol import dumps, to_serialize
+from distributed.spill import SpillBuffer
+from distributed.system_monitor import SystemMonitor
+from distributed.utils import run_in_executor_with_context
+from distributed.worker_memory import NannyMemoryManager, WorkerMemoryManager
+from tornado.ioloop import PeriodicCallback
+from zict import LRU
+
+from weft.dask import patches
+
+
+def parameters(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def source(function: object) -> str:
+    """Return the code of a function or class without comments, docstrings and line breaks."""
+    return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))  # type: ignore[arg-type]
+
+
+def readers_of(cls: type, attribute: str) -> set[str]:
+    """Name the methods of a class that read an attribute of ``self``."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        method.name
+        for method in tree.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(method)
+        if isinstance(node, ast.Attribute) and node.attr == attribute and isinstance(node.ctx, ast.Load)
+    }
+
+
+# ---- canaries: servers ----------------------------------------------------------------------------------------------
+
+
+def test_server_listens_with_its_own_handle_comm() -> None:
+    assert "self.handle_comm" in source(Server.listen)
+    assert parameters(Server.handle_comm) == ["self", "comm"]
+
+
+def test_nanny_has_a_nanny_memory_manager() -> None:
+    assert "self.memory_manager = NannyMemoryManager(self" in source(Nanny.__init__)
+
+
+def test_worker_protocol_is_read_only_before_listening_and_in_close() -> None:
+    assert readers_of(Worker, "_protocol") == {"start_unsafe", "close"}
+    assert "if self._protocol.startswith('ucx'):\n        await asyncio.sleep(0.2)" in source(Worker.close)
+
+
+def test_tasks_run_in_a_copy_of_the_context() -> None:
+    assert "copy_context()" in source(run_in_executor_with_context)
+    assert "await run_in_executor_with_context(" in source(Worker.execute)
+    start = source(Worker.start_unsafe)
+    assert 0 < start.index("await self.listen(") < start.index("await self._register_with_scheduler()")
+
+
+def test_worker_heartbeat_asks_extensions() -> None:
+    assert "name: extension.heartbeat() for name, extension in self.extensions.items()" in source(Worker.heartbeat)
+
+
+def test_scheduler_heartbeat_weighs_sums_as_means_and_tells_extensions_last() -> None:
+    heartbeat = source(Scheduler.heartbeat_worker)
+    assert "alpha = (1 - frac) ** count" in heartbeat
+    assert "self.bandwidth_workers[address, other] = bw / count" in heartbeat
+    wrong = "self.bandwidth_workers[address, other] * alpha + bw * (1 - alpha)"
+    assert wrong in heartbeat
+    assert "self.bandwidth_types[typ] * alpha + bw * (1 - alpha)" in heartbeat
+    assert heartbeat.index(wrong) < heartbeat.index("ws.metrics = metrics") < heartbeat.index("].heartbeat(ws, data)")
+
+
+def test_worker_metrics_have_bandwidths_and_spilled_bytes() -> None:
+    metrics = source(Worker.get_metrics)
+    assert "'workers': dict(self.bandwidth_workers), 'types': keymap(typename, self.bandwidth_types)" in metrics
+    assert "spilled_bytes={'memory': spilled_memory, 'disk': spilled_disk}" in metrics
+    assert "managed_bytes=self.state.nbytes" in metrics
+    assert parameters(Worker.get_metrics) == ["self"]
+    assert "metrics['memory'] - ws.nbytes + metrics['spilled_bytes']['memory']" in source(Scheduler.heartbeat_worker)
+
+
+def test_comm_placeholder_for_ucx_is_a_module_of_its_own() -> None:
+    """What ``weft._claim`` keeps out, before distributed's comms are loaded."""
+    register = source(distributed.comm._register_transports)
+    assert register.index("import distributed_ucxx") < register.index("from distributed.comm import ucx")
+    assert isinstance(distributed.comm.registry.backends, dict)
+
+
+# ---- canaries: memory -----------------------------------------------------------------------------------------------
+
+
+def test_worker_memory_manager_has_its_limits() -> None:
+    names = ("memory_limit", "memory_target_fraction", "memory_spill_fraction")
+    assert set(names) <= set(WorkerMemoryManager.__annotations__)
+
+
+def test_nanny_memory_manager_has_its_limits() -> None:
+    assert {"memory_limit", "memory_terminate_fraction"} <= set(NannyMemoryManager.__annotations__)
+
+
+def test_system_monitor_get_process_memory() -> None:
+    assert parameters(SystemMonitor.get_process_memory) == ["self"]
+    assert "return self.proc.memory_info().rss" in source(SystemMonitor.get_process_memory)
+
+
+def test_worker_memory_monitor_asks_the_system_monitor() -> None:
+    assert "worker.monitor.get_process_memory()" in source(WorkerMemoryManager.memory_monitor)
+    assert "worker.monitor.get_process_memory()" in source(WorkerMemoryManager._spill)
+
+
+def test_nanny_memory_monitor_is_a_periodic_callback() -> None:
+    init = source(NannyMemoryManager.__init__)
+    assert "PeriodicCallback(partial(self.memory_monitor, nanny)" in init
+    assert "nanny.periodic_callbacks['memory_monitor'] = pc" in init
+    monitor = source(NannyMemoryManager.memory_monitor)
+    assert "process = nanny.process.process" in monitor
+    assert "psutil.Process(process.pid).memory_info().rss" in monitor
+    assert "memory / self.memory_limit <= self.memory_terminate_fraction" in monitor
+    assert "callback" in vars(PeriodicCallback(lambda: None, 100))
+
+
+def test_spill_buffer_evicts_by_evict_and_fast_evict() -> None:
+    assert parameters(SpillBuffer.evict) == ["self"]
+    assert "self.fast.evict()" in source(SpillBuffer.evict)
+    assert parameters(LRU.evict) == ["self", "key"]
+    assert "key = next(iter(self.heavy or self.order))" in source(LRU.evict)
+    assert "self.evict()" in source(LRU.evict_until_below_target)
+
+
+def test_spill_buffer_weighs_before_it_looks_for_room() -> None:
+    insert = source(LRU.set_noevict)
+    assert insert.index("self.weight(key, value)") < insert.index("> self.n")
+    assert "self.weight(key, value)" in source(SpillBuffer.__mro__[1].slow_to_fast)  # type: ignore[attr-defined]
+
+
+# ---- canaries: messages ---------------------------------------------------------------------------------------------
+
+
+def test_comm_has_its_addresses_where_connect_reads_them() -> None:
+    connect = source(comm_core.connect)
+    assert "comm._peer_addr" in connect
+    assert "comm._local_addr" in connect
+
+
+def test_offload_threshold() -> None:
+    assert isinstance(comm_utils.OFFLOAD_THRESHOLD, int)
+    assert patches.offload_threshold() == comm_utils.OFFLOAD_THRESHOLD > 0
+
+
+def test_frames_of_a_message() -> None:
+    array = np.arange(1000)
+    (part,) = patches.serialized_parts(list(dumps({"data": to_serialize(array)})))
+    nbytes, header, frames = part
+    assert nbytes > 0
+    assert header["serializer"] == "dask"
+    assert sum(memoryview(frame).nbytes for frame in frames) == array.nbytes
+    (pickled,) = patches.serialized_parts(list(dumps({"data": to_serialize(object)})))
+    assert pickled[1]["serializer"] == "pickle"
+
+
+@pytest.mark.parametrize("handlers", [patches.torch_handlers, patches.cupy_handlers])
+def test_protocol_has_handlers(handlers: Callable[[], object]) -> None:
+    with suppress(ImportError):  # the library is not here
+        assert handlers() is not None
+
+
+# ---- canaries: the dashboard ----------------------------------------------------------------------------------------
+
+
+def test_dashboard_application_and_look() -> None:
+    pytest.importorskip("bokeh")
+    from distributed.dashboard import scheduler as pages
+    from distributed.dashboard.components import scheduler as components
+    from distributed.dashboard.core import BokehApplication
+
+    assert parameters(BokehApplication) == ["applications", "server", "prefix", "template_variables"]
+    assert parameters(pages.template_variables) == ["scheduler"]
+    assert "'plots': " in source(pages.template_variables.__wrapped__)
+    assert "application.add_application(bokeh_app)" in source(pages.connect)
+    assert components.env.get_template("simple.html")
+    assert components.BOKEH_THEME
+
+
+# ---- where a part is not as it was read -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    patches._warn.cache_clear()
+    caplog.set_level(logging.WARNING, "weft")
+    yield caplog
+    patches._warn.cache_clear()
+
+
+def one(warnings: pytest.LogCaptureFixture, part: str) -> bool:
+    (message,) = warnings.messages
+    return message.startswith(f"Dask's {part} is not as weft knows it")
+
+
+def test_another_process_memory_stays(warnings: pytest.LogCaptureFixture) -> None:
+    def other(unit: str) -> int:
+        return len(unit)
+
+    for _ in range(2):
+        monitor = SimpleNamespace(get_process_memory=other)
+        assert not patches.replace_process_memory(monitor, lambda measure: measure())
+        assert monitor.get_process_memory is other
+    assert one(warnings, "SystemMonitor.get_process_memory")
+
+
+def test_other_metrics_stay(warnings: pytest.LogCaptureFixture) -> None:
+    worker = SimpleNamespace(get_metrics=dict)
+    patches.replace_metrics(worker, lambda collect: collect())
+    assert worker.get_metrics is dict
+    assert one(warnings, "Worker.get_metrics")
+    metrics = {"spilled_bytes": 5}
+    assert patches.leave_out_of_managed(metrics, lambda: 7) is metrics
+
+
+def test_another_nanny_monitor_stays(warnings: pytest.LogCaptureFixture) -> None:
+    def other(nanny: object) -> None: ...
+
+    nanny = SimpleNamespace(periodic_callbacks={"memory_monitor": SimpleNamespace(callback=other)})
+    patches.replace_nanny_monitor(nanny, lambda look: None)
+    assert nanny.periodic_callbacks["memory_monitor"].callback is other
+    assert one(warnings, "NannyMemoryManager.memory_monitor")
+
+
+def test_another_spill_buffer_stays(warnings: pytest.LogCaptureFixture, tmp_path: Any) -> None:
+    class Other(SpillBuffer):
+        def evict(self, how_many: int = 1) -> int:
+            return how_many
+
+    buffer = Other(str(tmp_path), target=1000)
+    before = buffer.weight, buffer.fast.weight
+    patches.steer_spilling(buffer, lambda value: False, lambda: 0)
+    assert (buffer.weight, buffer.fast.weight) == before
+    assert buffer.evict() == 1
+    assert one(warnings, "SpillBuffer")
+    patches.steer_spilling({}, lambda value: False, lambda: 0)  # none that spills
+
+
+def test_another_protocol_stays(warnings: pytest.LogCaptureFixture) -> None:
+    worker = SimpleNamespace()
+    patches.close_without_delay(worker)
+    assert vars(worker) == {}
+    assert one(warnings, "Worker._protocol")
+
+
+def test_other_bandwidths_are_left(warnings: pytest.LogCaptureFixture) -> None:
+    assert patches.bandwidths_seen_by(SimpleNamespace(metrics={"bandwidth": 5})) == ({}, {})
+    assert patches.bandwidths_seen_by(SimpleNamespace(metrics={})) == ({}, {})
+    assert one(warnings, "heartbeats' bandwidth")
+
+
+def test_arrays_stay_where_they_are_without_contexts(
+    warnings: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("distributed.utils.run_in_executor_with_context")
+    patches.set_in_context_of_tasks(lambda: pytest.fail("was called"))
+    assert one(warnings, "run_in_executor_with_context")
+
+
+# ---- what is replaced -----------------------------------------------------------------------------------------------
+
+
+def test_a_replaced_method_holds_no_owner() -> None:
+    monitor = SystemMonitor()
+    before = monitor.get_process_memory()
+    assert patches.replace_process_memory(monitor, lambda measure: -measure())
+    assert not patches.replace_process_memory(monitor, lambda measure: 0)  # for another port
+    assert monitor.get_process_memory() < -before // 2
+    replaced = monitor.get_process_memory
+    del monitor
+    with pytest.raises(AssertionError):
+        replaced()
+
+
+def test_metrics_are_replaced_by_what_awaits_them() -> None:
+    class Metered:
+        async def get_metrics(self) -> dict[str, Any]:
+            return {"managed_bytes": 10, "spilled_bytes": {"memory": 3, "disk": 1}}
+
+    async def change(collect: Callable[[], Any]) -> dict[str, Any]:
+        return patches.leave_out_of_managed(await collect(), lambda: 100)
+
+    worker = Metered()
+    patches.replace_metrics(worker, change)
+    assert asyncio.run(worker.get_metrics())["spilled_bytes"] == {"memory": 10, "disk": 1}
+
+
+# ---- the one place --------------------------------------------------------------------------------------------------
+
+
+def test_private_parts_of_others_are_touched_nowhere_else() -> None:
+    """A private attribute is of the object that the method belongs to, or of this package."""
+    own, touched = {"self", "cls", "_native"}, []
+    for path in Path(patches.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                holder = node.value.id if isinstance(node.value, ast.Name) else ast.unparse(node.value)
+                if holder not in own and path.name != "patches.py":
+                    touched.append(f"{path.name}: {holder}.{node.attr}")
+    assert touched == ["torch.py: t._nnz"]  # PyTorch offers nothing else for the size of a sparse tensor

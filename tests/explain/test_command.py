@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft explain`` as a whole: this process asks, a child answers."""
+
+import json
+
+import pytest
+
+import weft
+from weft import _cli as cli
+from weft.explain import round_trip
+
+
+def explained(capsys, *arguments):
+    assert cli.main(["explain", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tls", "lane", "used"), [("", "posix/memory", "posix"), ("tcp", "tcp/lo", "tcp")], ids=["shared memory", "tcp"]
+)
+def test_a_child_on_this_host(tls, lane, used, capsys, monkeypatch):
+    monkeypatch.delenv("UCX_NET_DEVICES", raising=False)
+    monkeypatch.setattr(round_trip, "_MEASURE_S", 0.05)
+    if tls:
+        monkeypatch.setenv("UCX_TLS", tls)
+    else:
+        monkeypatch.delenv("UCX_TLS", raising=False)
+    told = explained(capsys)
+    assert told["lines"][1].endswith(f"intra-node cfg#0 tag({lane})")
+    assert [each["transport"] for each in told["transports"] if each["chosen"]] == [used]
+    sends = [size for size in told["sizes"] if size["operation"] == "send"]
+    assert {size["lanes"] for size in sends} == {lane}
+    assert all(time["observed_s"] > 0 for time in told["times"])
+    if tls:
+        [posix] = [each for each in told["transports"] if each["transport"] == "posix"]
+        assert (posix["reason"], posix["evidence"]) == ("excluded by UCX_TLS", "UCX_TLS=tcp, set by the environment")
+
+
+def test_nobody_there(capsys):
+    assert cli.main(["explain", "127.0.0.1:1"]) == 1
+    assert "nobody listens there" in capsys.readouterr().err
+
+
+def test_an_address_and_listen(capsys):
+    assert cli.main(["explain", "127.0.0.1:1", "--listen", "127.0.0.1:0"]) == 1
+    assert "not both" in capsys.readouterr().err
+
+
+def test_a_child_that_dies_at_once(monkeypatch):
+    monkeypatch.setattr(round_trip.sys, "executable", "/bin/false")
+    with pytest.raises(weft.UnreachableError, match="ended at once, with 1"), round_trip.child():
+        pass
