@@ -33,7 +33,7 @@ log = logging.getLogger("weft")
 HANDSHAKE_TIMEOUT_S = 10.0
 #: Seconds that a caller has for it at least if it came before :meth:`Listener.accept` ran out of time.
 LEAST_HANDSHAKE_S = 1.0
-#: Seconds until the next look at callers who could not be accepted, for want of descriptors.
+#: Seconds until accepting is tried again after it failed for want of descriptors.
 PAUSE_S = 1.0
 
 

@@ -172,7 +172,7 @@ class Peer:
         Returns
         -------
         Packed
-            Has their bytes, and whether one lies on a CUDA device: so a caller that wants to know need not go through
+            Has their bytes, and whether one lies on a CUDA device: so a caller need not go through
             them again.
         """
         return _frames.pack(buffers, self._channel.next_place)
@@ -396,7 +396,7 @@ class Pending(PythonRequest[ResultT_co]):
             while not self._done:
                 current = self._current
                 value = yield from current.__await__()
-                if current is self._current and not self._done:  # nobody else who waits for it has gone on
+                if current is self._current and not self._done:  # no other task that awaits it has gone on
                     self._next(value)
         except BaseException as e:
             self._stop(e)
@@ -408,7 +408,7 @@ class Pending(PythonRequest[ResultT_co]):
     __iter__ = __await__
 
     def _stop(self, error: BaseException) -> None:
-        """End with the error of the current request, or of whoever awaits this one."""
+        """End with the error of the current request, or with one that was thrown into the awaiting task."""
         if not isinstance(error, PeerLostError):
             self._give_up()
         if isinstance(error, Exception) and not isinstance(error, CanceledError):

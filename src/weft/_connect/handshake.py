@@ -221,7 +221,7 @@ def client(
             tls = over_tls(policy, hello, same_host and route.memory_only, what)
             worker = None if tls else workers.worker(route, same_host=same_host)
         except UnreachableError:
-            # For want of a way; but the Unix socket may have been gone because the listener closes, which it says now.
+            # No transport leads there; or the Unix socket is gone because the listener closes, which its message tells.
             with contextlib.suppress(HandshakeError, TimedOutError):
                 yield from _receive(what)
             raise

@@ -5,7 +5,7 @@ It is a :class:`weft._connect.channel.Channel`, as ``_native.Channel`` is; nothi
 Like a worker it makes no progress by itself: every operation takes a turn, and so do ``wait``, and a loop whenever the
 socket is ready.
 
-A goodbye is answered when all before it has arrived, so an end of file without one is a loss, whoever made it.
+A goodbye is answered when all before it has arrived, so an end of file without one is a loss on either side.
 """
 
 from __future__ import annotations
