@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 import weft
+from weft import _native
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
@@ -372,7 +373,7 @@ def test_keywords_and_positions_mean_the_same(worker, endpoint):
         lambda w, e: w.tag_recv(bytearray(1), 1, 2**64),
         lambda w, e: w.tag_recv(*range(40)),
         lambda w, e: weft.Endpoint.tag_send(w, b"", 1),
-        lambda w, e: weft.Request.wait(w),
+        lambda w, e: _native.Request.wait(w),
     ],
 )
 def test_wrong_arguments_are_type_errors(worker, endpoint, call):

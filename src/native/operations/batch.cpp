@@ -22,7 +22,7 @@ Batch *batch_of(const Request &r) noexcept {
 
 PyObject *result_of_all(Request &r) {
     nb::list results;
-    for (auto &item : batch_of(r)->items) results.append(r.worker->tag_result(item.info));
+    for (auto &item : batch_of(r)->items) results.append(nb::steal(r.worker->tag_result(item.info)));
     return results.release().ptr();
 }
 

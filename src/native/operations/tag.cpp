@@ -72,7 +72,7 @@ bool cancel_recv(Request &r) noexcept {
 }
 
 PyObject *recv_result(Request &r) {
-    return r.worker->tag_result(r.info).release().ptr();
+    return r.worker->tag_result(r.info);
 }
 
 constexpr Operation recv_operation{.result = recv_result, .withdraw = cancel_recv};

@@ -187,12 +187,13 @@ PyObject *Request::result(bool from_wait) {
         PyErr_SetNone(cancelled_error());
         throw nb::python_error();
     }
-    if (failed()) raise_failure();
+    if (failed()) [[unlikely]]
+        raise_failure();
     retrieved = true;
     if (value) return Py_NewRef(value);
     if (!operation->result) return Py_NewRef(Py_None);
     value = operation->result(*this);
-    if (status != UCS_OK) {
+    if (status != UCS_OK) [[unlikely]] {
         Py_CLEAR(value);
         raise_failure();
     }

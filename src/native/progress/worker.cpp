@@ -51,14 +51,6 @@ void Worker::refuse(const char *op) const {
     raise("ThreadError", std::string(op) + ": the worker belongs to another thread", op);
 }
 
-nb::object Worker::tag_result(const ucp_tag_recv_info_t &info) {
-    if (!last_result.is_valid() || info.length != last_info.length || info.sender_tag != last_info.sender_tag) {
-        last_result = nb::make_tuple(info.length, info.sender_tag);
-        last_info = info;
-    }
-    return last_result;
-}
-
 void Worker::push(Request *r) noexcept {
     if (r->queued) return;
     r->queued = true;
@@ -76,21 +68,25 @@ void Worker::drain() {
             r->queued = false;
             r->settle();
         }
-        if (!arrivals.empty()) {
-            std::unique_ptr<Arrival> first = std::move(arrivals.front());
-            arrivals.pop_front();
-            first->deliver(*this, first);
-        } else if (!deferred.empty()) {
-            std::vector<std::function<void()>> actions;
-            {
-                std::lock_guard lock(deferred_mutex);
-                actions.swap(deferred);
-            }
-            for (auto &action : actions) action();
-        } else if (!completed) {
+        if (arrivals.empty() && deferred.empty()) [[likely]]
             return;
-        }
+        drain_one();
     }
+}
+
+// Out of line: `drain` stands between an answer and the next send.
+void Worker::drain_one() {
+    if (!arrivals.empty()) {
+        std::unique_ptr<Arrival> first = std::move(arrivals.front());
+        arrivals.pop_front();
+        return first->deliver(*this, first);
+    }
+    std::vector<std::function<void()>> actions;
+    {
+        std::lock_guard lock(deferred_mutex);
+        actions.swap(deferred);
+    }
+    for (auto &action : actions) action();
 }
 
 void Worker::defer(std::function<void()> action) {

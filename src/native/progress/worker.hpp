@@ -140,10 +140,17 @@ struct Worker {
     }
     void push(Request *request) noexcept;
     /// (nbytes, sender_tag): the tuple given last, if it says the same.
-    nb::object tag_result(const ucp_tag_recv_info_t &info);
+    PyObject *tag_result(const ucp_tag_recv_info_t &info) {
+        if (!last_result.is_valid() || info.length != last_info.length || info.sender_tag != last_info.sender_tag) {
+            last_result = nb::make_tuple(info.length, info.sender_tag);
+            last_info = info;
+        }
+        return Py_NewRef(last_result.ptr());
+    }
     /// Something waits for drain.
     bool due() const noexcept { return completed || !arrivals.empty(); }
     void drain();
+    void drain_one();
     /// Have the owner's next drain do this. From any thread.
     void defer(std::function<void()> action);
     void close();
