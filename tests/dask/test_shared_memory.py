@@ -70,7 +70,7 @@ def use(client: Client, blocks: list[Future], workers: list[str]) -> None:
 
 
 def look(dask_worker: Any) -> dict[str, Any]:
-    dask_worker.monitor.get_process_memory._books._reader._until = 0  # look anew
+    dask_worker.monitor.get_process_memory.function.__self__._reader._until = 0  # look anew
     spilled = dask_worker.data.spilled_total.memory if hasattr(dask_worker.data, "spilled_total") else 0
     return {
         "pid": os.getpid(),

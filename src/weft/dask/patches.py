@@ -67,12 +67,12 @@ class Replaced:
 
     def __init__(self, method: Callable[..., Any], function: Callable[..., Any]) -> None:
         self._method = weakref.WeakMethod(method)
-        self._function = function
+        self.function = function
 
     def __call__(self, *arguments: Any) -> Any:
         method = self._method()
         assert method is not None, "its owner calls this"
-        return self._function(method, *arguments)
+        return self.function(method, *arguments)
 
 
 # ---- servers --------------------------------------------------------------------------------------------------------
