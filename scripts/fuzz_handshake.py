@@ -32,8 +32,9 @@ from typing import Any
 
 import weft
 from weft._connect import handshake, links
-from weft._connect import same_host as side_door
-from weft._tls.policy import PAYLOADS, Payload
+from weft._connect.encryption import POLICIES, EncryptionPolicy
+from weft._connect.route import Route
+from weft._connect.same_host import SameHostListener
 from weft.bench.common import environment
 
 STEPS_MAX = 40
@@ -85,14 +86,14 @@ PAPER = SimpleNamespace(
 )
 
 
-class PaperLocal:
+class PaperWorkers:
     """What a loop or thread has: one worker, with the id that a case wants."""
 
     def __init__(self, worker_id: str) -> None:
-        self.made = links.LocalWorker(None, same_host=True)  # type: ignore[arg-type]
+        self.made = links.ConnectionWorker(None, same_host=True)  # type: ignore[arg-type]
         self.made.id = worker_id
 
-    def worker(self, lan: links.Lan, *, same_host: bool) -> links.LocalWorker:
+    def worker(self, route: Route, *, same_host: bool) -> links.ConnectionWorker:
         self.made.same_host = same_host
         return self.made
 
@@ -128,24 +129,25 @@ class Room:
 
     def __init__(self) -> None:
         self.sock, self._other = socket.socketpair()
-        self.door = side_door.SideDoor()
+        self.same_host = SameHostListener()
 
-    def steps(self, side: Side, local: PaperLocal, payload: Payload | None = None) -> handshake.Steps:
-        lan = links.Lan("127.0.0.1")
+    def steps(self, side: Side, workers: PaperWorkers, policy: EncryptionPolicy | None = None) -> handshake.Steps:
+        route = Route("127.0.0.1")
         if side == "client":
-            return handshake.client(local, lan, "fuzz", self.sock, {"pid": 1}, payload)  # type: ignore[arg-type]
-        return handshake.server(local, lan, "fuzz", self.sock, {"pid": 1}, self.door, payload)  # type: ignore[arg-type]
+            return handshake.client(workers, route, "fuzz", self.sock, {"pid": 1}, policy)  # type: ignore[arg-type]
+        same_host = self.same_host
+        return handshake.server(workers, route, "fuzz", self.sock, {"pid": 1}, same_host, policy)  # type: ignore[arg-type]
 
     def close(self) -> None:
         self.sock.close()
         self._other.close()
-        self.door.close()
+        self.same_host.close()
 
 
 def transcript(room: Room, client_id: str, server_id: str) -> dict[Side, list[bytes]]:
     """Run a good handshake; return the messages that each side heard, without their heads."""
-    locals_ = {"client": PaperLocal(client_id), "server": PaperLocal(server_id)}
-    steps = {side: room.steps(side, local) for side, local in locals_.items()}
+    workers_of = {"client": PaperWorkers(client_id), "server": PaperWorkers(server_id)}
+    steps = {side: room.steps(side, workers) for side, workers in workers_of.items()}
     heard: dict[Side, bytearray] = {"client": bytearray(), "server": bytearray()}
     words: dict[Side, list[bytes]] = {"client": [], "server": []}
     at = dict.fromkeys(steps, 0)
@@ -166,8 +168,8 @@ def transcript(room: Room, client_id: str, server_id: str) -> dict[Side, list[by
                     asked[side] = steps[side].send(answer)
                 except StopIteration:
                     del asked[side]
-    for local in locals_.values():
-        local.close()
+    for workers in workers_of.values():
+        workers.close()
     return words
 
 
@@ -269,12 +271,12 @@ def knock(said: bytes, r: random.Random) -> socket.socket:
 
 
 def endings(r: random.Random) -> BaseException:
-    """What the driver throws when the words are over."""
+    """What the stepper throws when the words are over."""
     return r.choice((weft.HandshakeError("cut"), weft.TimedOutError("late"), asyncio.CancelledError(), GeneratorExit()))
 
 
-def drive(steps: handshake.Steps, stream: bytes, r: random.Random, stack: contextlib.ExitStack) -> Outcome:
-    """Drive one side with `stream`; it must end with a connection or a named error."""
+def run(steps: handshake.Steps, stream: bytes, r: random.Random, stack: contextlib.ExitStack) -> Outcome:
+    """Run one side with `stream`; it must end with a connection or a named error."""
     at, answer, ending = 0, None, None
     for _ in range(STEPS_MAX):
         try:
@@ -296,7 +298,7 @@ def drive(steps: handshake.Steps, stream: bytes, r: random.Random, stack: contex
                 stack.enter_context(knock(step, r))
             elif r.random() < 0.02:
                 ending = endings(r)
-        elif isinstance(step, links.Wait | handshake.UpTo) or at + step > len(stream):
+        elif isinstance(step, links.OtherHandshake | handshake.UpTo) or at + step > len(stream):
             ending = endings(r)
         else:
             if step > READ_MAX:
@@ -309,17 +311,17 @@ def drive(steps: handshake.Steps, stream: bytes, r: random.Random, stack: contex
 def case(room: Room, good: list[dict[Side, list[bytes]]], r: random.Random) -> Outcome:
     side: Side = r.choice(("client", "server"))
     own, other = r.choice(((LOW, HIGH), (HIGH, LOW), (LOW, LOW)))
-    local = PaperLocal(own)
+    workers = PaperWorkers(own)
     known = r.choice((None, None, True, False))
     if known is not None:
-        local.know(other, settled=known)
-    before = set(local.made.links.values())
-    steps = room.steps(side, local, r.choice((None, None, *PAYLOADS)))
+        workers.know(other, settled=known)
+    before = set(workers.made.links.values())
+    steps = room.steps(side, workers, r.choice((None, None, *POLICIES)))
     with contextlib.ExitStack() as stack:
-        stack.callback(local.close)
+        stack.callback(workers.close)
         stack.callback(steps.close)
-        outcome = drive(steps, stream_of(r.choice(good)[side], r), r, stack)
-        left = [link for link in local.made.links.values() if link not in before and not link.settled]
+        outcome = run(steps, stream_of(r.choice(good)[side], r), r, stack)
+        left = [link for link in workers.made.links.values() if link not in before and not link.settled]
     if left:
         raise FindingError(f"a link was left half made after {outcome}")
     return f"{side}: {outcome}"

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import weft
-from weft._connect import shm
+from weft import memory
 from weft.bench.common import environment, outcome
 from weft.bench.common.options import add_json
 
@@ -280,7 +280,7 @@ def report(outcomes: list[Outcome], files_before: int) -> dict[str, Any]:
             print(f"{phase:>12}: {len(times)} kills, told after {median:.1f} ms, at most {most:.1f}")
             told[phase] = [round(seconds, 6) for seconds in sorted(times)]
     wrong = sum(not right(outcome) for outcome in outcomes)
-    left = len(shm.orphans()) - files_before
+    left = len(memory.orphans()) - files_before
     print(f"{len(outcomes)} kills, {wrong} of them not told rightly within {SOON_S} s; {left} files more in /dev/shm")
     other = sum(not named_rightly(outcome) for outcome in outcomes)
     return {"told_after_s": told, "other_errors": other, "wrong": wrong, "soon_s": SOON_S, "files_left": left}
@@ -294,7 +294,7 @@ if __name__ == "__main__":
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES, help="what is going on")
     add_json(parser)
     options = parser.parse_args()
-    surroundings, files = environment.collect(), len(shm.orphans())
+    surroundings, files = environment.collect(), len(memory.orphans())
     ended, beside = asyncio.run(main(options.count, options.seed, options.at_once, options.phases))
     record = {**report(ended, files), **beside, "environment": surroundings}
     outcome.write(options.json, json.dumps(record) + "\n")  # thousands of figures: in one line

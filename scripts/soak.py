@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import weft
-from weft._connect import shm
+from weft import memory
 from weft.bench.common import environment, outcome
 from weft.bench.common.options import add_json
 
@@ -226,7 +226,7 @@ def kill_in_start_up(count: int, seed: int) -> int:
         child.join(10)
         here.close()
         there.close()
-        left += len(shm.remove_orphans())
+        left += len(memory.remove_orphans())
     return left
 
 
@@ -239,7 +239,7 @@ def main() -> int:
     add_json(parser)
     arguments = parser.parse_args()
     surroundings = environment.collect()
-    swept = len(shm.remove_orphans())
+    swept = len(memory.remove_orphans())
     faults: list[str] = []
     marks: dict[str, Any] = {}
     for what, count in ((cycles, arguments.count), (handovers, arguments.handovers)):
@@ -247,7 +247,7 @@ def main() -> int:
             seen = soak(what, count)
             faults += verdict(seen)
             marks[what.__name__] = {"count": count, "connector_and_listener": seen}
-    if left := shm.remove_orphans():
+    if left := memory.remove_orphans():
         faults.append(f"{len(left)} files in /dev/shm")
     print(f"in /dev/shm: {swept} files without a user before, {len(left)} after")
     record = {**marks, "files_left": len(left), "faults": faults, "environment": surroundings}

@@ -1,63 +1,139 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What must hold of the package as a whole."""
+"""What must hold of the package as a whole, and the map of it: run this file to write the map into docs/design.md."""
 
 import ast
+import graphlib
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import weft
 
 ROOT = Path(weft.__file__).parent
+DESIGN = Path(__file__).parent.parent / "docs/design.md"
 
-#: Imports go one way: a room may import from the rooms before it.
-FLOORS = [
-    {"errors", "typing", "_native", "_units"},
-    {"_claim", "_load"},
-    {"config"},
-    {"explain"},
-    {"_connect", "_tls", "peer"},
-    {"connect", "listen", "memory"},
-    {"__init__"},
-    {"topo"},
-    {"doctor"},
-    {"dask", "deploy", "lab"},
-    {"worker"},
-    {"compat"},
-    {"bench"},
-    {"_cli"},
-    {"_dask_cli", "__main__"},
+#: Imports go one way: a line may import what stands in the lines before it, wherever in a file. A name is a module of
+#: weft's, or a package with all that is in it; ``weft`` is the package's own ``__init__``.
+ORDER = """
+errors typing _units
+_native
+_frames _load _claim _request
+config
+_connect.encryption _connect.channel _connect.sockets _connect.address _connect.namespaces
+_connect.route _connect.same_host
+_connect.links
+_connect.handshake
+_connect.stepper
+_tls
+explain
+peer
+connect listen memory
+weft
+explain.round_trip
+explain.command topo
+doctor
+dask deploy lab
+worker
+compat
+bench
+_cli
+_dask_cli __main__
+"""
+FLOORS = [line.split() for line in ORDER.split("\n") if line]
+
+#: Circles that are left, each within a room.
+CIRCLES = [
+    {"weft.bench.dask.report", "weft.bench.dask.workloads"},
+    {"weft.bench.sweep.loops", "weft.bench.sweep.self_loops"},
 ]
 
 
-def floor_of(module):
-    name = module.split(".")[1] if "." in module else "__init__"
-    return next(i for i, rooms in enumerate(FLOORS) if name in rooms)
+def place(module):
+    """Find a module in the map: the number of its line, and the name there, its own or that of a package around it."""
+    name = module.removeprefix("weft.")
+    while True:
+        for number, names in enumerate(FLOORS):
+            if name in names:
+                return number, name
+        assert "." in name, f"{module} is not in the map"
+        name = name.rpartition(".")[0]
+
+
+def modules():
+    """Return the path of each module by its name."""
+    paths = [*ROOT.rglob("*.py"), ROOT / "_native.pyi"]
+    return {".".join(("weft", *p.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): p for p in paths}
 
 
 def imports_of(path):
+    """Give what a file imports, wherever in it: the module's name, and of ``from m import n`` the names, too."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: import absolutely"
-            if node.module == "weft":
-                for alias in node.names:
-                    known = any(alias.name in rooms for rooms in FLOORS)
-                    yield f"weft.{alias.name}" if known else "weft"
-            else:
-                yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def graph():
+    """Return which modules of weft's each imports."""
+    paths = modules()
+    edges = {}
+    for module, path in paths.items():
+        named = [name for name in imports_of(path) if name.split(".")[0] == "weft"]
+        # of `from m import n`, n may be a module, or a name in m
+        edges[module] = {name if name in paths else name.rpartition(".")[0] for name in named} - {module}
+        assert edges[module] <= paths.keys(), f"{module} imports what is not there: {edges[module] - paths.keys()}"
+    return edges
+
+
+def draw():
+    """Draw the order of the rooms, as docs/design.md shows it."""
+    floors = ["weft itself" if names == ["weft"] else ", ".join(names) for names in FLOORS]
+    return "\n".join(textwrap.wrap("  <-  ".join(floors), 116, subsequent_indent="  ", break_on_hyphens=False))
+
+
+def block(name, text):
+    """Return the text between the marks of the map called `name`: what is before, in, and after it."""
+    mark = f"<!-- map of {name}: tests/test_architecture.py draws it -->\n```\n"
+    before, found, rest = text.partition(mark)
+    assert found, f"{DESIGN} has no map of {name}"
+    drawn, end, after = rest.partition("\n```\n")
+    return before + found, drawn, end + after
+
+
+def test_the_design_shows_the_map():
+    assert block("src/weft", DESIGN.read_text())[1] == draw(), f"run: python {__file__}"
 
 
 def test_imports_go_one_way():
-    for path in ROOT.rglob("*.py"):
-        module = ".".join(("weft", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
-        for imported in imports_of(path):
-            if imported.split(".")[0] != "weft" or module == "weft":
-                continue
-            same_room = imported.split(".")[1:2] == module.split(".")[1:2]
-            same_room |= {*imported.split(".")[1:2], module.split(".")[1]} <= {"_connect", "_tls", "peer", "explain"}
-            assert same_room or floor_of(imported) < floor_of(module), f"{module} imports {imported}"
+    for module, imported in graph().items():
+        for other in imported:
+            floor, room = place(module)
+            below, its_room = place(other)
+            assert below < floor or its_room == room, f"{module} imports {other}"
+
+
+def test_there_are_no_circles():
+    """In a room neither."""
+    edges = graph()
+    while True:
+        try:
+            graphlib.TopologicalSorter(edges).prepare()
+        except graphlib.CycleError as e:
+            circle = e.args[1]
+            allowed = any(set(circle) <= known for known in CIRCLES)
+            assert allowed, "imports go round: " + " -> ".join(reversed(circle))
+            edges[circle[1]].discard(circle[0])
+        else:
+            return
+
+
+def test_the_map_names_what_is_there():
+    names = {module.removeprefix("weft.") for module in modules()}
+    assert {name for floor in FLOORS for name in floor} <= names
 
 
 def test_core_needs_no_dask():
@@ -81,7 +157,7 @@ assert "numpy" not in __import__("sys").modules
 
 
 def test_importing_brings_in_little():
-    """Beside asyncio only json, which every connection needs; what it takes else to be imported is somebody's wait."""
+    """Beside asyncio only json, which every connection needs; each more would make every import of weft slower."""
     code = """
 import asyncio, importlib.util, sys
 before = set(sys.modules)
@@ -104,3 +180,62 @@ def test_every_file_has_its_licence_and_is_short():
         lines = path.read_text().splitlines()
         assert not lines or "SPDX-License-Identifier: BSD-3-Clause" in lines[0], path
         assert len(lines) <= 700 or ROOT not in path.parents, path
+
+
+NATIVE = Path(__file__).parent.parent / "src" / "native"
+
+#: Includes go one way: a folder may include from the folders before it. `module.cpp` stands above all.
+NATIVE_FOLDERS = ["ucp", "shared", "buffer", "progress", "operations", "connection"]
+
+#: Pairs of files that may include each other: a worker, what it progresses, and what it has under way.
+NATIVE_CIRCLES = [{"progress/engine", "progress/request", "progress/worker"}]
+
+
+def native_includes():
+    """What each class's pair of files, by its name without suffix, includes of the others."""
+    included = {}
+    for path in (*NATIVE.rglob("*.hpp"), *NATIVE.rglob("*.cpp")):
+        name = path.relative_to(NATIVE).with_suffix("").as_posix()
+        found = re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE)
+        for header in found:
+            assert (NATIVE / header).is_file(), f"{path} includes {header}, which is not there"
+        included.setdefault(name, set()).update(header.removesuffix(".hpp") for header in found)
+    return {name: headers - {name} for name, headers in included.items()}
+
+
+def reached_from(name, included):
+    reached, left = set(), [name]
+    while left:
+        new = included[left.pop()] - reached
+        reached |= new
+        left += new
+    return reached
+
+
+def test_native_folders_include_one_way():
+    for name, headers in native_includes().items():
+        if name == "module":
+            continue
+        floor = NATIVE_FOLDERS.index(name.split("/")[0])
+        for header in headers:
+            assert NATIVE_FOLDERS.index(header.split("/")[0]) <= floor, f"{name} includes {header}"
+
+
+def test_native_files_include_in_no_circle():
+    included = native_includes()
+    reached = {name: reached_from(name, included) for name in included}
+    for name in included:
+        circle = {other for other in reached[name] if name in reached[other]}
+        assert not circle or circle in NATIVE_CIRCLES, f"{name} stands in a circle: {sorted(circle)}"
+
+
+def test_connections_know_no_ucx():
+    """What carries a link's messages can be exchanged: one file posts them through UCX."""
+    for path in (NATIVE / "connection").iterdir():
+        if path.stem != "carrier_ucx":
+            assert not re.search(r"(?<!``)\bucp(_|\.)(?!\w+\.hpp)", path.read_text()), path
+
+
+if __name__ == "__main__":
+    first, _, last = block("src/weft", DESIGN.read_text())
+    DESIGN.write_text(f"{first}{draw()}{last}")

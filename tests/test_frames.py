@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
-from weft._connect import frames
+from weft import _frames
 
 
 def transport(first, large):
@@ -15,9 +15,9 @@ def transport(first, large):
 
 
 def roundtrip(buffers):
-    first, large, placed, *_ = frames.pack(buffers, 0)
+    first, large, placed, *_ = _frames.pack(buffers, 0)
     assert placed == []
-    out, elsewhere = frames.unpack(transport(first, large))
+    out, elsewhere = _frames.unpack(transport(first, large))
     assert elsewhere == []
     return out
 
@@ -29,23 +29,23 @@ def test_what_is_packed_comes_back(buffers):
 
 def test_ten_thousand_frames():
     buffers = [bytes([i % 256]) * (i % 50) for i in range(10_000)]
-    first, large, *_ = frames.pack(buffers, 0)
+    first, large, *_ = _frames.pack(buffers, 0)
     assert large == []
-    assert [bytes(b) for b in frames.unpack(transport(first, large))[0]] == buffers
+    assert [bytes(b) for b in _frames.unpack(transport(first, large))[0]] == buffers
 
 
 def test_more_large_frames_than_one_header_holds():
     buffers = [bytes(65536 + i) for i in range(600)] + [b"small"]
-    first, large, *_ = frames.pack(buffers, 0)
-    assert len(large) <= frames.MAX_LARGE
-    assert [bytes(b) for b in frames.unpack(transport(first, large))[0]] == buffers
+    first, large, *_ = _frames.pack(buffers, 0)
+    assert len(large) <= _frames.MAX_LARGE
+    assert [bytes(b) for b in _frames.unpack(transport(first, large))[0]] == buffers
 
 
 def test_large_frames_of_one_size_beyond_the_header():
     buffers = [bytes(65536)] * 600
-    first, large, *_ = frames.pack(buffers, 0)
-    assert len(large) <= frames.MAX_LARGE
-    assert [bytes(b) for b in frames.unpack(transport(first, large))[0]] == buffers
+    first, large, *_ = _frames.pack(buffers, 0)
+    assert len(large) <= _frames.MAX_LARGE
+    assert [bytes(b) for b in _frames.unpack(transport(first, large))[0]] == buffers
 
 
 def test_small_frames_are_writable_and_aligned():
@@ -73,7 +73,7 @@ def test_arrays_with_gaps_are_refused(side):
 
 def test_large_frames_are_not_copied():
     array = np.zeros(100_000)
-    _, large, *_ = frames.pack([array], 0)
+    _, large, *_ = _frames.pack([array], 0)
     assert np.shares_memory(np.frombuffer(large[0]), array)
 
 
@@ -83,4 +83,4 @@ def test_large_frames_are_not_copied():
 )
 def test_garbage_is_a_named_error(garbage):
     with pytest.raises(weft.HandshakeError, match="send_frames"):
-        frames.unpack(memoryview(bytearray(garbage)))
+        _frames.unpack(memoryview(bytearray(garbage)))

@@ -12,10 +12,8 @@ import pytest
 from scripts import fuzz_handshake as fuzz
 
 import weft
-from weft._connect import driver as drive
-from weft._connect import handshake, links
-from weft._connect import namespaces as spaces
-from weft._connect import same_host as side_door
+from weft._connect import handshake, links, namespaces, stepper
+from weft._connect.same_host import SameHostListener
 
 FUZZ_CASES = int(os.environ.get("WEFT_TEST_FUZZ", "2000"))
 
@@ -33,15 +31,15 @@ def room(monkeypatch):
 
 
 @pytest.fixture
-def door():
-    door = side_door.SideDoor()
-    yield door
-    door.close()
+def same_host():
+    listener = SameHostListener()
+    yield listener
+    listener.close()
 
 
 def outcome(room, side, stream):
-    """Drive one side of a handshake with `stream` until it wants more than there is."""
-    steps = room.steps(side, fuzz.PaperLocal(fuzz.LOW))
+    """Run one side of a handshake with `stream` until it wants more than there is."""
+    steps = room.steps(side, fuzz.PaperWorkers(fuzz.LOW))
     answer, at = None, 0
     while True:
         step = steps.send(answer)
@@ -152,46 +150,46 @@ def test_who_claims_to_be_this_process_over_the_network_is_refused(room):
         outcome(room, "server", stream)
 
 
-# ---- the side door --------------------------------------------------------------------------------------------
+# ---- the side same_host --------------------------------------------------------------------------------------------
 
 
-def caller_at(door):
+def caller_at(same_host):
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    caller.connect(b"\0" + door.name.encode())
+    caller.connect(b"\0" + same_host.name.encode())
     return caller
 
 
-def test_a_caller_may_show_its_nonce_late(door):
+def test_a_caller_may_show_its_nonce_late(same_host):
     """Between its connect and its nonce, the handshake of another may look who is there."""
     nonce = b"0123456789abcdef"
-    with caller_at(door) as caller:
-        assert door.take(b"x" * 16) is None
+    with caller_at(same_host) as caller:
+        assert same_host.accept(b"x" * 16) is None
         caller.send(nonce[:5])
-        assert door.take(nonce) is None
+        assert same_host.accept(nonce) is None
         caller.send(nonce[5:])
-        with door.take(nonce) as taken:
+        with same_host.accept(nonce) as taken:
             taken.send(b"welcome")
             assert caller.recv(10) == b"welcome"
-        assert door.take(nonce) is None
+        assert same_host.accept(nonce) is None
 
 
-def test_callers_that_died_do_not_fill_the_side_door(door, fds):
+def test_callers_that_died_do_not_fill_the_same_host_listener(same_host, fds):
     before = fds()
     for i in range(600):
-        with caller_at(door) as caller:
+        with caller_at(same_host) as caller:
             caller.send(i.to_bytes(16, "little") * (1 + i % 2))
-        assert door.take(b"x" * 16) is None
+        assert same_host.accept(b"x" * 16) is None
     assert fds() == before
 
 
-def test_callers_that_stay_make_room_for_the_newest(door, fds):
+def test_callers_that_stay_make_room_for_the_newest(same_host, fds):
     with contextlib.ExitStack() as stack:
         for i in range(300):
-            stack.enter_context(caller_at(door)).send(i.to_bytes(16, "little"))
-            door.take(b"x" * 16)
-        assert len(door._callers) == 256
-        assert door.take((0).to_bytes(16, "little")) is None
-        taken = door.take((299).to_bytes(16, "little"))
+            stack.enter_context(caller_at(same_host)).send(i.to_bytes(16, "little"))
+            same_host.accept(b"x" * 16)
+        assert len(same_host._callers) == 256
+        assert same_host.accept((0).to_bytes(16, "little")) is None
+        taken = same_host.accept((299).to_bytes(16, "little"))
         assert taken is not None
         taken.close()
 
@@ -205,7 +203,7 @@ def test_a_listener_cannot_have_its_callers_write_to_any_socket(hello):
         other.setblocking(False)
         other.bind(b"\0" + (name or f"{os.urandom(8).hex()}").encode())
         other.listen()
-        assert handshake._prove_same_host({"unix": name, "nonce": nonce, "spaces": spaces.own()}, "connect") is None
+        assert handshake._prove_same_host({"unix": name, "nonce": nonce, "spaces": namespaces.own()}, "connect") is None
         with pytest.raises(BlockingIOError):
             other.accept()
 
@@ -232,7 +230,7 @@ def test_a_drip_does_not_outlast_the_deadline():
     thread.start()
     with mine, theirs:
         with pytest.raises(weft.TimedOutError, match=r"no answer within 0\.02 s"):
-            drive.drive_blocking(wants(), mine, time.monotonic() + 0.02, "accept", 0.02)
+            stepper.run_blocking(wants(), mine, "accept", deadline=time.monotonic() + 0.02, timeout=0.02)
         stop.set()
         thread.join(100)
 

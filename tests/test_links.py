@@ -10,8 +10,9 @@ import pytest
 from scripts import fuzz_handshake as fuzz
 
 import weft
-from weft import config
+from weft import config, peer
 from weft._connect import links
+from weft._connect.route import Route
 
 HANG_S = 100
 
@@ -19,7 +20,7 @@ HANG_S = 100
 @pytest.fixture
 def worker(monkeypatch):
     monkeypatch.setattr(links, "_native", fuzz.PAPER)
-    return links.LocalWorker(None, same_host=True)
+    return links.ConnectionWorker(None, same_host=True)
 
 
 @pytest.mark.parametrize("decides", ["here", "there"])
@@ -29,7 +30,7 @@ def test_lost_links_go_when_new_ones_come(worker, decides):
         if decides == "here":
             link, _ = fuzz.next_value(worker.decide(remote_id))
         else:
-            link = worker.obey(remote_id, {"id": "1", "new": True}, "accept")
+            link = worker.follow(remote_id, {"id": "1", "new": True}, "accept")
         link.prepare("peer")
         link.settle()
         if number:  # the first one stays
@@ -40,7 +41,7 @@ def test_lost_links_go_when_new_ones_come(worker, decides):
 @pytest.mark.parametrize(("value", "wanted"), [("", False), ("0", False), ("n", False), ("1", True), ("y", True)])
 def test_whether_new_endpoints_are_told_of(value, wanted, monkeypatch):
     monkeypatch.setenv("WEFT_EXPLAIN", value)
-    assert links._told_of() is wanted
+    assert peer._announces() is wanted
 
 
 @pytest.mark.parametrize(
@@ -57,13 +58,13 @@ def test_whether_new_endpoints_are_told_of(value, wanted, monkeypatch):
 def test_what_the_user_says_of_queues_goes_before_wefts_word(given, environment, queue, left, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    lan = links.Lan("127.0.0.1", config.named(given))
-    assert queue.items() <= lan.queue.items()
-    settings = lan.settings(same_host=True)
+    route = Route("127.0.0.1", config.named(given))
+    assert queue.items() <= route.queue.items()
+    settings = route.settings(same_host=True)
     assert settings.items() >= given.items()
     assert ("MM_FIFO_SIZE" in settings.keys() - given.keys()) is (left is not None)
     assert ("MM_RX_BUFS_GROW" in settings) is ("UCX_POSIX_RX_BUFS_GROW" not in environment)
-    assert not links.Lan("127.0.0.1", (("TLS", "tcp,self"),)).settings(same_host=True).keys() - {"TLS"}
+    assert not Route("127.0.0.1", (("TLS", "tcp,self"),)).settings(same_host=True).keys() - {"TLS"}
 
 
 OTHER_QUEUE = """
@@ -150,7 +151,7 @@ class Elsewhere:
         self._work, self._thread, self._waits = work, None, threading.Event()
         self._lock = threading.Lock()
         self.failures = []
-        monkeypatch.setattr(links, "_locals_lock", self, raising=False)
+        monkeypatch.setattr(links, "_loops_lock", self, raising=False)
 
     def __enter__(self):
         if not self._lock.acquire(blocking=False):
@@ -196,12 +197,12 @@ def test_two_threads_find_the_same_closed_loop(monkeypatch):
             self.closed += 1
 
     orphan = Orphan()
-    monkeypatch.setattr(links, "_locals", [(Closed(), orphan)])
-    other = Elsewhere(monkeypatch, lambda _: asyncio.run(links.local_of_loop()))
-    asyncio.run(links.local_of_loop())
+    monkeypatch.setattr(links, "_loops", [(Closed(), orphan)])
+    other = Elsewhere(monkeypatch, lambda _: asyncio.run(links.workers_of_loop()))
+    asyncio.run(links.workers_of_loop())
     other.end()
     assert orphan.closed == 1
-    assert links._locals == []
+    assert links._loops == []
 
 
 def test_a_loop_that_ends_leaves_those_that_come_meanwhile(monkeypatch):
@@ -216,18 +217,18 @@ def test_a_loop_that_ends_leaves_those_that_come_meanwhile(monkeypatch):
     over = threading.Event()
 
     async def work(other):
-        mine = await links.local_of_loop()
+        mine = await links.workers_of_loop()
         other.waits()
         assert over.wait(HANG_S)
-        assert await links.local_of_loop() is mine
+        assert await links.workers_of_loop() is mine
 
     async def main():
-        await links.local_of_loop()
-        links._locals.armed = True
+        await links.workers_of_loop()
+        links._loops.armed = True
 
-    monkeypatch.setattr(links, "_locals", Locals())
+    monkeypatch.setattr(links, "_loops", Locals())
     other = Elsewhere(monkeypatch, lambda other: asyncio.run(work(other)))
     asyncio.run(main())
     over.set()
     other.end()
-    assert links._locals == []
+    assert links._loops == []

@@ -20,7 +20,7 @@ import weft
 from weft import lab
 
 WATCHDOG_S = 50
-#: In place of weft._connect.driver's 60 s. Below 10 the count of keepalive probes is 0, which the kernel refuses.
+#: In place of weft._connect.sockets's 60 s. Below 10 the count of keepalive probes is 0, which the kernel refuses.
 VANISHED_AFTER_S = 10
 #: The kernel's keepalive timer runs in steps, and two cores run all that is here.
 MARGIN_S = 5
@@ -29,7 +29,7 @@ PREAMBLE = f"""
 import asyncio, faulthandler, functools, itertools, os, sys, time
 faulthandler.dump_traceback_later({WATCHDOG_S}, exit=True)
 import numpy as np
-import weft, weft._connect.driver
+import weft, weft._connect.sockets
 say = functools.partial(print, flush=True)
 def meet(role, address):
     if role == "connect":
@@ -178,7 +178,7 @@ def test_ucx_listens_on_the_device_of_the_connection_only(hosts, family):
 
 #: One side that works, or waits, until the other is lost; then it tells when, and how each operation ended.
 PARTY = """
-phase, weft._connect.driver.VANISHED_AFTER_S = sys.argv[3], int(sys.argv[4])
+phase, weft._connect.sockets.VANISHED_AFTER_S = sys.argv[3], int(sys.argv[4])
 peer = meet(*sys.argv[1:3])
 data = bytes(64 << 20)
 pending = []

@@ -246,6 +246,22 @@ def test_a_dropped_request_gives_its_message_back():
     run(main())
 
 
+def test_a_request_that_gave_its_message_back_has_no_result():
+    async def main():
+        async with pair() as (a, b):
+            await a.send(b"1")
+            while not (request := b.recv()).done():
+                request.cancel()
+                await asyncio.sleep(0.001)
+            with pytest.raises(asyncio.CancelledError):
+                request.throw(asyncio.CancelledError())
+            with pytest.raises(weft.CanceledError, match="went back"):
+                request.result()
+            assert bytes(await b.recv()) == b"1"
+
+    run(main())
+
+
 def test_unread_messages_suspend_the_sender():
     async def main():
         async with pair() as (a, b):

@@ -114,7 +114,7 @@ def test_giving_it_up_halfway_aborts(who):
                 await b.recv()  # the table: the rest stays where it is
             else:
                 places = a._channel.next_place
-                a._channel.send(*weft._connect.frames.pack([on(0, NOISE)], places)[:2])  # names what never comes
+                a._channel.send(*weft._frames.pack([on(0, NOISE)], places)[:2])  # names what never comes
                 waiting = asyncio.ensure_future(_of(b.recv_frames(Allocator())))
                 await asyncio.sleep(0.05)
             waiting.cancel()

@@ -10,9 +10,8 @@ import pytest
 from tests.certificates import authority
 
 import weft
-from weft._connect import handshake, links
-from weft._connect import namespaces as spaces
-from weft._connect import same_host as side_door
+from weft._connect import handshake, links, namespaces
+from weft._connect.same_host import PREFIX, SameHostListener
 
 NOBODY = 65534
 
@@ -38,8 +37,8 @@ async def echo(peer):
             await peer.send(await peer.recv())
 
 
-def test_another_user_is_turned_away_at_the_side_door(as_nobody):
-    door = side_door.SideDoor()
+def test_another_user_is_turned_away_by_the_same_host_listener(as_nobody):
+    listener = SameHostListener()
     code = """
 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
     caller.connect(chr(0) + sys.argv[1])
@@ -50,17 +49,17 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
     except ConnectionResetError:
         print("turned away", flush=True)
 """
-    with contextlib.closing(door):
-        stranger = as_nobody(code, door.name)
+    with contextlib.closing(listener):
+        stranger = as_nobody(code, listener.name)
         assert stranger.line() == "called"
-        assert door.take(b"n" * 16) is None
+        assert listener.accept(b"n" * 16) is None
         assert stranger.line() == "turned away"
 
 
 def test_another_users_listener_is_shown_no_nonce(as_nobody):
     code = f"""
 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
-    theirs.bind(chr(0) + "{side_door.PREFIX}" + sys.argv[1])
+    theirs.bind(chr(0) + "{PREFIX}" + sys.argv[1])
     theirs.listen()
     print("listens", flush=True)
     caller, _ = theirs.accept()
@@ -69,7 +68,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
     name = os.urandom(8).hex()
     stranger = as_nobody(code, name)
     assert stranger.line() == "listens"
-    hello = {"unix": side_door.PREFIX + name, "nonce": "00" * 16, "spaces": spaces.own()}
+    hello = {"unix": PREFIX + name, "nonce": "00" * 16, "spaces": namespaces.own()}
     assert handshake._prove_same_host(hello, "connect") is None
     assert stranger.line() == "b''"
 
@@ -93,7 +92,7 @@ except weft.UnreachableError as e:
 def test_a_message_for_no_connection_is_dropped_and_counted():
     async def main():
         async with weft.listen("127.0.0.1:0", echo) as listener, weft.connect(listener.address) as peer:
-            (worker,) = (await links.local_of_loop())._workers.values()
+            (worker,) = (await links.workers_of_loop())._workers.values()
             (link,) = worker.links.values()
             assert worker.native.dropped_messages == 0
             stranger = link.native.open(handshake.new_channel_id(), 12345, "a stranger")
@@ -118,7 +117,7 @@ def test_connections_have_neither_remote_access_nor_atomics():
     async def main():
         async with weft.listen("127.0.0.1:0", echo) as listener, weft.connect(listener.address) as peer:
             await peer.send(b"x")
-            contexts = {links._context(settings) for _, settings in (await links.local_of_loop())._workers}
+            contexts = {links._context(settings) for _, settings in (await links.workers_of_loop())._workers}
             assert [context.features for context in contexts] == [["am", "tag"]]
 
     asyncio.run(main())

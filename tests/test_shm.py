@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft._connect import shm
+from weft import memory
 
 
 @pytest.fixture
 def file():
     """A file as UCX makes it, open."""
-    path = Path(shm._FOLDER) / f"{shm._PREFIX}{os.getpid():x}{os.urandom(4).hex()}"
+    path = Path(memory._FOLDER) / f"{memory._PREFIX}{os.getpid():x}{os.urandom(4).hex()}"
     with path.open("xb+") as f:
         f.truncate(4096)
         yield path, f
@@ -23,12 +23,12 @@ def file():
 
 def test_a_file_that_nobody_has_open_is_an_orphan(file):
     path, f = file
-    assert path not in shm.orphans()
+    assert path not in memory.orphans()
     mapped = mmap.mmap(f.fileno(), 4096)
     f.close()
-    assert path not in shm.orphans()
+    assert path not in memory.orphans()
     mapped.close()
-    assert path in shm.orphans()
+    assert path in memory.orphans()
 
 
 def test_a_file_that_another_process_has_open_stays(file, spawn):
@@ -36,9 +36,9 @@ def test_a_file_that_another_process_has_open_stays(file, spawn):
     child = spawn("import sys\nf = open(sys.argv[1], 'rb+')\nprint('open', flush=True)\ninput()", str(path))
     assert child.line() == "open"
     f.close()
-    assert path not in shm.orphans()
+    assert path not in memory.orphans()
     child.kill()
-    assert path in shm.orphans()
+    assert path in memory.orphans()
 
 
 def test_files_of_others_stay(file, monkeypatch):
@@ -47,9 +47,9 @@ def test_files_of_others_stay(file, monkeypatch):
     other.touch()
     f.close()
     try:
-        assert other not in shm.orphans()
+        assert other not in memory.orphans()
         monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-        assert path not in shm.orphans()
+        assert path not in memory.orphans()
     finally:
         other.unlink()
 
@@ -57,23 +57,23 @@ def test_files_of_others_stay(file, monkeypatch):
 def test_orphans_are_removed(file):
     path, f = file
     f.close()
-    assert path in shm.remove_orphans()
+    assert path in memory.remove_orphans()
     assert not path.exists()
 
 
 def test_a_link_is_not_followed(tmp_path):
-    link = Path(shm._FOLDER) / f"{shm._PREFIX}{os.urandom(8).hex()}"
+    link = Path(memory._FOLDER) / f"{memory._PREFIX}{os.urandom(8).hex()}"
     link.symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").touch()
     try:
-        assert link not in shm.orphans()
+        assert link not in memory.orphans()
     finally:
         link.unlink()
 
 
 def test_a_worker_leaves_nothing(context):
-    before = set(Path(shm._FOLDER).iterdir())
+    before = set(Path(memory._FOLDER).iterdir())
     worker = weft.Worker(context)
-    assert [path for path in set(Path(shm._FOLDER).iterdir()) - before if path in shm.orphans()] == []
+    assert [path for path in set(Path(memory._FOLDER).iterdir()) - before if path in memory.orphans()] == []
     worker.close()
-    assert [path for path in set(Path(shm._FOLDER).iterdir()) - before if path in shm.orphans()] == []
+    assert [path for path in set(Path(memory._FOLDER).iterdir()) - before if path in memory.orphans()] == []

@@ -12,8 +12,8 @@ import pytest
 from tests.certificates import Authority, authority, stranger
 
 import weft
-from weft._connect import handshake, links
-from weft._tls import policy as payload
+from weft._connect import encryption, handshake
+from weft._connect.route import Route
 
 LOOPBACK = "127.0.0.1:0"
 
@@ -76,7 +76,7 @@ CASES = {
         lambda: authority().listener(),
         lambda: authority().connector(shows=False),
         weft.CertificateError,
-        "the other side refuses this one's certificate, or its want of one",
+        "the other side refuses this one's certificate, or wants one and got none",
         "the other side showed no certificate",
     ),
     "a connector without TLS": (
@@ -98,7 +98,7 @@ CASES = {
         lambda: limited(authority().connector(), maximum=ssl.TLSVersion.TLSv1_2),
         weft.TlsError,
         "not this version of it",
-        "TLS failed: UNSUPPORTED_PROTOCOL",
+        "TLS negotiation failed: UNSUPPORTED_PROTOCOL",
     ),
 }
 
@@ -325,23 +325,23 @@ def test_the_end_of_the_loop_ends_its_connections(two_hosts):
     ],
 )
 def test_transports_that_stay_on_the_host(monkeypatch, tls, stays):
-    assert payload.memory_only(tls) is stays
+    assert encryption.memory_only(tls) is stays
     monkeypatch.setenv("UCX_TLS", tls)
-    assert links.Lan("127.0.0.1").memory_only is stays
-    assert links.Lan("127.0.0.1", (("TLS", "posix,self"),)).memory_only
-    assert not links.Lan("127.0.0.1", (("TLS", "tcp"),)).memory_only
+    assert Route("127.0.0.1").memory_only is stays
+    assert Route("127.0.0.1", (("TLS", "posix,self"),)).memory_only
+    assert not Route("127.0.0.1", (("TLS", "tcp"),)).memory_only
 
 
 @pytest.mark.parametrize("told", [None, False, "yes"])
 def test_whose_ucx_tls_has_a_network_is_on_the_network(told):
     hello = {"payload": "clear", "memory_only": told}
     with pytest.raises(weft.EncryptionError):
-        payload.over_tls("refuse", hello, True, "connect")
-    assert not payload.over_tls("refuse", hello | {"memory_only": True}, True, "connect")
-    assert not payload.over_tls(None, hello, True, "connect")
+        encryption.over_tls("refuse", hello, True, "connect")
+    assert not encryption.over_tls("refuse", hello | {"memory_only": True}, True, "connect")
+    assert not encryption.over_tls(None, hello, True, "connect")
 
 
 @pytest.mark.parametrize("told", [None, 1, [], "none"])
 def test_a_payload_that_is_none_does_not_soften_this_sides(told):
-    assert payload.over_tls("tls", {"payload": told}, False, "connect")
-    assert not payload.over_tls("clear", {"payload": told}, False, "connect")
+    assert encryption.over_tls("tls", {"payload": told}, False, "connect")
+    assert not encryption.over_tls("clear", {"payload": told}, False, "connect")

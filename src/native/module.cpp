@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The native module weft._native. Loading it loads no UCX; bind() does that later.
+#include "connection/channel.hpp"
+#include "operations/active.hpp"
+#include "operations/listener.hpp"
+#include "operations/mem_map.hpp"
 #include "shared/numpy_allocator.hpp"
-#include "ucp/active.hpp"
-#include "ucp/listener.hpp"
-#include "ucp/mem_map.hpp"
+#include "ucp/forks.hpp"
 
 NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // an interpreter may exit with requests pending
@@ -17,11 +19,11 @@ NB_MODULE(_native, m) {
     m.def("keep_in_child", &keep_in_child, nb::arg("fd"), "Undo close_in_child.");
     m.def("forked", [] { return in_forked_child; }, "True in a child forked after weft was used.");
     Pool::define(m);
-    define_heap(m);
+    define_numpy_allocator(m);
     define_context(m);
     define_request(m);
     auto worker = define_worker(m);
-    auto endpoint = define_endpoint(m);
+    auto endpoint = define_endpoint(m, worker);
     define_tags(m, worker, endpoint);
     define_active(m, worker, endpoint);
     define_batches(worker, endpoint);
@@ -29,6 +31,7 @@ NB_MODULE(_native, m) {
     define_memory(m, endpoint);
     define_rma(endpoint);
     define_listener(m, worker);
+    define_link(m);
     define_channel(m);
-    define_tensor(m);
+    define_dlpack_export(m);
 }

@@ -15,12 +15,29 @@ weft\._native\.Request\.wait:
         \doc
 
 weft\._native\.Worker\.tag_recv$:
-    def tag_recv(self, buffer: weft.typing.BufferLike, tag: int, mask: int = 0xffffffffffffffff) -> Request:
+    def tag_recv(self, buffer: weft.typing.BufferLike, tag: int, mask: int = 0xffffffffffffffff) -> weft.typing.Request[tuple[int, int]]:
         \doc
 
 weft\._native\.Endpoint\.tag_send$:
-    def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> Request:
+    def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> weft.typing.Request[None]:
         \doc
+
+# What these give depends on their arguments.
+weft\._native\.Endpoint\.atomic_op$:
+    \from typing import Literal, overload
+    @overload
+    def atomic_op(self, op: str, value: int, rkey: Rkey, offset: int = 0, *, compare: int | None = None, nbytes: int = 8, fetch: Literal[True] = True) -> weft.typing.Request[int]:
+        \doc
+    @overload
+    def atomic_op(self, op: str, value: int, rkey: Rkey, offset: int = 0, *, compare: int | None = None, nbytes: int = 8, fetch: bool) -> weft.typing.Request[int | None]: ...
+
+weft\._native\.ActiveMessage\.recv$:
+    \from typing import overload
+    @overload
+    def recv(self, buffer: None = None) -> weft.typing.Request[memoryview]:
+        \doc
+    @overload
+    def recv(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[int]: ...
 
 # CPython has these for every exporter from 3.12 on, but not 3.11.
 weft\._native\..*\.__(release_)?buffer__:

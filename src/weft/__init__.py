@@ -1,21 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Move data between Python processes over the best wire they share.
 
-A map of the house; imports go one way, ``native <- core <- topo <- dask, bench, compat <- cli``:
-
-- ``_native``: UCP itself (context, worker, endpoint, request, memory, listener, connection, receive pool).
-- ``_load``: which libucp. ``config``: which settings. ``errors``: every exception.
-- ``explain``: which wire carries a connection, and why; ``pair``: two processes to try it with.
-- ``connect``, ``listen``, ``peer``: connections, over ``handshake`` (what is said), ``tls`` (around it), ``drive``
-  (over a socket) and ``links`` (the workers of a loop or thread).
-- ``memory``: arrays that can be lent. ``typing``: what may be sent, for type checkers.
-- ``topo``: what the machine consists of, and where to put workers. ``shm``: what killed processes left behind.
-- ``lab``: hosts and links on one machine.
-- ``compat``: other libraries' interfaces, so that their programs run over weft.
-- ``dask``: the ``ucx://`` comm. ``bench``: measurements and the demo. ``cli``: the command.
-
-Importing this package loads no UCX, starts nothing and sets no environment variable; the first ``Context`` does
-the loading.
+What is public is imported here; the map of the package is in docs/design.md, which a test keeps true. Importing this
+package loads no UCX, starts nothing and sets no environment variable; the first ``Context`` does the loading.
 """
 
 from weft._native import (
@@ -23,7 +10,6 @@ from weft._native import (
     Endpoint,
     Memory,
     RemoteKey,
-    Request,
     Rkey,
     SockaddrListener,
     TagMessage,
@@ -58,6 +44,7 @@ from weft.errors import (
 from weft.listen import Listener, listen
 from weft.memory import arrays_in_pool
 from weft.peer import Peer
+from weft.typing import Request
 
 __version__ = "0.1.0"
 

@@ -5,7 +5,7 @@ Nothing is loaded when this module is imported, because loading UCX is not harml
 libraries
 
 - read ``UCX_*`` from the environment for their global options; what is set later is too late for those;
-- take SIGHUP from whoever had it: a handler set before is gone, and a hangup no longer ends the process
+- take SIGHUP: a handler set before is gone, and a hangup no longer ends the process
   (``UCX_DEBUG_SIGNO``, 0 for none);
 - rewrite the first instructions of ``mmap``, ``munmap``, ``shmat`` and their kin in this process
   (``UCX_MEM_EVENTS``), and spin for 50 ms after each of the eight, in case another thread is in the middle of

@@ -5,7 +5,7 @@ UCP for weft: context, worker, endpoint, request, connection, receive pool.
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Sequence
 import contextvars
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, overload
 
 from typing_extensions import Buffer, Self
 
@@ -267,32 +267,6 @@ class Worker:
         Have :meth:`fileno` tell of the next event; False if there is something to progress first.
         """
 
-    def connect(self, address: bytes) -> Endpoint:
-        """
-        Make an endpoint that sends to the worker with this address.
-
-        Parameters
-        ----------
-        address : bytes
-            The other worker's :attr:`address`. It must come from somebody you trust: UCX parses it unchecked.
-
-        Raises
-        ------
-        UnreachableError
-            No transport of this context leads there.
-        Error
-            It is the 65,536th from this worker to that one: UCX counts no further, also where the others are closed.
-
-        Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
-        One on this host that ends before this side has answered it takes this process along, in UCX 1.22 (docs/faults.md).
-        :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.
-        """
-
-    def flush(self) -> Request:
-        """
-        Return a request that is done once the peers have everything that was sent, put and added before. Source: ``ucp_worker_flush_nbx``.
-        """
-
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc: object) -> None: ...
@@ -320,7 +294,33 @@ class Worker:
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Progress in this event loop's turns, also while nothing is awaited."""
 
-    def tag_recv(self, buffer: weft.typing.BufferLike, tag: int, mask: int = 0xffffffffffffffff) -> Request:
+    def connect(self, address: bytes) -> Endpoint:
+        """
+        Make an endpoint that sends to the worker with this address.
+
+        Parameters
+        ----------
+        address : bytes
+            The other worker's :attr:`address`. It must come from somebody you trust: UCX parses it unchecked.
+
+        Raises
+        ------
+        UnreachableError
+            No transport of this context leads there.
+        Error
+            It is the 65,536th from this worker to that one: UCX counts no further, also where the others are closed.
+
+        Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
+        One on this host that ends before this side has answered it takes this process along, in UCX 1.22 (docs/faults.md).
+        :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.
+        """
+
+    def flush(self) -> weft.typing.Request[None]:
+        """
+        Return a request that is done once the peers have everything that was sent, put and added before. Source: ``ucp_worker_flush_nbx``.
+        """
+
+    def tag_recv(self, buffer: weft.typing.BufferLike, tag: int, mask: int = 0xffffffffffffffff) -> weft.typing.Request[tuple[int, int]]:
         """
         Post a receive for the next message whose tag matches.
 
@@ -368,7 +368,7 @@ class Worker:
         It makes no progress: call :meth:`progress` between looks. Source: ``ucp_tag_probe_nb``.
         """
 
-    def tag_msg_recv(self, buffer: weft.typing.BufferLike, message: TagMessage) -> Request:
+    def tag_msg_recv(self, buffer: weft.typing.BufferLike, message: TagMessage) -> weft.typing.Request[tuple[int, int]]:
         """
         Receive what :meth:`tag_probe` took.
 
@@ -394,7 +394,7 @@ class Worker:
         Source: ``ucp_tag_msg_recv_nbx``.
         """
 
-    def am_recv(self, id: int) -> Request:
+    def am_recv(self, id: int) -> weft.typing.Request[tuple[bytes, memoryview]]:
         """
         Receive the next active message with this id.
 
@@ -431,7 +431,7 @@ class Worker:
         Source: ``ucp_worker_set_am_recv_handler``.
         """
 
-    def tag_recv_many(self, buffers: Sequence[weft.typing.BufferLike], tag: int, mask: int = 0xffffffffffffffff) -> Request:
+    def tag_recv_many(self, buffers: Sequence[weft.typing.BufferLike], tag: int, mask: int = 0xffffffffffffffff) -> weft.typing.Request[list[tuple[int, int]]]:
         """
         Post a receive into each of `buffers`, in order, with one request for all.
 
@@ -510,12 +510,12 @@ class Worker:
 class Endpoint:
     """Sends to one other worker. Made by :meth:`Worker.connect`."""
 
-    def flush(self) -> Request:
+    def flush(self) -> weft.typing.Request[None]:
         """
         Return a request that is done once the peer has everything sent before. Source: ``ucp_ep_flush_nbx``.
         """
 
-    def close(self, *, force: bool = False) -> Request:
+    def close(self, *, force: bool = False) -> weft.typing.Request[None]:
         """
         Flush and close; `force` ends what is under way with an error instead, but not where the context has ``amo``. Source: ``ucp_ep_close_nbx``.
         """
@@ -543,7 +543,7 @@ class Endpoint:
     @property
     def closed(self) -> bool: ...
 
-    def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> Request:
+    def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> weft.typing.Request[None]:
         """
         Send `buffer` under `tag`.
 
@@ -573,7 +573,7 @@ class Endpoint:
         Cancelling ends the waiter; the transfer goes on with the buffer locked. Source: ``ucp_tag_send_nbx``.
         """
 
-    def tag_send_sync(self, buffer: weft.typing.BufferLike, tag: int) -> Request:
+    def tag_send_sync(self, buffer: weft.typing.BufferLike, tag: int) -> weft.typing.Request[None]:
         """
         Send `buffer` under `tag`, and know that the peer has matched it.
 
@@ -581,7 +581,7 @@ class Endpoint:
         Source: ``ucp_tag_send_sync_nbx``.
         """
 
-    def am_send(self, id: int, header: Buffer, data: weft.typing.BufferLike | list[weft.typing.BufferLike] | tuple[weft.typing.BufferLike, ...] | None = None, *, reply: bool = False) -> Request:
+    def am_send(self, id: int, header: Buffer, data: weft.typing.BufferLike | list[weft.typing.BufferLike] | tuple[weft.typing.BufferLike, ...] | None = None, *, reply: bool = False) -> weft.typing.Request[None]:
         """
         Send an active message.
 
@@ -610,7 +610,7 @@ class Endpoint:
         Cancelling ends the waiter; the transfer goes on. Source: ``ucp_am_send_nbx``.
         """
 
-    def tag_send_many(self, buffers: Sequence[weft.typing.BufferLike], tag: int) -> Request:
+    def tag_send_many(self, buffers: Sequence[weft.typing.BufferLike], tag: int) -> weft.typing.Request[None]:
         """
         Send each of `buffers` under `tag`, in order, with one request for all.
 
@@ -633,7 +633,7 @@ class Endpoint:
         Source: ``ucp_tag_send_nbx``, once for each.
         """
 
-    def stream_send(self, buffer: weft.typing.BufferLike) -> Request:
+    def stream_send(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]:
         """
         Append the bytes of `buffer` to the stream to the peer.
 
@@ -657,7 +657,7 @@ class Endpoint:
         Source: ``ucp_stream_send_nbx``.
         """
 
-    def stream_recv(self, buffer: weft.typing.BufferLike, *, wait_all: bool = False) -> Request:
+    def stream_recv(self, buffer: weft.typing.BufferLike, *, wait_all: bool = False) -> weft.typing.Request[int]:
         """
         Receive bytes of the stream from the peer.
 
@@ -706,7 +706,7 @@ class Endpoint:
         Source: ``ucp_ep_rkey_unpack``.
         """
 
-    def put(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> Request:
+    def put(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> weft.typing.Request[None]:
         """
         Write `buffer` into a peer's memory.
 
@@ -732,7 +732,7 @@ class Endpoint:
         Cancelling ends the waiter; the transfer goes on. Source: ``ucp_put_nbx``.
         """
 
-    def get(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> Request:
+    def get(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> weft.typing.Request[None]:
         """
         Read from a peer's memory into `buffer`.
 
@@ -758,7 +758,8 @@ class Endpoint:
         Cancelling ends the waiter; the transfer goes on. Source: ``ucp_get_nbx``.
         """
 
-    def atomic_op(self, op: str, value: int, rkey: Rkey, offset: int = 0, *, compare: int | None = None, nbytes: int = 8, fetch: bool = True) -> Request:
+    @overload
+    def atomic_op(self, op: str, value: int, rkey: Rkey, offset: int = 0, *, compare: int | None = None, nbytes: int = 8, fetch: Literal[True] = True) -> weft.typing.Request[int]:
         """
         Change one integer in a peer's memory as nobody else can in between.
 
@@ -791,6 +792,8 @@ class Endpoint:
         Atomic towards other operations through UCX, and towards the owner's own instructions only on transports that use the
         CPU's (posix does). Source: ``ucp_atomic_op_nbx``.
         """
+    @overload
+    def atomic_op(self, op: str, value: int, rkey: Rkey, offset: int = 0, *, compare: int | None = None, nbytes: int = 8, fetch: bool) -> weft.typing.Request[int | None]: ...
 
 class TagMessage:
     """A message that a probe took; :meth:`Worker.tag_msg_recv` receives it."""
@@ -825,7 +828,8 @@ class ActiveMessage:
         An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it is gone; with the feature ``stream``, ClosedError once the handler has returned.
         """
 
-    def recv(self, buffer: weft.typing.BufferLike | None = None) -> Request:
+    @overload
+    def recv(self, buffer: None = None) -> weft.typing.Request[memoryview]:
         """
         Receive the data.
 
@@ -848,6 +852,8 @@ class ActiveMessage:
 
         Source: ``ucp_am_recv_data_nbx``.
         """
+    @overload
+    def recv(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[int]: ...
 
 class RemoteKey:
     """
@@ -920,7 +926,7 @@ class SockaddrListener:
     def address(self) -> str:
         """Where it listens, ``host:port``. Source: ``ucp_listener_query``."""
 
-    def accept(self) -> Request:
+    def accept(self) -> weft.typing.Request[Endpoint]:
         """
         Accept the next connection.
 
@@ -944,7 +950,7 @@ class SockaddrListener:
 
 class Link:
     """
-    The one endpoint between two workers, and the socket that tells of the other's end.
+    What joins two workers: the carrier of messages between them, and the socket that tells of the other's end.
     """
 
     @property
@@ -982,13 +988,13 @@ class Channel:
 
     lend_nbytes: int = 65536
 
-    def send(self, first: weft.typing.BufferLike, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> Request: ...
+    def send(self, first: weft.typing.BufferLike, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> weft.typing.Request[None]: ...
 
-    def lend(self, buffer: weft.typing.BufferLike) -> Request: ...
+    def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]: ...
 
-    def recv(self) -> Request: ...
+    def recv(self) -> weft.typing.Request[Any]: ...
 
-    def close(self) -> Request: ...
+    def close(self) -> weft.typing.Request[None]: ...
 
     def abort(self, reason: str = 'the connection was aborted by this side') -> None: ...
 
@@ -1002,12 +1008,12 @@ class Channel:
         The other side has closed it or is gone; messages may be left to receive.
         """
 
-    def send_placed(self, first: Buffer, rest: list[Buffer], lend: bool, stage: bool, placed: list[Buffer]) -> list[Request]:
+    def send_placed(self, first: Buffer, rest: list[Buffer], lend: bool, stage: bool, placed: list[Buffer]) -> list[weft.typing.Request[None]]:
         """
         As `send`, and after it each of `placed` for `recv_placed` of the other side. None may be cancelled: places are counted.
         """
 
-    def recv_placed(self, place: int, buffer: Buffer) -> Request:
+    def recv_placed(self, place: int, buffer: Buffer) -> weft.typing.Request[None]:
         """
         Receive what was sent as number `place`, from 0 on, into `buffer`, which has just its size.
         """

@@ -34,6 +34,14 @@ _LINK_QUEUE = {"MM_FIFO_SIZE": "64", "MM_FIFO_ELEM_SIZE": "128", "MM_SEG_SIZE": 
 _LINK_BUFFERS = {"MM_RX_BUFS_GROW": "80", "POSIX_SHM_MIN_SIZE": "1m"}
 _BUFFERS = 512  # of any other worker: UCX's RX_BUFS_GROW
 
+#: What a link takes of each of its two processes on one host, measured: descriptors, those of its ucp_worker and of the
+#: link's socket and timer; and of /dev/shm the queue and the buffers above.
+LINK_DESCRIPTORS, LINK_SHM_NBYTES = 7, 668 << 10
+#: What must be free in /dev/shm for each buffer of 8 KiB of a worker: several times that, as others may make theirs.
+_FREE_NBYTES = 40 << 10
+#: What must be free there before a link is made, and before any other worker is.
+LINK_FREE_NBYTES, WORKER_FREE_NBYTES = int(_LINK_BUFFERS["MM_RX_BUFS_GROW"]) * _FREE_NBYTES, _BUFFERS * _FREE_NBYTES
+
 
 def ucx_library() -> _load.Library:
     """Return the libucp in use, loading it first if need be.
@@ -82,9 +90,9 @@ class Context(_native.Context):
 
 
 def _room(settings: Mapping[str, str]) -> int:
-    """Return what must be free in /dev/shm for a worker: 40 KiB for each buffer of 8, others may make theirs."""
+    """Return what must be free in /dev/shm for a worker with these settings."""
     told = settings.get("MM_RX_BUFS_GROW", "")
-    return (int(told) if told.isdecimal() and _asks_for_less() else _BUFFERS) * (40 << 10)
+    return (int(told) if told.isdecimal() and _asks_for_less() else _BUFFERS) * _FREE_NBYTES
 
 
 def _asks_for_less() -> bool:

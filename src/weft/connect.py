@@ -13,13 +13,14 @@ from typing import Any
 
 from weft._connect import handshake
 from weft._connect.address import join, resolve, split
-from weft._connect.driver import drive, drive_blocking, out_of_descriptors, peer_of
-from weft._connect.links import Lan, local_of_loop, local_of_thread
-from weft._tls.policy import Payload
-from weft._tls.session import Session, payload_of
+from weft._connect.encryption import EncryptionPolicy, policy_of
+from weft._connect.links import Workers, workers_of_loop, workers_of_thread
+from weft._connect.route import Route
+from weft._connect.stepper import out_of_descriptors, run, run_blocking
+from weft._tls.session import Session
 from weft.config import named
 from weft.errors import InvalidParamError, PeerLostError, TimedOutError, UnreachableError
-from weft.peer import Peer
+from weft.peer import Peer, peer_of
 
 
 def connect(
@@ -28,7 +29,7 @@ def connect(
     timeout: float = 30.0,
     info: dict[str, Any] | None = None,
     ssl: SSLContext | None = None,
-    payload: Payload = "refuse",
+    payload: EncryptionPolicy = "refuse",
     settings: Mapping[str, str] | None = None,
 ) -> Connecting:
     """Connect to a listener.
@@ -73,7 +74,7 @@ def connect(
     host, port = split(address)
     if not port:
         raise InvalidParamError(f"connect to {address!r}: a port is needed, as in host:13337")
-    return Connecting(host, port, timeout, info or {}, named(settings or {}), ssl, payload_of(ssl, payload))
+    return Connecting(host, port, timeout, info or {}, named(settings or {}), ssl, policy_of(ssl, payload))
 
 
 class Connecting:
@@ -87,11 +88,11 @@ class Connecting:
         info: dict[str, Any],
         settings: tuple[tuple[str, str], ...],
         ssl: SSLContext | None,
-        payload: Payload | None,
+        policy: EncryptionPolicy | None,
     ) -> None:
         self._host, self._port, self._timeout, self._info = host, port, timeout, info
         self._settings, self._ssl = settings, ssl
-        self._payload: Payload | None = payload
+        self._policy: EncryptionPolicy | None = policy
         self._peer: Peer | None = None
 
     def _targets(self, name: str) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
@@ -100,9 +101,9 @@ class Connecting:
         except OSError as e:
             raise UnreachableError(f"connect to {name}: no such host: {e}") from None
 
-    def _steps(self, local: Any, sock: socket.socket, name: str) -> handshake.Steps:
-        lan = Lan(sock.getsockname()[0], self._settings)
-        steps = handshake.client(local, lan, name, sock, self._info, self._payload)
+    def _steps(self, workers: Workers, sock: socket.socket, name: str) -> handshake.Steps:
+        route = Route(sock.getsockname()[0], self._settings)
+        steps = handshake.client(workers, route, name, sock, self._info, self._policy)
         if self._ssl is None:
             return steps
         return Session(self._ssl, f"connect to {name}", host=self._host).carry(steps)
@@ -111,14 +112,14 @@ class Connecting:
         """Connect, blocking."""
         name = join(self._host, self._port)
         deadline = time.monotonic() + self._timeout
-        local = local_of_thread()
+        workers = workers_of_thread()
         for attempt in (1, 2):
             sock = _first(self._targets(name), lambda s, a: _connect_blocking(s, a, deadline), name, self._timeout)
             with sock:
                 try:
-                    joined = drive_blocking(
-                        self._steps(local, sock, name), sock, deadline, f"connect to {name}", self._timeout
-                    )
+                    steps = self._steps(workers, sock, name)
+                    what = f"connect to {name}"
+                    joined = run_blocking(steps, sock, what, deadline=deadline, timeout=self._timeout)
                     return peer_of(joined, sock)
                 except PeerLostError:
                     if attempt == 2:
@@ -127,14 +128,14 @@ class Connecting:
 
     async def _open(self) -> Peer:
         name = join(self._host, self._port)
-        local = await local_of_loop()
+        workers = await workers_of_loop()
         try:
             async with asyncio.timeout(self._timeout):
                 for attempt in (1, 2):
                     sock = await self._connected(name)
                     with sock:
                         try:
-                            joined = await drive(self._steps(local, sock, name), sock, f"connect to {name}")
+                            joined = await run(self._steps(workers, sock, name), sock, f"connect to {name}")
                             return peer_of(joined, sock)
                         except PeerLostError:
                             if attempt == 2:

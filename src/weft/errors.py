@@ -74,7 +74,7 @@ class AddressError(Error, OSError):
 
 
 class HandshakeError(Error, ConnectionError):
-    """The other side of a new connection does not do as weft does: it closed the socket, or said what it should not."""
+    """The peer violated the handshake protocol: it closed the socket, or sent a message that does not belong there."""
 
 
 class ProtocolError(HandshakeError):
@@ -82,11 +82,11 @@ class ProtocolError(HandshakeError):
 
 
 class TlsError(HandshakeError):
-    """TLS did not come about: only one of the two sides speaks it, or they have no version or cipher in common."""
+    """TLS negotiation failed: only one of the two sides has TLS, or they have no version or cipher in common."""
 
 
 class CertificateError(TlsError):
-    """A certificate was refused: theirs by this side, or this side's by them; the message says which."""
+    """One side refused the other's certificate; the message says which."""
 
 
 class EncryptionError(UnreachableError):

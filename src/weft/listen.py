@@ -16,23 +16,24 @@ from typing import Any
 
 from weft._connect import handshake
 from weft._connect.address import is_wildcard, join, of_socket, outward, resolve, split
-from weft._connect.driver import drive, drive_blocking, out_of_descriptors, peer_of
-from weft._connect.forks import close_in_child
-from weft._connect.links import Lan, local_of_loop, local_of_thread
-from weft._connect.same_host import SideDoor
-from weft._tls.policy import Payload
-from weft._tls.session import Session, payload_of
+from weft._connect.encryption import EncryptionPolicy, policy_of
+from weft._connect.links import Workers, workers_of_loop, workers_of_thread
+from weft._connect.route import Route
+from weft._connect.same_host import SameHostListener
+from weft._connect.sockets import close_in_child
+from weft._connect.stepper import out_of_descriptors, run, run_blocking
+from weft._tls.session import Session
 from weft.config import named
 from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError
-from weft.peer import Peer
+from weft.peer import Peer, peer_of
 
 log = logging.getLogger("weft")
 
 #: Seconds that an accepted socket has for its handshake; then it is closed.
 HANDSHAKE_TIMEOUT_S = 10.0
-#: Seconds that one who came before :meth:`Listener.accept` ran out of time has for it at least.
+#: Seconds that a caller has for it at least if it came before :meth:`Listener.accept` ran out of time.
 LEAST_HANDSHAKE_S = 1.0
-#: Seconds until the next look at callers who could not be accepted, for want of descriptors.
+#: Seconds until accepting is tried again after it failed for want of descriptors.
 PAUSE_S = 1.0
 
 
@@ -42,7 +43,7 @@ def listen(
     *,
     info: dict[str, Any] | None = None,
     ssl: SSLContext | None = None,
-    payload: Payload = "refuse",
+    payload: EncryptionPolicy = "refuse",
     settings: Mapping[str, str] | None = None,
 ) -> Listener:
     """Listen for connections.
@@ -93,15 +94,15 @@ class Listener:
         settings: Mapping[str, str] | None = None,
         on_peer: Callable[[Peer], Awaitable[object]] | None = None,
         ssl: SSLContext | None = None,
-        payload: Payload = "refuse",
+        payload: EncryptionPolicy = "refuse",
     ) -> None:
         self._host, self._port = split(address)
         self._ssl = ssl
-        self._payload: Payload | None = payload_of(ssl, payload)
+        self._policy: EncryptionPolicy | None = policy_of(ssl, payload)
         self._handler, self._on_peer, self._info = handler, on_peer, info or {}
         self._settings = named(settings or {})
         self._sockets: list[socket.socket] = []
-        self._side: SideDoor | None = None
+        self._same_host: SameHostListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- sockets
@@ -153,7 +154,7 @@ class Listener:
             raise error from None
         close_in_child(sock)
         self._sockets = [sock]
-        self._side = SideDoor()
+        self._same_host = SameHostListener()
 
     def stop(self) -> None:
         """Stop listening. Connections that were made go on."""
@@ -162,17 +163,17 @@ class Listener:
             if (loop := _running_loop()) is not None:
                 loop.remove_reader(sock.fileno())
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # who waits in accept(), in another thread, is told
+                sock.shutdown(socket.SHUT_RDWR)  # ends an accept() in another thread
             sock.close()
-        if self._side is not None:
-            self._side.close()
-            self._side = None
+        if self._same_host is not None:
+            self._same_host.close()
+            self._same_host = None
 
-    def _steps(self, local: Any, sock: socket.socket, name: str) -> handshake.Steps:
-        if self._side is None:
+    def _steps(self, workers: Workers, sock: socket.socket, name: str) -> handshake.Steps:
+        if self._same_host is None:
             raise ClosedError("the listener was closed")
-        lan = Lan(sock.getsockname()[0], self._settings)
-        steps = handshake.server(local, lan, name, sock, self._info, self._side, self._payload)
+        route = Route(sock.getsockname()[0], self._settings)
+        steps = handshake.server(workers, route, name, sock, self._info, self._same_host, self._policy)
         return steps if self._ssl is None else Session(self._ssl, f"accept from {name}").carry(steps)
 
     # ---- blocking
@@ -192,8 +193,8 @@ class Listener:
         Parameters
         ----------
         timeout : float, optional
-            Seconds until somebody must have called; 0 takes who waits already, None waits without bound. Who has
-            called has a second at least for the handshake. A caller that fails it does not end the wait.
+            Seconds in which a caller must connect; 0 accepts one that waits already, None waits without bound. A caller
+            then has at least a second for the handshake. One that fails it does not end the wait.
 
         Raises
         ------
@@ -204,9 +205,9 @@ class Listener:
         """
         listening, name = self._listening(), self.bound_address
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        local = local_of_thread()
+        workers = workers_of_thread()
         late = False
-        while not late:  # whoever waits already is taken, however little time there was
+        while not late:  # a caller that waits already is accepted, however little time there was
             late = time.monotonic() >= deadline
             sock = self._next(listening, deadline, name)
             if sock is None:
@@ -216,8 +217,9 @@ class Listener:
                 until = min(began + HANDSHAKE_TIMEOUT_S, max(deadline, began + LEAST_HANDSHAKE_S))
                 caller = join(*sock.getpeername()[:2])
                 try:
-                    steps = self._steps(local, sock, caller)
-                    joined = drive_blocking(steps, sock, until, f"accept from {caller}", round(until - began, 2))
+                    steps = self._steps(workers, sock, caller)
+                    limit = round(until - began, 2)
+                    joined = run_blocking(steps, sock, f"accept from {caller}", deadline=until, timeout=limit)
                     return peer_of(joined, sock)
                 except (Error, OSError) as e:
                     log.warning("a caller was turned away: %s", e)
@@ -254,16 +256,16 @@ class Listener:
 
     async def start(self) -> None:
         """Bind, and take connections in the running loop."""
-        local = await local_of_loop()
+        workers = await workers_of_loop()
         self._bind()
         loop = asyncio.get_running_loop()
-        self._watch(loop, self._sockets[0], local)
+        self._watch(loop, self._sockets[0], workers)
 
-    def _watch(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, local: Any) -> None:
+    def _watch(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, workers: Workers) -> None:
         if listening in self._sockets:
-            loop.add_reader(listening.fileno(), self._take, loop, listening, local)
+            loop.add_reader(listening.fileno(), self._take, loop, listening, workers)
 
-    def _take(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, local: Any) -> None:
+    def _take(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, workers: Workers) -> None:
         # One socket a turn of the loop keeps it fair; the descriptor stays readable while there are more.
         try:
             sock, _ = listening.accept()
@@ -272,20 +274,20 @@ class Listener:
                 log.warning("%s", out_of_descriptors(f"accept on {self.bound_address}", e))
                 # The caller stays in the queue and the descriptor readable: without a pause, the loop would spin.
                 loop.remove_reader(listening.fileno())
-                loop.call_later(PAUSE_S, self._watch, loop, listening, local)
+                loop.call_later(PAUSE_S, self._watch, loop, listening, workers)
             return
         sock.setblocking(False)
-        task = loop.create_task(self._serve(sock, local))
+        task = loop.create_task(self._serve(sock, workers))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, sock: socket.socket, local: Any) -> None:
-        caller = "somebody who left at once"
+    async def _serve(self, sock: socket.socket, workers: Workers) -> None:
+        caller = "an unknown address"
         with sock:
             try:
                 caller = join(*sock.getpeername()[:2])
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                    joined = await drive(self._steps(local, sock, caller), sock, f"accept from {caller}")
+                    joined = await run(self._steps(workers, sock, caller), sock, f"accept from {caller}")
                 peer = peer_of(joined, sock)
             except (Error, OSError) as e:
                 log.log(

@@ -1,15 +1,32 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arrays that are born where another process of this host can read them, and what killed processes left there."""
+"""Shared memory of this host: arrays that can be lent, and the files that killed processes left in ``/dev/shm``.
+
+weft itself keeps no file there. UCX makes one for each queue and unlinks it at once, because its peers reach it through
+``/proc``. A process that is killed between the two leaves the file, and its memory, until the machine restarts.
+
+Whether a file is in use is asked of the kernel, with a read lease: it is granted if no process has the file open for
+writing, mapped included, in whatever container. Looking through ``/proc`` for mappings would miss other containers
+that share ``/dev/shm``.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import signal
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 from weft import _native
-from weft._connect.shm import orphans, remove_orphans
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["arrays_in_pool", "orphans", "remove_orphans"]
+
+_FOLDER = "/dev/shm"  # noqa: S108
+_PREFIX = "ucx_shm_posix_"
 
 
 @contextlib.contextmanager
@@ -32,3 +49,40 @@ def arrays_in_pool() -> Generator[None]:
         yield
     finally:
         _native.numpy_in_pool(before)
+
+
+def orphans() -> list[Path]:
+    """List the files of this user that UCX made in ``/dev/shm`` and that no process has open or mapped."""
+    from pathlib import Path  # seldom asked for, and half of what weft itself takes to import
+
+    found: list[Path] = []
+    for path in Path(_FOLDER).glob(f"{_PREFIX}*"):
+        try:
+            if path.lstat().st_uid == os.geteuid() and not _in_use(path):
+                found.append(path)
+        except OSError:  # its maker has unlinked it, or it is a symbolic link: none of UCX's
+            continue
+    return sorted(found)
+
+
+def remove_orphans() -> list[Path]:
+    """Remove what :func:`orphans` lists, and return it."""
+    found = orphans()
+    for path in found:
+        path.unlink(missing_ok=True)
+    return found
+
+
+def _in_use(path: Path) -> bool:
+    """Ask the kernel. A file that it gives no answer for counts as in use."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        # A process that opens the file meanwhile breaks the lease. The kernel tells of it with SIGIO, which kills,
+        # unless another signal is asked for.
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False

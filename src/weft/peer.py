@@ -1,25 +1,33 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A connection as its user sees it."""
+"""A connection as its user sees it, and how it is made of a handshake's outcome."""
 
 from __future__ import annotations
 
-import time
+import asyncio
+import os
+import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from weft import _native
-from weft._connect import frames
-from weft._native import Request
-from weft.errors import PeerLostError, UnsupportedError
+from weft import _frames, _native
+from weft._connect.address import join
+from weft._connect.channel import Channel
+from weft._connect.sockets import close_in_child, keep_alive
+from weft._request import PythonRequest
+from weft._tls.channel import TlsChannel
+from weft.errors import CanceledError, PeerLostError, UnsupportedError
+from weft.typing import Request, ResultT_co
 
 if TYPE_CHECKING:
+    from weft._connect.handshake import Joined
     from weft.explain.explanation import Explanation
     from weft.typing import BufferLike
+
 #: ``allocate(nbytes, device, library)``: memory to receive into.
 Allocate = Callable[[int, int, str], Any]
 #: What a message is, and the requests for what follows it.
-Convert = Callable[[Any], tuple[Any, list[Request]]]
+Convert = Callable[[Any], tuple[Any, list[Request[Any]]]]
 
 
 def _on_host(nbytes: int, _device: int, _library: str) -> bytearray:
@@ -29,8 +37,8 @@ def _on_host(nbytes: int, _device: int, _library: str) -> bytearray:
 class Peer:
     """The other side of a connection.
 
-    Made by :func:`weft.connect` and :func:`weft.listen`. Every operation returns something to wait for with
-    ``.wait(timeout)`` or to ``await``. A peer belongs to the thread, and the event loop, that made it.
+    Made by :func:`weft.connect` and :func:`weft.listen`. Every operation returns a :class:`weft.Request`: wait for it
+    with ``.wait(timeout)``, or ``await`` it. A peer belongs to the thread, and the event loop, that made it.
 
     Attributes
     ----------
@@ -44,7 +52,7 @@ class Peer:
 
     def __init__(
         self,
-        channel: _native.Channel,
+        channel: Channel,
         *,
         local_address: str,
         remote_address: str,
@@ -59,7 +67,7 @@ class Peer:
         self.same_host = same_host
         self.remote = remote
 
-    def send(self, buffer: BufferLike) -> Request:
+    def send(self, buffer: BufferLike) -> Request[None]:
         """Send one message.
 
         Parameters
@@ -91,7 +99,7 @@ class Peer:
         """
         return self._channel.send(buffer)
 
-    def lend(self, buffer: BufferLike) -> Request:
+    def lend(self, buffer: BufferLike) -> Request[None]:
         """Send one message without copying it, if that can be done: the peer reads the pages that you wrote.
 
         It can if the peer is another process on this host and `buffer` lies in weft's pool: memory that was
@@ -117,7 +125,7 @@ class Peer:
         """
         return self._channel.lend(buffer)
 
-    def recv(self) -> Request:
+    def recv(self) -> Request[memoryview]:
         """Receive the next message, in the order in which they were sent.
 
         Returns
@@ -138,7 +146,7 @@ class Peer:
         """
         return self._channel.recv()
 
-    def send_frames(self, buffers: Sequence[Any], *, lend: bool = False, stage: bool = False) -> Request | Pending:
+    def send_frames(self, buffers: Sequence[Any], *, lend: bool = False, stage: bool = False) -> Request[None]:
         """Send several buffers as one message, for :meth:`recv_frames`. Large ones are sent from where they lie.
 
         Those of the host must have the buffer protocol. With `lend`, those of 64 KiB and more are lent where they can
@@ -146,8 +154,8 @@ class Peer:
         and the peer keeps what was sent. With `stage`, other ones of 1 MiB to 256 MiB are copied into shared memory
         when it is the message's turn, and lent from there: they may be changed once the request is done, as without,
         and it is faster where either process has other work to do. Those on a CUDA device need contiguous memory, and
-        ``nbytes``; each travels by itself, and the message is sent when all of them are: send them only to who can
-        take them.
+        ``nbytes``; each travels by itself, and the message is sent when all of them are: send them only to a peer that
+        can take them.
 
         Raises
         ------
@@ -158,25 +166,25 @@ class Peer:
         """
         return self.send_packed(self.pack(buffers), lend=lend, stage=stage)
 
-    def pack(self, buffers: Sequence[Any]) -> frames.Packed:
+    def pack(self, buffers: Sequence[Any]) -> _frames.Packed:
         """Arrange buffers as a message, for :meth:`send_packed`, with nothing sent in between; see :meth:`send_frames`.
 
         Returns
         -------
         Packed
-            Has their bytes, and whether one lies on a CUDA device: so a caller who wants to know need not go through
+            Has their bytes, and whether one lies on a CUDA device: so a caller need not go through
             them again.
         """
-        return frames.pack(buffers, self._channel.next_place)
+        return _frames.pack(buffers, self._channel.next_place)
 
-    def send_packed(self, packed: frames.Packed, *, lend: bool = False, stage: bool = False) -> Request | Pending:
+    def send_packed(self, packed: _frames.Packed, *, lend: bool = False, stage: bool = False) -> Request[None]:
         """Send what :meth:`pack` arranged, as :meth:`send_frames` does."""
         if not packed.placed:
             return self._channel.send(packed.first, packed.large, lend, stage)
         head, *rest = self._channel.send_placed(packed.first, packed.large, lend, stage, packed.placed)
         return Pending(head, self._channel, None, rest)
 
-    def recv_frames(self, allocate: Allocate = _on_host) -> Pending:
+    def recv_frames(self, allocate: Allocate = _on_host) -> Request[list[Any]]:
         """Receive a message of :meth:`send_frames`: a list of writable, aligned buffers, one for each sent.
 
         Parameters
@@ -191,9 +199,9 @@ class Peer:
         """
         return Pending(self._channel.recv(), self._channel, lambda message: self._land(message, allocate), [])
 
-    def _land(self, message: frames.Message, allocate: Allocate) -> tuple[list[Any], list[Request]]:
-        buffers, elsewhere = frames.unpack(message)
-        landing: list[Request] = []
+    def _land(self, message: _frames.Message, allocate: Allocate) -> tuple[list[Any], list[Request[Any]]]:
+        buffers, elsewhere = _frames.unpack(message)
+        landing: list[Request[Any]] = []
         try:
             for index in elsewhere:
                 number, nbytes, device, library = buffers[index]
@@ -205,7 +213,7 @@ class Peer:
             raise
         return buffers, landing
 
-    def send_obj(self, obj: object) -> Request | Pending:
+    def send_obj(self, obj: object) -> Request[None]:
         """Send a Python object: pickle protocol 5, its large buffers not copied. For :meth:`recv_obj`."""
         import pickle  # here, and not above: weft's import waits for it otherwise
 
@@ -213,14 +221,14 @@ class Peer:
         head = pickle.dumps(obj, protocol=5, buffer_callback=buffers.append)
         return self.send_frames([head, *(b.raw() for b in buffers)])
 
-    def recv_obj(self) -> Pending:
+    def recv_obj(self) -> Request[Any]:
         """Receive an object of :meth:`send_obj`.
 
         Unpickling runs code of the sender's choice: receive objects only from peers that you trust.
         """
         return Pending(self._channel.recv(), self._channel, _unpickle, [])
 
-    def close(self) -> Request:
+    def close(self) -> Request[None]:
         """Say goodbye, and wait until the peer has received everything that was sent before.
 
         Returns
@@ -288,7 +296,7 @@ class Peer:
         The first call in a process runs ``ucx_info``, half a second in which an event loop stands still.
         Source: ``ucp_ep_query``, ``ucp_ep_print_info``, ``ucp_ep_evaluate_perf``.
         """
-        if self._config is None:
+        if self._config is None or not isinstance(self._channel, _native.Channel):
             raise UnsupportedError(
                 f"explain {self.remote_address}: its messages go over the TLS connection, not by UCX"
             )
@@ -328,53 +336,92 @@ class Peer:
             self.abort()
 
 
-class Pending:
-    """A request that others follow, or whose result is made into something else. Wait for it or await it, once."""
+class Pending(PythonRequest[ResultT_co]):
+    """A request that others follow, or whose result is converted into something else.
 
-    __slots__ = ("_channel", "_convert", "_parts", "_request", "_result")
+    :meth:`wait`, :meth:`__await__` and callbacks each take the requests one after the other; so does :meth:`done`.
+    """
+
+    _name = "message"
 
     def __init__(
-        self, request: Request, channel: _native.Channel, convert: Convert | None, parts: list[Request]
+        self, request: Request[Any], channel: Channel, convert: Convert | None, parts: Sequence[Request[Any]]
     ) -> None:
-        self._request = request
+        self._current = request
         self._channel = channel
         self._convert = convert
         self._parts = parts
-        self._result: Any = None
+        self._left = iter(parts)
 
-    def _begin(self, value: Any) -> None:
+    def _next(self, value: Any) -> None:
+        """Take the result of the current request, and go on to the next one."""
         convert, self._convert = self._convert, None
         if convert is not None:
             self._result, self._parts = convert(value)
-
-    def wait(self, timeout: float | None = None) -> Any:
-        """Block until it is there; see :meth:`Request.wait`."""
-        until = None if timeout is None else time.monotonic() + timeout
-        self._begin(self._request.wait(timeout))
-        for part in self._parts:
-            part.wait(None if until is None else max(0.0, until - time.monotonic()))
-        return self._result
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        try:
-            self._begin((yield from self._request.__await__()))
-            for part in self._parts:
-                yield from part.__await__()
-        except PeerLostError:
-            raise
-        except BaseException:
-            self._give_up()
-            raise
-        return self._result
+            self._left = iter(self._parts)
+        for following in self._left:
+            self._current = following
+            return
+        self._done = True
+        if self._callbacks is not None:
+            self._end()
 
     def done(self) -> bool:
-        """Tell whether ``wait`` would return at once; before it was waited for, whether the message has begun."""
-        return self._request.done() and all(part.done() for part in self._parts)
+        """Tell whether the waiter has ended: by completion, failure or cancellation."""
+        while not self._done and self._current.done():
+            try:
+                self._next(self._current.result())
+            except BaseException as e:  # noqa: BLE001 - that of a cancelled request, too
+                self._stop(e)
+        return self._done
 
-    def cancel(self) -> bool:
-        """Withdraw it; see :meth:`Peer.recv` and, for what device memory does to it, :meth:`Peer.recv_frames`."""
+    def _block(self, timeout: float | None) -> None:
+        current = self._current
+        try:
+            self._next(current.wait(timeout))
+        except BaseException as e:
+            if not current.done():
+                raise
+            self._stop(e)
+
+    def _watch(self) -> None:
+        self._current.add_done_callback(self._on_done)
+
+    def _on_done(self, _: Request[Any]) -> None:
+        if not self.done():
+            self._watch()
+
+    def __await__(self) -> Generator[Any, None, ResultT_co]:
+        try:
+            while not self._done:
+                current = self._current
+                value = yield from current.__await__()
+                if current is self._current and not self._done:  # no other task that awaits it has gone on
+                    self._next(value)
+        except BaseException as e:
+            self._stop(e)
+            raise
+        if self._cancelled or self._error is not None:
+            return self.result()
+        return self._result  # type: ignore[no-any-return]
+
+    __iter__ = __await__
+
+    def _stop(self, error: BaseException) -> None:
+        """End with the error of the current request, or with one that was thrown into the awaiting task."""
+        if not isinstance(error, PeerLostError):
+            self._give_up()
+        if isinstance(error, Exception) and not isinstance(error, CanceledError):
+            self.fail(error)
+        elif not self._done:
+            self._cancelled = True
+            self._end()
+        if not isinstance(error, Exception | asyncio.CancelledError):  # Ctrl-C, in the midst of a conversion
+            raise error
+
+    def _withdraw(self) -> bool:
         if not self._parts:
-            return self._request.cancel()
+            return self._current.cancel()
         if self.done():
             return False
         self._give_up()
@@ -385,8 +432,46 @@ class Pending:
             self._channel.abort("a message with device memory was given up halfway")
 
 
-def _unpickle(message: frames.Message) -> tuple[Any, list[Request]]:
-    (head, *buffers), _ = frames.unpack(message)
+def _unpickle(message: _frames.Message) -> tuple[Any, list[Request[Any]]]:
+    (head, *buffers), _ = _frames.unpack(message)
     import pickle
 
     return pickle.loads(head, buffers=buffers), []  # noqa: S301
+
+
+def peer_of(joined: Joined, sock: socket.socket) -> Peer:
+    """Make a peer of what a handshake over `sock` gave. The caller closes `sock`."""
+    channel, config = joined.channel, None
+    if joined.link is None or channel is None:
+        channel = _over_tls(joined, sock)
+    else:
+        config = joined.link.worker.context.config
+        if not joined.same_host:
+            keep_alive(sock)
+        if joined.new_link and _announces():
+            from weft import explain  # seldom asked for, and a quarter of weft's own import
+
+            explain.announce(joined.link.native, config, same_host=joined.same_host)
+    return Peer(
+        channel,
+        local_address=join(*sock.getsockname()[:2]),
+        remote_address=join(*sock.getpeername()[:2]),
+        same_host=joined.same_host,
+        remote=joined.remote,
+        config=config,
+    )
+
+
+def _over_tls(joined: Joined, sock: socket.socket) -> TlsChannel:
+    keep_alive(sock)
+    own = sock.dup()
+    close_in_child(own)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    channel = TlsChannel(joined.session, own, join(*sock.getpeername()[:2]))
+    joined.workers.abort_with(channel)
+    return channel
+
+
+def _announces() -> bool:
+    """Tell whether the environment asks for each new endpoint to be told of."""
+    return os.environ.get("WEFT_EXPLAIN", "") not in ("", "0", "n")

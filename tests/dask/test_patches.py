@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import distributed.comm.registry
 import numpy as np
 import pytest
 from distributed import Nanny, Scheduler, Worker
@@ -101,6 +102,13 @@ def test_worker_metrics_have_bandwidths_and_spilled_bytes() -> None:
     assert "managed_bytes=self.state.nbytes" in metrics
     assert parameters(Worker.get_metrics) == ["self"]
     assert "metrics['memory'] - ws.nbytes + metrics['spilled_bytes']['memory']" in source(Scheduler.heartbeat_worker)
+
+
+def test_comm_placeholder_for_ucx_is_a_module_of_its_own() -> None:
+    """What ``weft._claim`` keeps out, before distributed's comms are loaded."""
+    register = source(distributed.comm._register_transports)
+    assert register.index("import distributed_ucxx") < register.index("from distributed.comm import ucx")
+    assert isinstance(distributed.comm.registry.backends, dict)
 
 
 # ---- canaries: memory -----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What packet filters print. nft's JSON, in ``rulesets``, and iptables-save's text were recorded from nftables 1.0.6
-and iptables 1.8.9 in a network namespace, and connections tried: each lets port 8786 in, and 9000 only where it says;
-``maps`` lets only 9001 in."""
+and iptables 1.8.9 in a network namespace, and connections tried: each lets port 8786 in, and 9000 only where it says
+so; ``maps`` lets only 9001 in."""
 
 from pathlib import Path
 

@@ -22,6 +22,14 @@ def test_room_in_dev_shm(machine, free, level):
     assert checks_memory.shared_memory(machine(shm_nbytes=(32 << 30, free))).level is level
 
 
+def test_room_for_links_and_not_for_low_level_workers(machine):
+    said = [checks_memory.shared_memory(machine(shm_nbytes=(64 << 20, free << 20))).what for free in (19, 20)]
+    assert said[0].endswith(
+        "room for 12 links between processes of this host, and for no low-level worker, which wants 20 MiB"
+    )
+    assert said[1].endswith("room for 13 links between processes of this host")
+
+
 def test_what_ucx_left_is_removed_before_more_is_asked_for(machine):
     full = machine(files={"dev/shm/ucx_shm_posix_1a2b": ""}, shm_nbytes=(64 << 20, 3 << 20))
     found = checks_memory.shared_memory(full)
@@ -79,7 +87,7 @@ def test_huge_pages_that_are_forbidden(machine):
 
 def test_limits_say_what_sets_them(machine):
     made = machine("container")
-    assert checks_memory.memory_limit(made).evidence == ("memory: 0.5 GiB, by /sys/fs/cgroup/memory.max",)
+    assert checks_memory.memory_limit(made).evidence == ("memory: 512 MiB, by /sys/fs/cgroup/memory.max",)
     found = checks_memory.cpus(made)
     assert found.what == "1.5 CPUs of time: a transfer keeps one core busy at each end"
     assert checks_memory.cpus(machine("slurm")).what == "CPUs 24-31 of 48 may be used"

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 import pytest
+from tests.doctor.firewalls import nft
 
 from weft.doctor import checks_network
 from weft.doctor.finding import Level
+from weft.doctor.firewall import NFT
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,6 @@ TCP = "  sl  local_address rem_address   st\n   0: {}:2222 00000000:0000 0A 0000
 )
 def test_who_listens(machine, address, level, said):
     files = {"proc/net/tcp": TCP.format(address)} if address else {}
-    found = checks_network.port(0x2222)(machine(files=files, commands={"nft list ruleset": ""}))
+    found = checks_network.port(0x2222)(machine(files=files, commands={NFT: nft("empty")}))
     assert found.level is level
     assert said in found.what

@@ -5,6 +5,7 @@ import pytest
 from tests.machines import hosts
 
 import weft
+from weft.config import LINK_DESCRIPTORS
 from weft.doctor import checks_process
 from weft.doctor.finding import Level
 
@@ -72,7 +73,7 @@ def test_descriptors_of_a_peer_are_those_that_one_takes(spawn, fds):
     for holder in [spawn(HOLDING) for _ in range(3)]:
         peers.append(weft.connect(holder.line(), timeout=100).open())
         counts.append(fds())
-    assert [after - before for before, after in itertools.pairwise(counts)] == [checks_process._DESCRIPTORS] * 2
+    assert [after - before for before, after in itertools.pairwise(counts)] == [LINK_DESCRIPTORS] * 2
     for peer in peers:
         peer.close()
 
@@ -84,7 +85,7 @@ def test_descriptors_of_a_peer_that_called_are_as_many(spawn):
     for _ in range(3):
         spawn(CALLING, address)
         counts.append(int(holder.line()))
-    assert [after - before for before, after in itertools.pairwise(counts)] == [checks_process._DESCRIPTORS] * 2
+    assert [after - before for before, after in itertools.pairwise(counts)] == [LINK_DESCRIPTORS] * 2
 
 
 @pytest.mark.parametrize(("synchronised", "level"), [(True, Level.OK), (False, Level.NOTE), (None, Level.NOTE)])

@@ -168,4 +168,4 @@ def test_a_laptop_says_of_gpus_and_infiniband_that_there_are_none(tmp_path):
     rdma = [said[name] for name in ("RDMA devices", "RDMA ports", "IPoIB", "libucp with verbs")]
     assert rdma == ["no InfiniBand or RoCE device on the PCI bus"] * 4
     assert said["Azure's agent"] == "not a machine of Azure's"
-    assert said["locked memory"] == "8192 KiB may be locked; only RDMA needs more"
+    assert said["locked memory"] == "8 MiB may be locked; only RDMA needs more"

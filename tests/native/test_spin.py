@@ -22,7 +22,7 @@ def test_a_loop_spins_as_long_as_it_meets_something_by_it(spawn):
     child = spawn(ECHO)
 
     async def rounds(peer, message, enough):
-        [worker] = (await links.local_of_loop())._workers.values()
+        [worker] = (await links.workers_of_loop())._workers.values()
         for _ in range(20_000):
             await peer.send(message)
             await peer.recv()

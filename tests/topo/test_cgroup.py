@@ -44,7 +44,7 @@ def test_version_2_the_tightest_of_the_groups_above_counts(tmp_path):
         "CPUs: 0-7 of 0-15, by /sys/fs/cgroup/job/step/cpuset.cpus.effective",
         "NUMA nodes: 0 of 0-1, by /sys/fs/cgroup/job/step/cpuset.mems.effective",
         "CPU time: 4 CPUs, by /sys/fs/cgroup/job/cpu.max",
-        "memory: 8.0 GiB, by /sys/fs/cgroup/job/memory.max",
+        "memory: 8 GiB, by /sys/fs/cgroup/job/memory.max",
     )
 
 

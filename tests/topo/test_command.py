@@ -96,14 +96,14 @@ def test_the_drawing_of_two_sockets(tmp_path):
     trees.rdma(tmp_path, "mlx5_0", "pci0000:80/0000:81:00.0", node=1)
     drawn = lines_of(draw.topology(discovery.read(tmp_path)))
     assert drawn[: drawn.index("")] == [
-        "8 of 16 CPUs, 8 cores, 64.0 GiB, 1 GPU, 1 NIC",
+        "8 of 16 CPUs, 8 cores, 64 GiB, 1 GPU, 1 NIC",
         "├── socket 0",
-        "│   └── NUMA node 0  32.0 GiB",
+        "│   └── NUMA node 0  32 GiB",
         "│       ├── L3  CPUs 0-1,8-9 (2 cores)",
         "│       ├── L3  CPUs 2-3,10-11 (2 cores)",
         "│       └── GPU0  SYS mlx5_0",
         "└── socket 1",
-        "    └── NUMA node 1  32.0 GiB",
+        "    └── NUMA node 1  32 GiB",
         "        ├── L3  CPUs 4-5,12-13 (2 cores)",
         "        ├── L3  CPUs 6-7,14-15 (2 cores)",
         "        └── mlx5_0  InfiniBand, port 1 active 200 Gb/s",

@@ -48,7 +48,7 @@ def test_workers_share_it_and_the_plan_says_so(sockets):
     made = plan(discovery.read(sockets, environ=NODE | {"SLURM_MEM_PER_NODE": "2048"}), PlanOptions("numa"))
     assert [worker.memory_nbytes for worker in made.workers] == [GIB, GIB]
     assert made.workers[0].reasons["memory"] == "1/2 of the limit by SLURM_MEM_PER_NODE"
-    assert made.notes[0] == "memory: 2.0 GiB, by SLURM_MEM_PER_NODE"
+    assert made.notes[0] == "memory: 2 GiB, by SLURM_MEM_PER_NODE"
 
 
 @pytest.mark.parametrize(

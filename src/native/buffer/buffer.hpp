@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Any contiguous object that offers its memory, held from post to completion: through the buffer protocol (here and in
-// buffer.cpp), or, where it has none, DLPack or the CUDA array interface (array.cpp).
+// buffer.cpp), or, where it has none, DLPack or the CUDA array interface (array_import.cpp).
 #pragma once
 
 #include "ucp/ucx.hpp"
@@ -44,4 +44,4 @@ nb::object export_capsule(nb::handle object, nb::dict arguments);
 [[noreturn]] void refuse_strided(nb::handle object, const char *op);
 [[noreturn]] void refuse_read_only(nb::handle object, const char *op);
 
-void define_tensor(nb::module_ &m);
+void define_dlpack_export(nb::module_ &m);

@@ -1,66 +1,28 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a connection sends and how it ends; how it receives is in inbox.cpp.
+// How a connection sends and how it ends; how it receives is in channel_receive.cpp.
 #include "connection/channel.hpp"
-
-#include <sys/epoll.h>
-#include <unistd.h>
 
 #include <cstring>
 
-#include "connection/wire.hpp"
-#include "progress/worker.hpp"
-
-namespace {
-
-void sent(void *request, ucs_status_t status, void *user_data) {
-    auto *r = static_cast<Request *>(user_data);
-    r->ucx = nullptr;
-    ucp.request_free(request);
-    r->end(status);
+Channel::Channel(Worker *w, std::shared_ptr<Link> over, uint64_t here, uint64_t there, std::string of)
+    : worker(w), link(std::move(over)), local(here), remote(there), name(std::move(of)) {
+    link->users.insert(this);
 }
 
-// Control messages have neither buffer nor waiter; one that fails fails with its link.
-void told(void *request, ucs_status_t, void *) {
-    ucp.request_free(request);
+std::string channel_name(const Request &request) {
+    return " (" + request.channel->name + ")";
 }
 
-}  // namespace
-
-// ---- link -------------------------------------------------------------------------------------------------
-
-void Link::lose(const std::string &reason) noexcept {
-    if (lost) return;
-    lost = true;
-    auto why = make_fault("PeerLostError", name + ": " + reason);
-    for (Channel *channel : std::unordered_set<Channel *>(channels)) channel->lose(why);
-    release();
+bool withdraw_from_channel(Request &request) noexcept {
+    return !request.ucx && request.channel->withdraw(&request);
 }
 
-bool Link::hear() noexcept {
-    bool there = side->read();
-    if (side->answered())
-        for (Channel *channel : std::unordered_set<Channel *>(channels)) channel->post_queue();
-    return there;
-}
+constexpr Operation channel_operation{.withdraw = withdraw_from_channel, .where = channel_name};
 
-void Link::release() noexcept {
-    if (fd >= 0) {
-        epoll_ctl(worker->epoll_fd, EPOLL_CTL_DEL, fd, nullptr);
-        if (side) {
-            side->retire();
-            side.reset();
-        } else {
-            keep_in_child(fd);
-            ::close(fd);
-        }
-        fd = -1;
-    }
-    if (!engine) return;
-    if (endpoint) engine->force_close(endpoint);
-    endpoint = nullptr;
-    // What the dead peer left under way ends within some turns, or never: then it ends with the engine.
-    if (engine != worker->own) engine->finish(now_ns() + 20'000'000);
-    engine.reset();
+void Channel::begin(Request *r, const Operation &operation) noexcept {
+    r->operation = &operation;
+    r->channel = this;
+    r->engine = link->carrier->engine.get();
 }
 
 // ---- sending ----------------------------------------------------------------------------------------------
@@ -81,7 +43,7 @@ nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest, boo
     Request *r;
     nb::object request = make_request(worker, owner, "send", 0, &r);
     size_t large = rest.is_none() ? 0 : nb::len(rest);
-    r->buffer.acquire(first, false, "send", large ? Buffer::host_only : worker->memory_types);
+    r->buffer.acquire(first, false, "send", large ? Buffer::host_only : link->carrier->memory_types);
     r->nbytes = r->buffer.nbytes();
     if (large > max_segments)
         raise("InvalidParamError", "send: more than " + std::to_string(max_segments) + " large segments", "send");
@@ -96,8 +58,7 @@ nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest, boo
         }
     }
     // Only now: Python code may have run for a buffer.
-    r->channel = this;
-    r->engine = link->engine.get();
+    begin(r, channel_operation);
     if (closed || closing) raise("ClosedError", "send to " + name + ": the connection was closed by this side", "send");
     if (large && (lend || stage)) find_lendable(r, lend, stage);
     return queue_or_post(std::move(request), r);
@@ -109,11 +70,11 @@ nb::object Channel::queue_or_post(nb::object request, Request *r) {
         r->complete_now(UCS_OK);
         return request;
     }
-    if (queue.empty() && may_lend(r) && may_send(r)) {
+    if (sends.empty() && may_lend(r) && may_send(r)) {
         post(r);
     } else {
         r->hold();
-        queue.push_back(r);
+        sends.push_back(r);
     }
     return request;
 }
@@ -137,7 +98,7 @@ void Channel::post(Request *r) noexcept {
         if (!parts->pins.empty() && parts->pins[i]) {
             const bool staged = parts->is_staged(i);
             size |= lent_bit | (staged ? staged_bit : 0);
-            Lent lent = link->side->lend(std::move(parts->pins[i]));
+            Lent lent = link->socket->lend(std::move(parts->pins[i]));
             std::memcpy(end, &lent, sizeof lent);
             end += sizeof lent / 8;
             if (staged) continue;
@@ -149,62 +110,31 @@ void Channel::post(Request *r) noexcept {
     }
     reported = consumed;
     sent_charge += charge;
-    worker->heat(link->engine.get());
-
-    ucp_request_param_t param;
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
-                         UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.flags = UCP_AM_SEND_FLAG_COPY_HEADER;
-    if (r->nbytes >= rendezvous_nbytes || (parts && parts->placed)) param.flags |= UCP_AM_SEND_FLAG_RNDV;
-    param.cb.send = sent;
-    param.user_data = r;
+    const bool rendezvous = r->nbytes >= rendezvous_nbytes || (parts && parts->placed);
+    const iovec whole{r->buffer.data(), r->buffer.nbytes()};
     // Device memory comes alone: as the first buffer, placed or not, or lent.
-    param.memory_type = parts && parts->bare ? parts->buffers[0].memory_type : r->buffer.memory_type;
-    param.datatype = ucp_dt_make_contig(1);
-    if (large) param.datatype = UCP_DATATYPE_IOV;
-    const void *buffer = large ? static_cast<void *>(parts->iov.data()) : r->buffer.data();
-    size_t count = large ? parts->iov.size() : r->buffer.nbytes();
-    if (large && parts->iov.size() == 1) {
-        buffer = parts->iov[0].buffer;
-        count = parts->iov[0].length;
-        param.datatype = ucp_dt_make_contig(1);
-    } else if (large && parts->iov.empty()) {
-        param.datatype = ucp_dt_make_contig(1);
-    }
-    void *request =
-        ucp.am_send_nbx(link->endpoint, channel_am_id, header, size_t(end - header) * 8, buffer, count, &param);
-    if (UCS_PTR_IS_PTR(request)) {
-        r->ucx = request;
-        r->hold();
-    } else if (r->held) {
-        r->end(UCS_PTR_STATUS(request));
-    } else {
-        r->complete_now(UCS_PTR_STATUS(request));
-    }
+    const ucs_memory_type_t memory_type = parts && parts->bare ? parts->buffers[0].memory_type : r->buffer.memory_type;
+    link->carrier->post(r, header, size_t(end - header) * 8, large ? parts->iov.data() : &whole,
+                        large ? parts->iov.size() : 1, memory_type, rendezvous);
 }
 
-void Channel::post_queue() noexcept {
-    while (!queue.empty() && may_lend(queue.front()) && may_send(queue.front())) {
-        Request *r = queue.front();
-        queue.pop_front();
+void Channel::resume() noexcept {
+    while (!sends.empty() && may_lend(sends.front()) && may_send(sends.front())) {
+        Request *r = sends.front();
+        sends.pop_front();
         post(r);
     }
-    if (closing && queue.empty() && !goodbye_sent && !closed) {
+    if (closing && sends.empty() && !goodbye_sent && !closed) {
         goodbye_sent = true;
         tell(goodbye_kind, next_sequence);
     }
 }
 
 void Channel::tell(uint16_t kind, uint64_t number) noexcept {
-    if (link->lost || !link->endpoint) return;
-    worker->heat(link->engine.get());
+    if (link->lost) return;
     Wire wire{Wire::magic_value, kind, 0, remote, number, consumed};
     reported = consumed;
-    ucp_request_param_t param;
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_FLAGS;
-    param.flags = UCP_AM_SEND_FLAG_COPY_HEADER | UCP_AM_SEND_FLAG_EAGER;
-    param.cb.send = told;
-    ucp.am_send_nbx(link->endpoint, channel_am_id, &wire, sizeof wire, nullptr, 0, &param);
+    link->carrier->post_header(&wire, sizeof wire);
 }
 
 // ---- ending -----------------------------------------------------------------------------------------------
@@ -218,8 +148,7 @@ void Channel::acknowledge() noexcept {
 nb::object Channel::close(PyObject *owner) {
     Request *r;
     nb::object request = make_request(worker, owner, "close", 0, &r);
-    r->channel = this;
-    r->engine = link->engine.get();
+    begin(r, channel_operation);
     if (closed || close_request) {
         if (close_request) raise("ClosedError", "close of " + name + ": already being closed", "close");
         r->complete_now(UCS_OK);
@@ -227,9 +156,9 @@ nb::object Channel::close(PyObject *owner) {
     }
     closing = true;
     auto why = make_fault("ClosedError", name + ": the connection was closed by this side");
-    for (Request *waiter : waiters) waiter->fail(why), waiter->end(UCS_OK);
-    waiters.clear();
-    end_destinations(why);
+    for (Request *waiter : receives) waiter->fail(why), waiter->end(UCS_OK);
+    receives.clear();
+    end_placed_receives(why);
     if (lost || ended) {
         if (lost) r->fault = fault;
         acknowledge();
@@ -239,7 +168,7 @@ nb::object Channel::close(PyObject *owner) {
     }
     close_request = r;
     r->hold();
-    post_queue();
+    resume();
     return request;
 }
 
@@ -263,7 +192,7 @@ void Channel::abort(const char *error, const std::string &reason, bool tell_peer
     if (tell_peer && !lost && !ended) tell(abort_kind, 0);
     fault = make_fault(error, name + ": " + reason);
     closed = closing = true;
-    worker->fail_channel(this, fault);
+    fail_under_way(fault);
     auto self = shared_from_this();
     clear();
     unregister();
@@ -276,49 +205,46 @@ void Channel::lose(const std::shared_ptr<const Fault> &why) noexcept {
     if (lost || closed) return;
     lost = true;
     if (!fault) fault = why;
-    for (Message *m : held) m->drop();
-    held.clear();
-    placed.clear();
-    for (Request *r : queue) r->fail(why), r->end(UCS_OK);
-    queue.clear();
-    worker->fail_channel(this, fault);
-    end_waiters();
+    for (Message *m : unanswered) m->refuse();
+    unanswered.clear();
+    placed_messages.clear();
+    for (Request *r : sends) r->fail(why), r->end(UCS_OK);
+    sends.clear();
+    fail_under_way(fault);
+    end_receives();
     if (closing) finish_close(why);
 }
 
 void Channel::clear() noexcept {
-    for (auto *list : {&waiters, &queue}) {
+    for (auto *list : {&receives, &sends}) {
         for (Request *r : *list) r->fail(fault), r->end(UCS_OK);
         list->clear();
     }
-    end_destinations(fault);
-    placed.clear();
-    held.clear();
-    for (Message *m : inbox) {
+    end_placed_receives(fault);
+    placed_messages.clear();
+    unanswered.clear();
+    for (Message *m : arrived) {
         if (!m) continue;
-        if (m->landing)
-            m->arrived = nullptr;  // deleted when UCX lets go of its blocks
+        if (m->on_its_way)
+            m->channel = nullptr;  // deleted when the carrier lets go of its blocks
         else
             delete m;
     }
-    inbox.clear();
+    arrived.clear();
     for (Message *m : returned) delete m;
     returned.clear();
 }
 
+void Channel::fail_under_way(const std::shared_ptr<const Fault> &why) noexcept {
+    for (Request *r = worker->in_flight; r; r = r->in_flight_next)
+        if (r->channel == this && r->ucx) r->fail(why);
+}
+
 void Channel::unregister() noexcept {
-    link->channels.erase(this);
-    worker->channels.erase(local);
+    link->users.erase(this);
+    Links::of(*worker).channels.erase(local);
 }
 
 Channel::~Channel() {
     clear();
-}
-
-ChannelObject::~ChannelObject() {
-    if (!channel || in_forked_child) return;
-    auto *w = nb::inst_ptr<Worker>(worker);
-    w->bury([core = std::move(channel)] {
-        core->abort("ClosedError", "the connection was dropped without a close", true);
-    });
 }

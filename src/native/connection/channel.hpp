@@ -1,56 +1,31 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A connection: an ordered, bounded, two-way sequence of messages over the link between two workers.
 //
-// UCX pairs endpoints that are made from worker addresses by the order in which they are made, so connections
-// with an endpoint each could be paired crosswise, and closing one would break another. Hence one endpoint pair
-// for each pair of workers (a Link), and connections told apart by an unguessable id in every message's header.
+// All connections between two workers share one link; they are told apart by an unguessable id in each message's
+// header.
 //
 // Order: messages are numbered, and taken in that order however they arrive. Bounds: a sender may have
 // `window` of charge unread at the other side; an eager message is charged its size, a rendezvous only its
 // descriptor, because it is answered when a reader waits for it or when less than `landing_limit` is unread.
 // Placed messages are numbered and bounded like the others, but `recv` passes them by: each is always a rendezvous, and
-// waits for whoever asks for its place with memory to receive it into. So device memory is received (placement.cpp).
-// Closing: goodbye carries the count of messages; the other side acknowledges when it has them all.
+// waits until its place is asked for, with memory to receive it into. So device memory is received
+// (channel_placed.cpp). Closing: goodbye carries the count of messages; the other side acknowledges when it has them
+// all.
 #pragma once
 
 #include <deque>
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_set>
 
-#include "progress/request.hpp"
+#include "connection/link.hpp"
+#include "connection/message.hpp"
+#include "connection/wire.hpp"
 
-struct Worker;
-struct Channel;
-struct Wire;
-class Side;
-
-/// Owns the endpoint to one remote worker and the socket whose end-of-file tells of that worker's end.
-struct Link {
-    Worker *worker;
-    std::shared_ptr<Engine> engine;  // its own on this host, the worker's across a network
-    ucp_ep_h endpoint = nullptr;
-    int fd = -1;                 // of the socket; `side` owns it if there is one
-    std::shared_ptr<Side> side;  // to a process on this host
-    bool lost = false;
-    ucs_status_t status = UCS_OK;  // what UCX's error handler said
-    std::string name;              // of the peer, for people
-    std::unordered_set<Channel *> channels;
-
-    /// Take what came over the side channel. False: the other side is gone.
-    bool hear() noexcept;
-    /// The other side is gone: end every channel, force the endpoint closed, close the socket.
-    void lose(const std::string &reason) noexcept;
-    void release() noexcept;
-};
-
-struct Channel : std::enable_shared_from_this<Channel> {
+struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     static constexpr size_t window = 4 << 20;
-    static constexpr size_t rendezvous_nbytes = 256 << 10;  // from here weft asks for rendezvous
-    static constexpr size_t message_charge = 512;           // what any message costs beside its eager bytes
-    static constexpr size_t stage_nbytes = 1 << 20;         // from here a copy that is lent beats UCX's two
-    static constexpr size_t stage_limit = 256 << 20;        // the copy holds up the caller's loop
+    static constexpr size_t stage_nbytes = 1 << 20;   // from here a copy that is lent beats UCX's two
+    static constexpr size_t stage_limit = 256 << 20;  // the copy holds up the caller's loop
     static constexpr size_t landing_limit = 16 << 20;
     static constexpr size_t max_segments = 512;
     static constexpr size_t max_header_nbytes = 8000;  // UCX's own limit is 8100 B on posix
@@ -70,19 +45,20 @@ struct Channel : std::enable_shared_from_this<Channel> {
 
     // Outgoing.
     uint64_t next_sequence = 0, next_place = 0, sent_charge = 0, credited = 0;
-    std::deque<Request *> queue;  // wait for credit
+    std::deque<Request *> sends;  // wait for credit
     // Incoming.
-    std::deque<Message *> inbox;     // by sequence from `head` on; null where nothing has arrived yet
-    std::deque<Message *> held;      // rendezvous not yet answered, by sequence
-    std::deque<Message *> returned;  // taken by a request that never delivered it
-    std::deque<Request *> waiters;
-    std::map<uint64_t, std::unique_ptr<Message>> placed;  // not yet asked for, by place
-    std::map<uint64_t, Request *> destinations;           // asked for, and not yet here
+    std::deque<Message *> arrived;     // by sequence from `head` on; null where nothing has arrived yet
+    std::deque<Message *> unanswered;  // rendezvous among these, by sequence
+    std::deque<Message *> returned;    // taken by a request that never delivered it
+    std::deque<Request *> receives;    // wait for the next message
+    std::map<uint64_t, std::unique_ptr<Message>> placed_messages;  // not yet asked for, by place
+    std::map<uint64_t, Request *> placed_receives;                 // not yet here
     uint64_t head = 0, received = 0, remote_count = UINT64_MAX, consumed = 0, reported = 0;
     size_t unread_nbytes = 0;
     uint64_t lent_sent_nbytes = 0, lent_received_nbytes = 0;
 
-    ~Channel();
+    Channel(Worker *worker, std::shared_ptr<Link> link, uint64_t local, uint64_t remote, std::string name);
+    ~Channel() override;
     /// `lend`: of `rest`, what lies in shared memory; `stage`: copy there what is large, and lend that.
     nb::object send(PyObject *owner, nb::handle first, nb::handle rest, bool lend, bool stage);
     nb::object lend(PyObject *owner, nb::handle buffer);
@@ -94,35 +70,39 @@ struct Channel : std::enable_shared_from_this<Channel> {
     /// Receive what was sent to `place` into `buffer`, which has just its size.
     nb::object recv_placed(PyObject *owner, uint64_t place, nb::handle buffer);
     nb::object close(PyObject *owner);
-    void abort(const char *error, const std::string &reason, bool tell) noexcept;
-    void lose(const std::shared_ptr<const Fault> &why) noexcept;
+    void abort(const char *error, const std::string &reason, bool tell_peer) noexcept override;
+    void lose(const std::shared_ptr<const Fault> &why) noexcept override;
     /// Send what may be sent by now.
-    void post_queue() noexcept;
+    void resume() noexcept override;
     bool withdraw(Request *request) noexcept;
     void return_message(std::unique_ptr<Message> message) noexcept;
 
-    /// From UCX: one message for this channel. No Python. The status is the active-message callback's.
-    ucs_status_t on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, bool rendezvous) noexcept;
-    /// From UCX: a placed message is where it was asked to.
+    /// From the carrier: one message for this channel. No Python. True: `data` is a descriptor that is now the
+    /// channel's.
+    bool on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, bool rendezvous) noexcept;
+    /// From the carrier: a placed message is where it was asked to.
     void landed(Request *request, ucs_status_t status) noexcept;
 
   private:
+    /// An operation of this channel: sent with it, lost with it.
+    void begin(Request *request, const Operation &operation) noexcept;
+    void fail_under_way(const std::shared_ptr<const Fault> &why) noexcept;
     bool may_send(const Request *request) const noexcept;
     bool may_lend(Request *request) noexcept;
     void find_lendable(Request *request, bool lend, bool stage) noexcept;
     nb::object queue_or_post(nb::object object, Request *request);
     void post(Request *request) noexcept;
     void tell(uint16_t kind, uint64_t number) noexcept;
-    void accept(Message *message) noexcept;
+    void complete(Message *message) noexcept;
     void accept_placed(const Wire &wire, std::unique_ptr<Message> message, bool rendezvous) noexcept;
-    void land(Request *request, std::unique_ptr<Message> message) noexcept;
+    void answer_placed(Request *request, std::unique_ptr<Message> message) noexcept;
     void consume(size_t charge) noexcept;
     void answer() noexcept;
     void deliver() noexcept;
     Message *take() noexcept;
     void acknowledge() noexcept;
-    void end_waiters() noexcept;
-    void end_destinations(const std::shared_ptr<const Fault> &why) noexcept;
+    void end_receives() noexcept;
+    void end_placed_receives(const std::shared_ptr<const Fault> &why) noexcept;
     void finish_close(const std::shared_ptr<const Fault> &why) noexcept;
     void unregister() noexcept;
     void clear() noexcept;
@@ -138,7 +118,13 @@ struct ChannelObject {
     ~ChannelObject();
 };
 
-constexpr unsigned channel_am_id = 63;
-ucs_status_t on_channel_message(void *engine, const void *header, size_t header_nbytes, void *data, size_t nbytes,
-                                const ucp_am_recv_param_t *param) noexcept;
+/// Whose result is None, and which is withdrawn while it waits.
+extern const Operation channel_operation;
+std::string channel_name(const Request &request);
+bool withdraw_from_channel(Request &request) noexcept;
+
+/// From a carrier: a message for one of the worker's channels. `socket` is that of the link it came over, if it came
+/// over one of this host. True: `data`, of a rendezvous a descriptor, was kept.
+bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_t header_nbytes, void *data,
+                     size_t nbytes, bool rendezvous) noexcept;
 void define_channel(nb::module_ &m);

@@ -5,20 +5,18 @@
 // while. One copy into a block of the pool that is then lent took a tenth of the time on a loaded machine, and about as
 // long on an idle one. Such a part is staged: it is copied when its turn to be sent has come, so that no more of them
 // are in memory than the window lets go unread.
-#include "connection/wire.hpp"
-#include "progress/worker.hpp"
+#include "connection/channel.hpp"
 
 nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
     Request *r;
     nb::object request = make_request(worker, owner, "lend", 0, &r);
     Buffer part;
-    part.acquire(buffer, false, "lend", worker->memory_types);
+    part.acquire(buffer, false, "lend", link->carrier->memory_types);
     r->nbytes = part.nbytes();
     r->parts = std::make_unique<Parts>();
     r->parts->bare = true;
     r->parts->buffers.push_back(std::move(part));
-    r->channel = this;
-    r->engine = link->engine.get();
+    begin(r, channel_operation);
     if (closed || closing) raise("ClosedError", "lend to " + name + ": the connection was closed by this side", "lend");
     find_lendable(r, true, false);
     return queue_or_post(std::move(request), r);
@@ -28,9 +26,9 @@ nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
 // What is lent bare its owner has promised not to change; of the rest the receiver gets what is there now.
 // The rest travels through UCX.
 void Channel::find_lendable(Request *r, bool lend, bool stage) noexcept {
-    if (!link->side || fault) return;
-    Side::sweep();
-    if (link->side->wants_reading()) link->hear();  // its end is noticed in the next wait
+    if (!link->socket || fault) return;
+    FdSocket::sweep();
+    if (link->socket->wants_reading()) link->read_socket();  // its end is noticed in the next wait
     Parts &parts = *r->parts;
     size_t header_nbytes = sizeof(Wire) + 8 * parts.buffers.size();
     for (size_t i = 0; i < parts.buffers.size(); ++i) {
@@ -43,8 +41,8 @@ void Channel::find_lendable(Request *r, bool lend, bool stage) noexcept {
         const bool stages = !pin && stage && nbytes >= stage_nbytes && nbytes <= stage_limit;
         if (!pin && !stages) continue;
         if (pin) {
-            auto handed = link->side->hand_over(pin);
-            if (handed != Side::Handed::sent && handed != Side::Handed::taken) continue;
+            auto handed = link->socket->hand_over(pin);
+            if (handed != FdSocket::Handed::sent && handed != FdSocket::Handed::taken) continue;
         }
         parts.pins.resize(parts.buffers.size());
         parts.pins[i] = std::move(pin);
@@ -72,9 +70,9 @@ bool Channel::may_lend(Request *r) noexcept {
             parts.pins[i] = Pool::copy(parts.buffers[i].data(), parts.buffers[i].nbytes());
         }
         if (!staged && !parts.pins[i]) continue;
-        auto handed = parts.pins[i] ? link->side->hand_over(parts.pins[i]) : Side::Handed::no;
-        if (handed == Side::Handed::sent) return false;
-        if (handed == Side::Handed::taken) continue;
+        auto handed = parts.pins[i] ? link->socket->hand_over(parts.pins[i]) : FdSocket::Handed::no;
+        if (handed == FdSocket::Handed::sent) return false;
+        if (handed == FdSocket::Handed::taken) continue;
         parts.pins[i] = Pin();
         const size_t nbytes = parts.buffers[i].nbytes();
         (staged ? parts.staged_nbytes : parts.lent_nbytes) -= nbytes;

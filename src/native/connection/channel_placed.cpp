@@ -7,19 +7,7 @@
 // message can name it, and two readers of one connection cannot take each other's.
 #include <vector>
 
-#include "connection/wire.hpp"
-#include "progress/worker.hpp"
-
-namespace {
-
-void placed_landed(void *request, ucs_status_t status, size_t, void *user_data) {
-    auto *r = static_cast<Request *>(user_data);
-    r->ucx = nullptr;
-    ucp.request_free(request);
-    r->channel->landed(r, status);
-}
-
-}  // namespace
+#include "connection/channel.hpp"
 
 // What is refused is refused before anything is sent: a place that was named must be filled.
 nb::object Channel::send_placed(PyObject *owner, nb::handle first, nb::handle rest, bool lend, bool stage,
@@ -30,7 +18,7 @@ nb::object Channel::send_placed(PyObject *owner, nb::handle first, nb::handle re
     for (nb::handle buffer : placed) {
         Request *r;
         requests.append(make_request(worker, owner, "send", 0, &r));
-        r->buffer.acquire(buffer, false, "send", worker->memory_types);
+        r->buffer.acquire(buffer, false, "send", link->carrier->memory_types);
         r->nbytes = r->buffer.nbytes();
         if (!r->nbytes) raise("InvalidParamError", "send: there are no bytes to place", "send");
         parts.push_back(r);
@@ -38,8 +26,7 @@ nb::object Channel::send_placed(PyObject *owner, nb::handle first, nb::handle re
     requests[0] = send(owner, first, rest, lend, stage);
     for (size_t i = 0; i < parts.size(); ++i) {
         Request *r = parts[i];
-        r->channel = this;
-        r->engine = link->engine.get();
+        begin(r, channel_operation);
         r->parts = std::make_unique<Parts>();
         r->parts->placed = true;
         r->operand = next_place++;
@@ -51,13 +38,12 @@ nb::object Channel::send_placed(PyObject *owner, nb::handle first, nb::handle re
 nb::object Channel::recv_placed(PyObject *owner, uint64_t place, nb::handle buffer) {
     Request *r;
     nb::object request = make_request(worker, owner, "recv", 0, &r);
-    r->buffer.acquire(buffer, true, "recv", worker->memory_types);
+    r->buffer.acquire(buffer, true, "recv", link->carrier->memory_types);
     r->nbytes = r->buffer.nbytes();
-    r->channel = this;
-    r->engine = link->engine.get();
+    begin(r, channel_operation);
     if (closed || closing)
         raise("ClosedError", "recv from " + name + ": the connection was closed by this side", "recv");
-    if (destinations.contains(place))
+    if (placed_receives.contains(place))
         raise("InvalidParamError", "recv from " + name + ": this place is already waited for", "recv");
     if (lost || (ended && received >= remote_count)) {
         r->fault = fault;
@@ -65,53 +51,39 @@ nb::object Channel::recv_placed(PyObject *owner, uint64_t place, nb::handle buff
         return request;
     }
     r->hold();
-    if (auto found = placed.extract(place))
-        land(r, std::move(found.mapped()));
+    if (auto found = placed_messages.extract(place))
+        answer_placed(r, std::move(found.mapped()));
     else
-        destinations[place] = r;
+        placed_receives[place] = r;
     return request;
 }
 
-// Garbage is refused by dropping it: its sender sees success, and whoever waits for it, the end of the connection.
+// Garbage is refused by dropping it: its sender sees success, and its receiver, the end of the connection.
 void Channel::accept_placed(const Wire &wire, std::unique_ptr<Message> message, bool rendezvous) noexcept {
     message->sequence = wire.number;
     message->charge = charge_of(message->nbytes);
-    message->engine = link->engine.get();
-    if (!rendezvous || placed.contains(message->place)) {
+    message->carrier = link->carrier.get();
+    if (!rendezvous || placed_messages.contains(message->place)) {
         tell(abort_kind, 0);
         return lose(make_fault("PeerLostError", name + ": sent what should be placed in another way"));
     }
-    if (auto found = destinations.extract(message->place))
-        land(found.mapped(), std::move(message));
+    if (auto found = placed_receives.extract(message->place))
+        answer_placed(found.mapped(), std::move(message));
     else
-        placed[message->place] = std::move(message);
+        placed_messages[message->place] = std::move(message);
     deliver();
 }
 
-void Channel::land(Request *r, std::unique_ptr<Message> message) noexcept {
+void Channel::answer_placed(Request *r, std::unique_ptr<Message> message) noexcept {
     if (message->nbytes != r->nbytes) {
         r->fail(make_fault("TruncatedError", name + ": the message has " + std::to_string(message->nbytes) + " B"));
-        message->drop();
+        message->refuse();
         ++received;
         consume(message->charge);
         r->end(UCS_OK);
         return acknowledge();
     }
-    void *from = message->descriptor;
-    message->descriptor = nullptr;
-    worker->heat(link->engine.get());
-    ucp_request_param_t param;
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE |
-                         UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.cb.recv_am = placed_landed;
-    param.user_data = r;
-    param.memory_type = r->buffer.memory_type;
-    param.datatype = ucp_dt_make_contig(1);
-    void *request = ucp.am_recv_data_nbx(link->engine->handle, from, r->buffer.data(), r->nbytes, &param);
-    if (UCS_PTR_IS_PTR(request))
-        r->ucx = request;
-    else
-        landed(r, UCS_PTR_STATUS(request));
+    link->carrier->answer_into(r, std::exchange(message->descriptor, nullptr));
 }
 
 void Channel::landed(Request *r, ucs_status_t status) noexcept {
@@ -124,10 +96,10 @@ void Channel::landed(Request *r, ucs_status_t status) noexcept {
     ++received;
     consume(charge_of(r->nbytes));
     acknowledge();
-    end_waiters();
+    end_receives();
 }
 
-void Channel::end_destinations(const std::shared_ptr<const Fault> &why) noexcept {
-    for (auto &[place, r] : destinations) r->fail(why), r->end(UCS_OK);
-    destinations.clear();
+void Channel::end_placed_receives(const std::shared_ptr<const Fault> &why) noexcept {
+    for (auto &[place, r] : placed_receives) r->fail(why), r->end(UCS_OK);
+    placed_receives.clear();
 }

@@ -2,42 +2,86 @@
 // How a connection receives: whatever order messages arrive in, they are taken in the order they were sent.
 #include <cstring>
 
-#include "connection/wire.hpp"
-#include "progress/worker.hpp"
+#include "connection/channel.hpp"
 
 // A peer's memory is bounded by its credit, so this many messages out of order are garbage.
 constexpr uint64_t max_ahead = 1 << 20;
 
-// ---- receiving --------------------------------------------------------------------------------------------
+namespace {
+
+Message *message_of(const Request &r) noexcept {
+    return static_cast<Message *>(r.taken);
+}
+
+PyObject *received(Request &r) {
+    if (!r.taken) raise("CanceledError", "recv" + r.what() + ": the message went back to its connection", "recv");
+    return message_of(r)->view().release().ptr();
+}
+
+// Take a block back out of the memoryview that was made of it; false if somebody else holds the view.
+bool reclaim(PyObject *view, Block &segment) noexcept {
+    if (Py_REFCNT(view) != 1) return false;
+    PyObject *exporter = PyMemoryView_GET_BUFFER(view)->obj;
+    segment = std::move(*nb::inst_ptr<Block>(exporter));
+    return true;
+}
+
+// To the head of the connection. Task.__wakeup asks for the result before it resumes the coroutine: that is undone,
+// unless the result got about.
+void give_back(Request &r) noexcept {
+    Message *message = message_of(r);
+    if (!message) return;
+    if (r.value) {
+        if (Py_REFCNT(r.value) != 1) return;
+        if (PyTuple_Check(r.value)) {
+            for (size_t i = 0; i < message->segments.size(); ++i)
+                if (!reclaim(PyTuple_GET_ITEM(r.value, Py_ssize_t(i)), message->segments[i])) return;
+        } else if (!reclaim(r.value, message->segments[message->bare ? 1 : 0])) {
+            return;
+        }
+        Py_CLEAR(r.value);
+    }
+    r.retrieved = true;
+    r.taken = nullptr;
+    auto channel = r.channel->shared_from_this();
+    r.worker->defer([channel, message] { channel->return_message(std::unique_ptr<Message>(message)); });
+}
+
+void drop(Request &r) noexcept {
+    if (!r.retrieved) give_back(r);
+    delete message_of(r);
+}
+
+constexpr Operation recv_operation{
+    .result = received, .withdraw = withdraw_from_channel, .give_back = give_back, .drop = drop, .where = channel_name};
+
+}  // namespace
 
 nb::object Channel::recv(PyObject *owner) {
     Request *r;
     nb::object request = make_request(worker, owner, "recv", 0, &r);
-    r->channel = this;
-    r->engine = link->engine.get();
-    r->kind = Request::Kind::message;
+    begin(r, recv_operation);
     if (closed || closing)
         raise("ClosedError", "recv from " + name + ": the connection was closed by this side", "recv");
-    if (waiters.empty())
+    if (receives.empty())
         if (Message *m = take()) {
-            r->message.reset(m);
+            r->taken = m;
             r->complete_now(UCS_OK);
             answer();
             acknowledge();
             return request;
         }
     r->hold();
-    waiters.push_back(r);
+    receives.push_back(r);
     answer();
     deliver();
     return request;
 }
 
-ucs_status_t Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, void *data,
-                                 bool rendezvous) noexcept {
+bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, bool rendezvous) noexcept {
     if (wire.consumed > credited && wire.consumed <= sent_charge) {
         credited = wire.consumed;
-        post_queue();
+        resume();
     }
     switch (wire.kind) {
         case data_kind:
@@ -47,31 +91,31 @@ ucs_status_t Channel::on_message(const Wire &wire, std::unique_ptr<Message> mess
             ended = true;
             remote_count = wire.number;
             acknowledge();
-            if (closing) return finish_close(nullptr), UCS_OK;
+            if (closing) return finish_close(nullptr), false;
             if (!fault) {
                 auto why = make_fault("PeerClosedError", name + ": the peer has closed the connection");
                 fault = why;
-                for (Request *r : queue) r->fail(why), r->end(UCS_OK);
-                queue.clear();
+                for (Request *r : sends) r->fail(why), r->end(UCS_OK);
+                sends.clear();
             }
-            end_waiters();
-            return UCS_OK;
+            end_receives();
+            return false;
         case acknowledge_kind:
             if (goodbye_sent) finish_close(nullptr);
-            return UCS_OK;
-        case abort_kind: lose(make_fault("PeerLostError", name + ": the peer aborted the connection")); return UCS_OK;
-        default: return UCS_OK;
+            return false;
+        case abort_kind: lose(make_fault("PeerLostError", name + ": the peer aborted the connection")); return false;
+        default: return false;
     }
     uint64_t index = wire.number - head;
-    if (closed || lost || closing || wire.number < head || index > max_ahead) return UCS_OK;
-    while (inbox.size() <= index) inbox.push_back(nullptr);
-    if (inbox[index]) return UCS_OK;
+    if (closed || lost || closing || wire.number < head || index > max_ahead) return false;
+    while (arrived.size() <= index) arrived.push_back(nullptr);
+    if (arrived[index]) return false;
     if (wire.kind == placed_kind) {
         message->descriptor = rendezvous ? data : nullptr;
-        inbox[index] = new Message;  // in its turn there is nothing to do
-        inbox[index]->skipped = inbox[index]->ready = true;
+        arrived[index] = new Message;  // in its turn there is nothing to do
+        arrived[index]->skipped = arrived[index]->ready = true;
         accept_placed(wire, std::move(message), rendezvous);
-        return rendezvous ? UCS_INPROGRESS : UCS_OK;
+        return rendezvous;
     }
 
     size_t lent_nbytes = 0, staged_nbytes = 0;
@@ -86,45 +130,45 @@ ucs_status_t Channel::on_message(const Wire &wire, std::unique_ptr<Message> mess
     Message *m = message.release();
     m->sequence = wire.number;
     m->charge = charge_of(m->nbytes, lent_nbytes, staged_nbytes);
-    m->engine = link->engine.get();
+    m->carrier = link->carrier.get();
     m->bare = wire.kind == bare_kind;
-    m->sink = this;
-    m->arrived = [](Message *message, void *sink) { static_cast<Channel *>(sink)->accept(message); };
-    inbox[index] = m;
+    m->channel = this;
+    m->arrived = [](Channel *channel, Message *message) { channel->complete(message); };
+    arrived[index] = m;
     if (missing) {
         m->status = UCS_ERR_NO_RESOURCE;
         m->ready = true;
-        accept(m);
-        return UCS_OK;
+        complete(m);
+        return false;
     }
     if (rendezvous) {
         m->descriptor = data;
-        auto at = held.end();
-        while (at != held.begin() && (*std::prev(at))->sequence > m->sequence) --at;
-        held.insert(at, m);
+        auto at = unanswered.end();
+        while (at != unanswered.begin() && (*std::prev(at))->sequence > m->sequence) --at;
+        unanswered.insert(at, m);
         answer();
-        return UCS_INPROGRESS;
+        return true;
     }
     unread_nbytes += m->nbytes;
     if (!m->copy(data)) m->status = UCS_ERR_NO_MEMORY, m->ready = true;
-    accept(m);
-    return UCS_OK;
+    complete(m);
+    return false;
 }
 
 // Answer the rendezvous that a reader waits for, and as many more as may lie here unread.
 void Channel::answer() noexcept {
-    while (!held.empty()) {
-        Message *m = held.front();
+    while (!unanswered.empty()) {
+        Message *m = unanswered.front();
         uint64_t position = m->sequence - head + returned.size();
-        if (position >= waiters.size() && unread_nbytes + m->nbytes > landing_limit) return;
-        held.pop_front();
+        if (position >= receives.size() && unread_nbytes + m->nbytes > landing_limit) return;
+        unanswered.pop_front();
         unread_nbytes += m->nbytes;
-        m->land();
+        m->answer();
     }
 }
 
 // `m` is complete, or failed.
-void Channel::accept(Message *m) noexcept {
+void Channel::complete(Message *m) noexcept {
     if (m->status != UCS_OK) {
         auto why =
             m->status == UCS_ERR_NO_MEMORY
@@ -148,14 +192,15 @@ Message *Channel::take() noexcept {
         returned.pop_front();
         return m;
     }
-    while (!inbox.empty() && inbox.front() && inbox.front()->skipped) {
-        delete inbox.front();
-        inbox.pop_front();
+    while (!arrived.empty() && arrived.front() && arrived.front()->skipped) {
+        delete arrived.front();
+        arrived.pop_front();
         ++head;
     }
-    if (inbox.empty() || !inbox.front() || !inbox.front()->ready || inbox.front()->status != UCS_OK) return nullptr;
-    Message *m = inbox.front();
-    inbox.pop_front();
+    if (arrived.empty() || !arrived.front() || !arrived.front()->ready || arrived.front()->status != UCS_OK)
+        return nullptr;
+    Message *m = arrived.front();
+    arrived.pop_front();
     ++head;
     unread_nbytes -= m->nbytes;
     consume(m->charge);
@@ -170,17 +215,17 @@ void Channel::consume(size_t charge) noexcept {
 
 void Channel::deliver() noexcept {
     bool any = false;
-    while (!waiters.empty()) {
+    while (!receives.empty()) {
         Message *m = take();
         if (!m) break;
-        Request *r = waiters.front();
-        waiters.pop_front();
-        r->message.reset(m);
+        Request *r = receives.front();
+        receives.pop_front();
+        r->taken = m;
         r->end(UCS_OK);
         any = true;
     }
     if (any) answer();
-    end_waiters();
+    end_receives();
 }
 
 void Channel::return_message(std::unique_ptr<Message> message) noexcept {
@@ -192,19 +237,19 @@ void Channel::return_message(std::unique_ptr<Message> message) noexcept {
 }
 
 // Waiters that nothing can reach any more end with the connection's fault.
-void Channel::end_waiters() noexcept {
-    if (fault && (lost || (ended && received >= remote_count))) end_destinations(fault);
-    if (!fault || waiters.empty()) return;
+void Channel::end_receives() noexcept {
+    if (fault && (lost || (ended && received >= remote_count))) end_placed_receives(fault);
+    if (!fault || receives.empty()) return;
     bool more = !returned.empty() || (ended && !lost && head < remote_count) ||
-                (!inbox.empty() && inbox.front() && inbox.front()->ready && inbox.front()->status == UCS_OK);
+                (!arrived.empty() && arrived.front() && arrived.front()->ready && arrived.front()->status == UCS_OK);
     if (more) return;
-    for (Request *r : waiters) r->fail(fault), r->end(UCS_OK);
-    waiters.clear();
+    for (Request *r : receives) r->fail(fault), r->end(UCS_OK);
+    receives.clear();
 }
 
 bool Channel::withdraw(Request *request) noexcept {
-    if (std::erase_if(destinations, [&](auto &entry) { return entry.second == request; })) return true;
-    for (auto *list : {&waiters, &queue})
+    if (std::erase_if(placed_receives, [&](auto &entry) { return entry.second == request; })) return true;
+    for (auto *list : {&receives, &sends})
         for (auto it = list->begin(); it != list->end(); ++it)
             if (*it == request) {
                 list->erase(it);
@@ -213,14 +258,14 @@ bool Channel::withdraw(Request *request) noexcept {
     return false;
 }
 
-// ---- UCX's side -------------------------------------------------------------------------------------------
+// ---- from the carrier -------------------------------------------------------------------------------------
 
 // Whatever arrives here may come from a stranger: nothing in it is believed before it is checked.
 
 // The message with what was lent to it; null if it is garbage. What was lent is returned even when nobody is there
 // any more to take the message.
 static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *rest, size_t rest_nbytes, size_t nbytes,
-                                            Side *side) noexcept {
+                                            FdSocket *socket) noexcept {
     const size_t sizes_nbytes = wire.large * sizeof(uint64_t);
     if (wire.large > Channel::max_segments || rest_nbytes < sizes_nbytes) return nullptr;
     auto message = std::make_unique<Message>();
@@ -242,7 +287,7 @@ static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *res
         std::memcpy(&message->place, rest, sizeof message->place);
         return message;
     }
-    if (rest_nbytes != sizes_nbytes + lents * sizeof(Lent) || (lents && !side)) return nullptr;
+    if (rest_nbytes != sizes_nbytes + lents * sizeof(Lent) || (lents && !socket)) return nullptr;
     if (wire.kind == bare_kind && (wire.large != 1 || left)) return nullptr;
     if (!lents) return message;
     message->lent.resize(wire.large + 1);
@@ -257,29 +302,22 @@ static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *res
         Lent lent;
         std::memcpy(&lent, at, sizeof lent);
         at += sizeof lent;
-        message->segments[i] = side->borrow(lent, message->sizes[i]);
+        message->segments[i] = socket->borrow(lent, message->sizes[i]);
     }
     return message;
 }
 
-static ucs_status_t drop(Worker *worker) noexcept {
-    ++worker->dropped_messages;
-    return UCS_OK;
-}
-
-ucs_status_t on_channel_message(void *arg, const void *header, size_t header_nbytes, void *data, size_t nbytes,
-                                const ucp_am_recv_param_t *param) noexcept {
-    Worker *worker = static_cast<Engine *>(arg)->worker;
+bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_t header_nbytes, void *data,
+                     size_t nbytes, bool rendezvous) noexcept {
     Wire wire;
-    if (header_nbytes < sizeof wire) return drop(worker);
-    std::memcpy(&wire, header, sizeof wire);
-    if (wire.magic != Wire::magic_value) return drop(worker);
-    auto *engine = static_cast<Engine *>(arg);
+    if (header_nbytes >= sizeof wire) std::memcpy(&wire, header, sizeof wire);
+    if (header_nbytes < sizeof wire || wire.magic != Wire::magic_value) return ++worker.dropped_messages, false;
     auto message = read_header(wire, static_cast<const uint8_t *>(header) + sizeof wire, header_nbytes - sizeof wire,
-                               nbytes, engine->link ? engine->link->side.get() : nullptr);
-    if (!message) return drop(worker);
-    auto found = worker->channels.find(wire.channel);
-    if (found == worker->channels.end()) return drop(worker);
-    auto channel = found->second;
-    return channel->on_message(wire, std::move(message), data, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
+                               nbytes, socket);
+    if (!message) return ++worker.dropped_messages, false;
+    auto &channels = worker.links->channels;
+    auto found = channels.find(wire.channel);
+    if (found == channels.end()) return ++worker.dropped_messages, false;
+    auto user = found->second;  // kept: what the message says may end it
+    return static_cast<Channel *>(user.get())->on_message(wire, std::move(message), data, rendezvous);
 }

@@ -2,26 +2,14 @@
 #include "connection/message.hpp"
 
 #include <cstring>
-
-#include "ucp/engine.hpp"
-
-namespace {
-
-void landed(void *request, ucs_status_t status, size_t, void *user_data) {
-    auto *message = static_cast<Message *>(user_data);
-    ucp.request_free(request);
-    message->engine->landing.erase(message);
-    message->end(status);
-}
-
-}  // namespace
+#include <utility>
 
 void Message::end(ucs_status_t s) noexcept {
-    landing = false;
+    on_its_way = false;
     ready = true;
     status = s;
-    if (arrived)
-        arrived(this, sink);
+    if (channel)
+        arrived(channel, this);
     else
         delete this;
 }
@@ -51,40 +39,19 @@ bool Message::copy(const void *data) noexcept {
     return true;
 }
 
-void Message::land() noexcept {
-    void *from = descriptor;
-    descriptor = nullptr;
+void Message::answer() noexcept {
     if (!allocate()) {
-        ucp.am_data_release(engine->handle, from);
+        refuse();
         return end(UCS_ERR_NO_MEMORY);
     }
-    ucp_request_param_t param;
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE |
-                         UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.cb.recv_am = landed;
-    param.user_data = this;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
-    void *buffer = segments[0].data;
-    size_t count = segments[0].nbytes;
-    param.datatype = ucp_dt_make_contig(1);
-    if (segments.size() > 1) {
-        for (size_t i = 0; i < segments.size(); ++i)
-            if (segments[i].nbytes && !is_lent(i)) iov.push_back({segments[i].data, segments[i].nbytes});
-        buffer = iov.data();
-        count = iov.size();
-        param.datatype = UCP_DATATYPE_IOV;
-    }
-    landing = true;
-    engine->landing.insert(this);
-    void *request = ucp.am_recv_data_nbx(engine->handle, from, buffer, count, &param);
-    if (UCS_PTR_IS_PTR(request)) return;
-    engine->landing.erase(this);
-    end(UCS_PTR_STATUS(request));
+    for (size_t i = 0; i < segments.size(); ++i)
+        if (segments[i].nbytes && !is_lent(i)) parts.push_back({segments[i].data, segments[i].nbytes});
+    on_its_way = true;
+    carrier->answer(this);
 }
 
-void Message::drop() noexcept {
-    if (descriptor) ucp.am_data_release(engine->handle, descriptor);
-    descriptor = nullptr;
+void Message::refuse() noexcept {
+    if (descriptor) carrier->refuse(std::exchange(descriptor, nullptr));
 }
 
 nb::object Message::view() {

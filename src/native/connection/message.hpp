@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One active message on its way in: a rendezvous that waits for its answer, or data in blocks of the pool.
+// One message of a connection on its way in: a rendezvous that waits for its answer, or data in blocks of the pool.
 #pragma once
 
-#include <string>
 #include <vector>
 
+#include "connection/carrier.hpp"
 #include "shared/pool.hpp"
 
-struct Engine;
-
-/// Owns the blocks and, until it is answered or dropped, UCX's descriptor.
+/// Owns the blocks and, until it is answered or refused, the carrier's descriptor.
 struct Message {
     uint64_t sequence = 0;
     size_t nbytes = 0;
     size_t charge = 0;          // what it cost its sender in credit; 0 once that was returned
-    std::string header;         // low-level active messages only
     std::vector<size_t> sizes;  // of the segments; those not lent add up to nbytes
     std::vector<Block> segments;
     std::vector<bool> lent;    // segments that are here without being sent; empty: none
@@ -22,30 +19,31 @@ struct Message {
     bool bare = false;         // the first segment is of no interest
     bool skipped = false;      // stands where a placed message came; there is nothing to take
     uint64_t place = 0;        // of a placed message
-    std::vector<ucp_dt_iov_t> iov;
-    Engine *engine = nullptr;
+    Carrier *carrier = nullptr;
     void *descriptor = nullptr;  // a rendezvous not yet answered
-    bool ready = false, landing = false;
+    std::vector<iovec> parts;    // where its data goes
+    Landing landing;             // of a carrier over UCX
+    bool ready = false, on_its_way = false;
     ucs_status_t status = UCS_OK;
-    void (*arrived)(Message *, void *sink) = nullptr;  // called in progress, no Python; null: delete on arrival
-    void *sink = nullptr;
+    Channel *channel = nullptr;                       // null: nobody is left to take it
+    void (*arrived)(Channel *, Message *) = nullptr;  // called in progress, no Python
 
     Message() = default;
     Message(const Message &) = delete;
     Message &operator=(const Message &) = delete;
-    ~Message() { drop(); }
+    ~Message() { refuse(); }
 
     bool is_lent(size_t segment) const noexcept { return !lent.empty() && lent[segment]; }
     /// Allocate one block for each segment that was not lent; false when there is no memory.
     bool allocate() noexcept;
-    /// Copy an eager message out of UCX's buffer.
+    /// Copy an eager message out of the carrier's buffer.
     bool copy(const void *data) noexcept;
     /// Answer the rendezvous. `arrived` follows, perhaps before this returns.
-    void land() noexcept;
+    void answer() noexcept;
     /// The rendezvous is over: `arrived` follows, or the message is deleted if nobody is left to take it.
     void end(ucs_status_t status) noexcept;
-    /// Refuse the rendezvous; its sender sees success.
-    void drop() noexcept;
+    /// Its sender sees success.
+    void refuse() noexcept;
     /// One memoryview, or a tuple of them when there are more segments than one.
     nb::object view();
 };

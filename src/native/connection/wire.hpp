@@ -2,7 +2,9 @@
 // What connections say to each other, and what it costs them.
 #pragma once
 
-#include "connection/channel.hpp"
+#include <string>
+
+#include "progress/request.hpp"
 #include "shared/fd_socket.hpp"
 
 /// The header of every message between channels; `large` sizes follow it, then a `Lent` for each size that has
@@ -29,11 +31,13 @@ enum WireKind : uint16_t {
 
 constexpr uint64_t lent_bit = uint64_t(1) << 63, staged_bit = uint64_t(1) << 62;
 
+constexpr size_t rendezvous_nbytes = 256 << 10;  // from here weft asks for rendezvous
+constexpr size_t message_charge = 512;           // what any message costs beside its eager bytes
+
 /// What a message with this payload takes of its sender's credit. Lent bytes cost the receiver nothing, but stay the
 /// sender's until they are read: a window is 64 MiB of them, or 32 MiB of copies that were made to be lent.
 inline size_t charge_of(size_t nbytes, size_t lent_nbytes = 0, size_t staged_nbytes = 0) noexcept {
-    return (nbytes < Channel::rendezvous_nbytes ? nbytes : 0) + Channel::message_charge + lent_nbytes / 16 +
-           staged_nbytes / 8;
+    return (nbytes < rendezvous_nbytes ? nbytes : 0) + message_charge + lent_nbytes / 16 + staged_nbytes / 8;
 }
 
 inline std::shared_ptr<const Fault> make_fault(const char *error, std::string text) {

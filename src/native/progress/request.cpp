@@ -4,8 +4,8 @@
 #include <iterator>
 #include <utility>
 
-#include "ucp/active.hpp"
-#include "ucp/listener.hpp"
+#include "progress/worker.hpp"
+#include "ucp/forks.hpp"
 
 namespace {
 
@@ -65,7 +65,7 @@ static void recycle(PyObject *self) {
     Py_CLEAR(r->value);
     r->status = UCS_INPROGRESS;
     r->state = Request::State::pending;
-    r->kind = Request::Kind::plain;
+    r->operation = &plain_operation;
     r->ended = r->blocking = r->yielded = r->retrieved = false;
     r->channel = nullptr;
     Py_SET_REFCNT(self, 1);
@@ -80,13 +80,11 @@ void recycle_requests(nb::handle type) {
 }
 
 bool Request::plain() const noexcept {
-    return ended && kind != Kind::accept && !held && !queued && !ucx && !callbacks && !message && !parts && !batch &&
-           !fault && !buffer.held();
+    return ended && !operation->drop && !held && !queued && !ucx && !callbacks && !parts && !fault && !buffer.held();
 }
 
 Request::~Request() {
-    if (message && !retrieved && !in_forked_child) give_back();
-    if (kind == Kind::accept && !in_forked_child) give_back_connection(this);
+    if (operation->drop && !in_forked_child) operation->drop(*this);
     buffer.release();
     Py_XDECREF(callbacks);
     Py_XDECREF(loop);
@@ -96,7 +94,7 @@ Request::~Request() {
 
 std::string Request::what() const {
     std::string text = nbytes ? " of " + std::to_string(nbytes) + " B" : "";
-    return channel ? text + " (" + channel->name + ")" : text;
+    return operation->where ? text + operation->where(*this) : text;
 }
 
 ucs_memory_type_t Parts::memory_type(const char *op) const {
@@ -121,7 +119,6 @@ void Request::complete_now(ucs_status_t s) noexcept {
     state = State::done;
     buffer.release();
     parts.reset();
-    if (batch) batch->buffers.clear();
 }
 
 void Request::hold() noexcept {
@@ -162,7 +159,6 @@ void Request::settle() {
     if (in_flight_next) in_flight_next->in_flight_prev = in_flight_prev;
     buffer.release();
     parts.reset();
-    if (batch) batch->buffers.clear();
     Py_DECREF(self);
 }
 
@@ -171,8 +167,8 @@ void Request::settle() {
 nb::object Request::error() const {
     if (fault) return make_error(fault->error, std::string(op) + what() + ": " + fault->text, op);
     if (status == UCS_OK) return {};
-    const bool refused = kind == Kind::accept && status != UCS_ERR_CANCELED;
-    return make_status_error(status, op, refused ? ": the other side went away" : what());
+    const bool refused = operation->refused && status != UCS_ERR_CANCELED;
+    return make_status_error(status, op, refused ? operation->refused : what());
 }
 
 void Request::raise_failure() const {
@@ -194,25 +190,11 @@ PyObject *Request::result(bool from_wait) {
     if (failed()) raise_failure();
     retrieved = true;
     if (value) return Py_NewRef(value);
-    if (kind == Kind::plain) return Py_NewRef(Py_None);
-    if (kind == Kind::tag_recv) {
-        value = worker->tag_result(info).release().ptr();
-    } else if (kind == Kind::word) {
-        value = PyLong_FromUnsignedLongLong(word);
-    } else if (kind == Kind::accept) {
-        nb::object endpoint = accepted(this);
-        if (status != UCS_OK) raise_failure();
-        value = endpoint.release().ptr();
-    } else if (kind == Kind::batch) {
-        nb::list results;
-        for (auto &item : batch->items) results.append(worker->tag_result(item.info));
-        value = results.release().ptr();
-    } else {
-        nb::object view = message->view();
-        if (channel)
-            value = view.release().ptr();
-        else
-            value = nb::make_tuple(nb::bytes(message->header.data(), message->header.size()), view).release().ptr();
+    if (!operation->result) return Py_NewRef(Py_None);
+    value = operation->result(*this);
+    if (status != UCS_OK) {
+        Py_CLEAR(value);
+        raise_failure();
     }
     return Py_NewRef(value);
 }
@@ -223,48 +205,11 @@ bool Request::cancel() {
     state = State::canceled;
     wake();
     if (ended || !held) return true;
-    if (kind == Kind::tag_recv) {
-        if (ucx) ucp.request_cancel(engine->handle, ucx);
-    } else if (batch) {
-        batch->cancel(engine);
-    } else if (!ucx) {
-        bool withdrawn = channel && channel->withdraw(this);
-        if (kind == Kind::accept) withdrawn = withdraw_accept(this);
-        for (auto &[id, queue] : worker->am_queues) withdrawn |= std::erase(queue->waiters, this) != 0;
-        if (withdrawn) {
-            ended = true;
-            settle();
-        }
+    if (operation->withdraw && operation->withdraw(*this)) {
+        ended = true;
+        settle();
     }
     return true;
-}
-
-// Take a block back out of the memoryview that was made of it; false if somebody else holds the view.
-static bool reclaim(PyObject *view, Block &segment) noexcept {
-    if (Py_REFCNT(view) != 1) return false;
-    PyObject *exporter = PyMemoryView_GET_BUFFER(view)->obj;
-    segment = std::move(*nb::inst_ptr<Block>(exporter));
-    return true;
-}
-
-// A message that was taken for this request but reached nobody goes back to the head of its connection.
-void Request::give_back() noexcept {
-    if (!message || !channel) return;
-    if (value) {
-        // Task.__wakeup asks for the result before it resumes the coroutine; undo that, unless it got about.
-        if (Py_REFCNT(value) != 1) return;
-        if (PyTuple_Check(value)) {
-            for (size_t i = 0; i < message->segments.size(); ++i)
-                if (!reclaim(PyTuple_GET_ITEM(value, Py_ssize_t(i)), message->segments[i])) return;
-        } else if (!reclaim(value, message->segments[message->bare ? 1 : 0])) {
-            return;
-        }
-        Py_CLEAR(value);
-    }
-    retrieved = true;
-    auto core = channel->shared_from_this();
-    auto *raw = message.release();
-    worker->bury([core, raw] { core->return_message(std::unique_ptr<Message>(raw)); });
 }
 
 bool Request::wait(double timeout_s) {

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One operation and the one who waits for it: two states in one object.
+// One operation under way and its waiter: two states in one object. What each kind of operation does in
+// its own way is in the file of that operation.
 //
 // The operation ends when UCX says so, and until then its buffers stay exported, whatever the waiter does. The
 // waiter ends when the operation does, or earlier by cancel() or by the loss of the peer.
 #pragma once
+
+#include <sys/uio.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "buffer/buffer.hpp"
-#include "connection/message.hpp"
+#include "shared/pool.hpp"
 
 struct Worker;
 struct Engine;
 struct Channel;
+struct Request;
 
 /// Why an operation failed, where UCX has no status for it.
 struct Fault {
@@ -27,8 +31,7 @@ struct Parts {
     std::vector<Buffer> buffers;
     std::vector<Pin> pins;     // one for each buffer, empty where it travels through UCX; or none at all
     std::vector<bool> staged;  // one for each buffer, whether what is lent is a copy of it; or none at all
-    std::vector<ucp_dt_iov_t> iov;
-    std::string header;
+    std::vector<iovec> iov;
     size_t lent_nbytes = 0, staged_nbytes = 0;
     bool bare = false;    // the buffers are the message, without the first segment
     bool placed = false;  // the receiver has memory of its own for it; `operand` is the place
@@ -38,25 +41,29 @@ struct Parts {
     ucs_memory_type_t memory_type(const char *op) const;
 };
 
-/// Many operations that end as one. Owns their buffers.
-struct Batch {
-    struct Item {
-        struct Request *request;
-        void *ucx = nullptr;  // under way
-        ucp_tag_recv_info_t info{};
-    };
-    std::vector<Buffer> buffers;
-    std::vector<Item> items;  // as many; UCX knows each by its place
-    size_t under_way = 0;
-    ucs_status_t status = UCS_OK;  // of the first that failed
-    bool receives = false;
-    void cancel(Engine *engine) noexcept;
+/// What an operation does in its own way. There is one of each kind, in the file of the operation.
+struct Operation {
+    /// The result of a request that ended well: a new reference. Null: it is None.
+    PyObject *(*result)(Request &) = nullptr;
+    /// The waiter has gone. True: the operation was withdrawn, and nothing else will end it.
+    bool (*withdraw)(Request &) noexcept = nullptr;
+    /// What was taken for a waiter did not reach it: put it back to where the next one finds it.
+    void (*give_back)(Request &) noexcept = nullptr;
+    /// The request goes, and with it what is `taken`. A request with this is not used again.
+    void (*drop)(Request &) noexcept = nullptr;
+    /// What the operation was about, for error messages.
+    std::string (*where)(const Request &) = nullptr;
+    /// Set: to make the result may fail, and means this.
+    const char *refused = nullptr;
+    bool must_end = false;  // UCX ends the process when it is destroyed before
 };
+
+/// Without a result, and not to be withdrawn.
+inline constexpr Operation plain_operation{};
 
 /// Owns the buffer exports until the operation has ended, and a reference to its owner (and so to the worker).
 struct Request {
     enum class State : uint8_t { pending, done, canceled };
-    enum class Kind : uint8_t { plain, tag_recv, message, word, batch, accept };
 
     PyObject *self = nullptr;  // borrowed: the Python object around this
     Worker *worker = nullptr;
@@ -64,6 +71,7 @@ struct Request {
     Engine *engine = nullptr;    // what must be progressed for it
     Channel *channel = nullptr;  // whose loss ends this request
     const char *op = "";
+    const Operation *operation = &plain_operation;
     void *ucx = nullptr;
     Request *next = nullptr;  // in the worker's completed list
     Request *in_flight_next = nullptr, **in_flight_prev = nullptr;
@@ -73,15 +81,13 @@ struct Request {
     ucp_tag_recv_info_t info{};
     Buffer buffer;
     std::unique_ptr<Parts> parts;
-    std::unique_ptr<Batch> batch;
-    std::unique_ptr<Message> message;
+    void *taken = nullptr;  // what the operation keeps or took for the waiter: its `drop` destroys it
     std::shared_ptr<const Fault> fault;
     PyObject *callbacks = nullptr;  // list of (callback, context)
     PyObject *loop = nullptr;
     PyObject *value = nullptr;  // the result, once it was asked for
     ucs_status_t status = UCS_INPROGRESS;
     State state = State::pending;
-    Kind kind = Kind::plain;
     bool ended = false;      // the operation is over
     bool held = false;       // in flight: the worker holds a reference
     bool queued = false;     // in the completed list
@@ -117,7 +123,6 @@ struct Request {
     bool cancel();
     bool wait(double timeout_s);
     PySendResult send(PyObject **result);
-    void give_back() noexcept;
     void add_done_callback(nb::object callback, nb::object context);
     size_t remove_done_callback(nb::handle callback);
     nb::object get_loop();

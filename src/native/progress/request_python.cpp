@@ -124,7 +124,7 @@ void define_request(nb::module_ &m) {
         .def(
             "exception",
             [](Request &r) -> nb::object {
-                const bool open = r.kind == Request::Kind::accept && !r.value;  // UCX may yet refuse the endpoint
+                const bool open = r.operation->refused && !r.value;
                 if (r.state == Request::State::done && !r.failed() && !open) return nb::none();
                 try {
                     nb::steal(r.result(false));
@@ -152,7 +152,7 @@ void define_request(nb::module_ &m) {
         .def(
             "throw",
             [](Request &r, nb::object type, nb::object value, nb::object) {
-                if (r.state == Request::State::done) r.give_back();
+                if (r.state == Request::State::done && r.operation->give_back) r.operation->give_back(r);
                 if (value.is_none()) value = PyExceptionInstance_Check(type.ptr()) ? type : type();
                 PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(value.ptr())), value.ptr());
                 throw nb::python_error();
@@ -164,6 +164,10 @@ void define_request(nb::module_ &m) {
         .def_prop_rw(
             "_asyncio_future_blocking", [](Request &r) { return r.blocking; },
             [](Request &r, bool blocking) { r.blocking = blocking; })
+        // gather asks a cancelled future for these
+        .def("_make_cancelled_error",
+             [](Request &) { return nb::module_::import_("asyncio").attr("CancelledError")(); })
+        .def_prop_ro("_cancel_message", [](Request &) { return nb::none(); })
         .def_prop_ro(
             "op", [](Request &r) { return r.op; }, "The operation's name.")
         .def("__repr__", [](Request &r) {

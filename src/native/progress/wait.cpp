@@ -19,15 +19,15 @@
 #include <utility>
 
 #include "progress/worker.hpp"
-#include "shared/fd_socket.hpp"
+#include "shared/loan.hpp"
 
 namespace {
 
 constexpr int64_t us = 1'000, ms = 1'000'000;
 constexpr int64_t hold_ns = 1 * ms;    // of the loop, by completed awaits
 constexpr int64_t socket_ns = 1 * ms;  // between looks at the other descriptors while spinning
-// More than CPython's switch interval, after which a thread that waits for the GIL asks for it: who lets go before that
-// takes it again before a sleeper has woken, each time.
+// More than CPython's switch interval, after which a thread that waits for the GIL asks for it: a wait that lets go
+// earlier has it back before a sleeper has woken, each time.
 constexpr int64_t gil_ns = 8 * ms;
 constexpr int64_t sleep_slice_ms = 50;      // bounds the answer to Ctrl-C
 constexpr unsigned clock_turns = 64;        // fruitless turns between looks at the clock, about 2 us on posix
@@ -75,26 +75,26 @@ void Spin::preempted(int64_t now) noexcept {
 
 // Have the descriptors tell of the next event. False: something is there already, and no descriptor would tell.
 bool Worker::arm() {
-    cool(nullptr);
-    return hot.empty() && !due();
+    arm_idle(nullptr);
+    return polled.empty() && !due();
 }
 
-// Arm what is hot and idle, but for one. UCX arms a completion queue of verbs without a look into it, and what came
+// Arm what is polled and idle, but for one. UCX arms a completion queue of verbs without a look into it, and what came
 // since the last turn is told by some devices only (not by rxe, nor by mlx5 without DevX, openucx/ucx#11728): messages
 // lay there until UCX's keepalive, 17 s later. So one more turn, after arming: what it does not find will be told.
-void Worker::cool(Engine *except) {
-    for (size_t i = 0; i < hot.size();) {
-        Engine *engine = hot[i];
+void Worker::arm_idle(Engine *except) {
+    for (size_t i = 0; i < polled.size();) {
+        Engine *engine = polled[i];
         if (engine == except || ucp.worker_arm(engine->handle) != UCS_OK || turn_of(engine)) {
             ++i;
             continue;
         }
         engine->armed = true;
-        std::erase(hot, engine);
+        std::erase(polled, engine);
     }
 }
 
-// Wait up to `timeout_ms` for the worker's or a liveness descriptor; end the links whose peer is gone.
+// Wait up to `timeout_ms` for an engine's descriptor or a socket; a socket whose other side is gone is lost (link.cpp).
 // Returns whether anything was ready.
 bool Worker::check_sockets(int timeout_ms) {
     epoll_event events[16];
@@ -106,22 +106,20 @@ bool Worker::check_sockets(int timeout_ms) {
         n = epoll_wait(epoll_fd, events, 16, 0);
     }
     sockets_seen_ns = now_ns();
-    std::vector<Link *> gone;
+    std::vector<std::shared_ptr<WatchedSocket>> gone;
     for (int i = 0; i < n; ++i)
-        if (eventfd_t buried; !events[i].data.u64)
-            eventfd_read(wake_fd, &buried);
+        if (eventfd_t count; !events[i].data.u64)
+            eventfd_read(wake_fd, &count);
         else if (events[i].data.u64 & 1)
-            heat(reinterpret_cast<Engine *>(events[i].data.u64 & ~uint64_t(1)));
-        else if (Link *link = static_cast<Link *>(events[i].data.ptr);
-                 (link->side && !link->hear()) || events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-            gone.push_back(link);
+            poll(reinterpret_cast<Engine *>(events[i].data.u64 & ~uint64_t(1)));
+        else if (auto *socket = static_cast<WatchedSocket *>(events[i].data.ptr); !socket->ready(events[i].events))
+            gone.push_back(socket->shared_from_this());
     if (!gone.empty()) {
         // Deliver what arrived before the end: it lies in this process's own queues.
         for (int turns = 0; turns < 100'000 && progress(); ++turns) {
         }
         drain();
-        for (Link *link : gone) link->lose("the peer's process has ended, or cut the connection");
-        links.remove_if([](auto &link) { return link->lost; });
+        for (auto &socket : gone) socket->peer_gone();
         drain();
     }
     Borrowed::sweep();
@@ -138,7 +136,7 @@ bool Worker::wait(Request *r, double timeout_s) {
         ~Waiting() { flag = false; }
     } guard(waiting);
 
-    if (r->engine) heat(r->engine);
+    if (r->engine) poll(r->engine);
     if (progress() && completed) {  // it may be here already: no need to know the time
         drain();
         if (r->done()) return true;
@@ -167,10 +165,10 @@ bool Worker::wait(Request *r, double timeout_s) {
             since_clock = 0;
             if (now >= deadline) return false;
             if (now - sockets_seen_ns > socket_ns) {
-                cool(r->engine);
+                arm_idle(r->engine);
                 check_sockets(0);
                 if (PyErr_CheckSignals() != 0) throw nb::python_error();
-                if (!graveyard.empty()) drain();
+                if (!deferred.empty()) drain();
                 if (r->done()) return true;
             }
             if (now - gil_since > gil_ns) {
@@ -180,7 +178,7 @@ bool Worker::wait(Request *r, double timeout_s) {
         }
         if (fruitless <= limit) continue;
         if (!arm()) {  // something is under way that no descriptor tells of, such as a full queue of the peer's
-            progress_without_gil(r, deadline);  // who may be a thread of this process
+            progress_without_gil(r, deadline);  // the peer may be a thread of this process
             gil_since = now = now_ns();
             fruitless = since_clock = 0;
             continue;
@@ -202,7 +200,7 @@ bool Worker::wait(Request *r, double timeout_s) {
     }
 }
 
-// A wait that has kept the GIL for a switch interval goes on without it, until the request's end or the first
+// A wait that has kept the GIL for `gil_ns` goes on without it, until the request's end or the first
 // pause: one release for each large message, and a chance for a peer in another thread of this process. Callbacks
 // are free of Python, so progress needs no GIL.
 void Worker::progress_without_gil(Request *r, int64_t deadline) {
@@ -245,7 +243,7 @@ void Worker::attach(nb::handle running) {
     detach();
     nb::object object = nb::borrow(self);
     if (wake_fd < 0) {
-        std::lock_guard lock(graveyard_mutex);
+        std::lock_guard lock(deferred_mutex);
         wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         epoll_event event{};
         event.events = EPOLLIN;  // and no data: neither an engine nor a link
@@ -298,7 +296,7 @@ bool Worker::spin(Request *r, int64_t &now) {
         schedule_turn();
         return false;
     }
-    if (r->engine) heat(r->engine);
+    if (r->engine) poll(r->engine);
     const unsigned limit = spin_state.turns_in_loop(now);
     bool spun = false;
     for (unsigned fruitless = 0, since_clock = 0; fruitless <= limit;) {
@@ -349,7 +347,7 @@ void Worker::turn() {
     const unsigned limit = in_flight ? spin_state.turns_in_loop(start) : 0;
     for (unsigned fruitless = 0, turns = 0; fruitless <= limit; ++turns) {
         fruitless = progress() ? 0 : fruitless + 1;
-        if (due() || !graveyard.empty()) {
+        if (due() || !deferred.empty()) {
             bool woke = completed;
             drain();
             if (closed()) return;

@@ -6,10 +6,6 @@
 #include <unistd.h>
 
 #include "shared/fd_socket.hpp"
-#include "ucp/active.hpp"
-#include "ucp/listener.hpp"
-#include "ucp/mem_map.hpp"
-#include "ucp/operation.hpp"
 
 Worker::Worker(nb::object context_object, bool links_only)
     : context(std::move(context_object)), owner(__builtin_thread_pointer()) {
@@ -80,18 +76,15 @@ void Worker::drain() {
             r->queued = false;
             r->settle();
         }
-        if (!failed_links.empty()) {
-            auto failed = std::move(failed_links);
-            failed_links.clear();
-            for (Link *link : failed) link->lose(ucx_status_string(link->status));
-            links.remove_if([](auto &link) { return link->lost; });
-        } else if (!arrivals.empty()) {
-            call_handler(this);
-        } else if (!graveyard.empty()) {
+        if (!arrivals.empty()) {
+            std::unique_ptr<Arrival> first = std::move(arrivals.front());
+            arrivals.pop_front();
+            first->deliver(*this, first);
+        } else if (!deferred.empty()) {
             std::vector<std::function<void()>> actions;
             {
-                std::lock_guard lock(graveyard_mutex);
-                actions.swap(graveyard);
+                std::lock_guard lock(deferred_mutex);
+                actions.swap(deferred);
             }
             for (auto &action : actions) action();
         } else if (!completed) {
@@ -100,16 +93,23 @@ void Worker::drain() {
     }
 }
 
-void Worker::bury(std::function<void()> action) {
-    std::lock_guard lock(graveyard_mutex);
-    graveyard.push_back(std::move(action));
+void Worker::defer(std::function<void()> action) {
+    std::lock_guard lock(deferred_mutex);
+    deferred.push_back(std::move(action));
     const bool comes_by_itself = owner == __builtin_thread_pointer() && turn_scheduled;
-    if (wake_fd >= 0 && graveyard.size() == 1 && !comes_by_itself && !in_forked_child) eventfd_write(wake_fd, 1);
+    if (wake_fd >= 0 && deferred.size() == 1 && !comes_by_itself && !in_forked_child) eventfd_write(wake_fd, 1);
 }
 
-void Worker::fail_channel(Channel *channel, const std::shared_ptr<const Fault> &fault) noexcept {
-    for (Request *r = in_flight; r; r = r->in_flight_next)
-        if (r->channel == channel && r->ucx) r->fail(fault);
+void Worker::add_dependent(Standing kind, std::shared_ptr<void> object, void (*close)(void *, int64_t) noexcept) {
+    dependents[kind].push_back({std::move(object), close});
+}
+
+void Worker::add_dependent(Standing kind, void *object, void (*close)(void *, int64_t) noexcept) {
+    add_dependent(kind, std::shared_ptr<void>(std::shared_ptr<void>(), object), close);
+}
+
+void Worker::remove_dependent(Standing kind, const void *object) noexcept {
+    std::erase_if(dependents[kind], [object](const Dependent &each) { return each.object.get() == object; });
 }
 
 // Everything that is still open ends, in the order that lets the other sides know; bounded by a second or so.
@@ -121,26 +121,21 @@ void Worker::close() {
     }
     drain();
     detach();
-    for (auto &[id, channel] : std::unordered_map(channels))
-        channel->abort("ClosedError", "the worker was closed", true);
     const int64_t deadline = now_ns() + 1'000'000'000;
-    for (auto &link : links)
-        if (link->engine) link->engine->flush(deadline);
-    for (auto &link : links) link->lost = true, link->release();
-    links.clear();
-    Side::sweep();
-    for (auto &listener : listeners) listener->close(), ucp.listener_destroy(listener->handle);
-    for (Endpoint *endpoint : endpoints) endpoint->abandon();
+    for (Standing kind : {links_stand, listeners_stand, endpoints_stand})
+        for (Dependent &each : dependents[kind]) each.close(each.object.get(), deadline);
+    FdSocket::sweep();
     for (Request *r = in_flight; r;) {
         Request *next = r->in_flight_next;
-        if (r->ucx && r->kind == Request::Kind::tag_recv) ucp.request_cancel(r->engine->handle, r->ucx);
-        if (r->batch) r->batch->cancel(r->engine);
+        if (r->operation->withdraw && r->operation->withdraw(*r)) r->end(UCS_ERR_CANCELED);
         r = next;
     }
     if (own) own->finish(deadline);
-    for (Rkey *rkey : rkeys) rkey->destroy();  // operations under way used them
+    // Operations under way used the keys.
+    for (Dependent &each : dependents[keys_stand]) each.close(each.object.get(), deadline);
     // Only now: UCX hands messages to these while anything progresses.
     am_queues.clear();
+    am_handlers.clear();
     arrivals.clear();
     drain();
     if (own) own->leave();
@@ -152,19 +147,9 @@ void Worker::close() {
     drain();
     ::close(epoll_fd);
     epoll_fd = -1;
-    std::lock_guard lock(graveyard_mutex);
+    std::lock_guard lock(deferred_mutex);
     if (wake_fd >= 0) ::close(wake_fd);
     wake_fd = -1;
-}
-
-static nb::object flush(WorkerSelf self) {
-    Worker *w = usable(self, "flush");
-    Request *r;
-    nb::object request = make_request(w, self.h.ptr(), "flush", 0, &r);
-    ucp_request_param_t param;
-    begin(param, r);
-    posted(r, ucp.worker_flush_nbx(w->own->handle, &param));
-    return request;
 }
 
 // Requests are not looked at: one that is pending keeps its worker in any case.
@@ -174,8 +159,7 @@ static int traverse_worker(PyObject *self, visitproc visit, void *arg) noexcept 
     auto *w = nb::inst_ptr<Worker>(self);
     for (const nb::object *each : {&w->loop, &w->loop_mark, &w->turn_method, &w->released_method})
         Py_VISIT(each->ptr());
-    for (auto &[id, queue] : w->am_queues)
-        if (queue) Py_VISIT(queue->handler.ptr());
+    for (auto &[id, handler] : w->am_handlers) Py_VISIT(handler.ptr());
     return 0;
 }
 
@@ -186,8 +170,7 @@ static int clear_worker(PyObject *self) noexcept {
     w->arrivals.clear();
     std::vector<nb::object> left{std::move(w->loop), std::move(w->loop_mark), std::move(w->turn_method),
                                  std::move(w->released_method)};
-    for (auto &[id, queue] : w->am_queues)
-        if (queue) left.push_back(std::move(queue->handler));
+    for (auto &[id, handler] : w->am_handlers) left.push_back(std::move(handler));
     return 0;
 }
 
@@ -242,12 +225,6 @@ which one was awaited.)");
                 return w.arm();
             },
             "Have :meth:`fileno` tell of the next event; False if there is something to progress first.")
-        .def("connect", nb::overload_cast<nb::pointer_and_handle<Worker>, nb::bytes>(&Endpoint::create),
-             nb::arg("address"), nb::sig("def connect(self, address: bytes) -> Endpoint"), Endpoint::doc_connect)
-        .def(
-            "flush", &flush, nb::sig("def flush(self) -> Request"),
-            "Return a request that is done once the peers have everything that was sent, put and added before. Source: "
-            "``ucp_worker_flush_nbx``.")
         .def(
             "__enter__", [](nb::handle self) { return nb::borrow(self); },
             nb::sig("def __enter__(self) -> typing_extensions.Self"))

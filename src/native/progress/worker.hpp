@@ -1,25 +1,52 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A UCP worker: progress, completion, and the three ways to wait for it (spin, sleep, asyncio's loop).
 //
-// A worker belongs to the thread that made it (UCS_THREAD_MODE_SINGLE). Destructors run in any thread, so they
-// only bury what must be taken down; the owner's next drain does it. drain() is the only place where
-// completions meet Python: UCX's callbacks write a status and link the request into the completed list.
+// A worker belongs to the thread that made it. UCX is told "serialized" all the same, because the last reference may be
+// dropped by another thread, after that one has ended. Destructors run in any thread, so they leave what must be taken
+// down to the owner's next drain (`defer`). drain() is the only place where completions meet Python: UCX's callbacks
+// write a status and link the request into the completed list.
+//
+// What operations and connections keep at a worker is theirs: the worker calls it, and does not know what it is.
 #pragma once
 
+#include <deque>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
-#include "connection/channel.hpp"
+#include "progress/engine.hpp"
+#include "progress/request.hpp"
 #include "ucp/context.hpp"
-#include "ucp/engine.hpp"
+#include "ucp/forks.hpp"
 
+struct Worker;
 struct AmQueue;
-struct ActiveMessage;
+struct Links;
+
+/// Something that came in progress and that drain delivers, because it may run Python code.
+struct Arrival {
+    virtual ~Arrival() = default;
+    /// `self` is this one, which is destroyed afterwards unless it is taken.
+    virtual void deliver(Worker &worker, std::unique_ptr<Arrival> &self) = 0;
+};
+
+/// A socket in the worker's epoll set that belongs to something else.
+struct WatchedSocket : std::enable_shared_from_this<WatchedSocket> {
+    virtual ~WatchedSocket() = default;
+    /// Take what came. False: its other side is gone.
+    virtual bool ready(uint32_t events) noexcept = 0;
+    /// Its other side is gone, and what had arrived before that is delivered.
+    virtual void peer_gone() noexcept = 0;
+};
+
+/// What stands on a worker and ends with it. They end in this order.
+enum Standing : uint8_t { links_stand, listeners_stand, endpoints_stand, keys_stand, standing_kinds };
+struct Dependent {
+    std::shared_ptr<void> object;
+    void (*close)(void *object, int64_t deadline_ns) noexcept;
+};
 
 /// How long to spin before sleeping: see wait.cpp.
 struct Spin {
@@ -39,13 +66,13 @@ struct Spin {
     void met(bool something) noexcept { credit = something ? most_credit : credit - (credit > 0); }
 };
 
-/// Owns its engines, the epoll set over their and the links' descriptors, and every request in flight.
+/// Owns its engines, the epoll set over their descriptors and others, and every request in flight.
 struct Worker {
     nb::object context;
-    std::vector<Engine *> hot;    // polled in each turn; the others are armed. Outlives the engines, which leave it
-    std::shared_ptr<Engine> own;  // of tags, active messages and network links; none in a worker for links only
+    std::vector<Engine *> polled;  // in each turn; the others are armed. Outlives the engines, which leave it
+    std::shared_ptr<Engine> own;   // of tags, active messages and network links; none in a worker for links only
     int epoll_fd = -1;
-    int wake_fd = -1;          // an eventfd in the epoll set, once a loop sleeps on that: something was buried
+    int wake_fd = -1;          // an eventfd in the epoll set, once a loop sleeps on that: something was deferred
     void *owner;               // the thread, as __builtin_thread_pointer gives it: pthread_self without the call
     PyObject *self = nullptr;  // borrowed: the Python object around this
     std::string address;
@@ -59,17 +86,16 @@ struct Worker {
     unsigned spare_count = 0;
     Request *completed = nullptr, **completed_end = &completed;
     Request *in_flight = nullptr;
-    std::unordered_map<uint64_t, std::shared_ptr<Channel>> channels;
+    std::deque<std::unique_ptr<Arrival>> arrivals;
+    std::mutex deferred_mutex;
+    std::vector<std::function<void()>> deferred;
+
+    // Of operations and connections.
+    std::vector<Dependent> dependents[standing_kinds];
+    std::shared_ptr<Links> links;
     uint64_t dropped_messages = 0;  // garbage, and what was for no connection of this worker
-    std::list<std::shared_ptr<Link>> links;
-    std::map<unsigned, std::unique_ptr<AmQueue>> am_queues;
-    std::deque<std::unique_ptr<ActiveMessage>> arrivals;  // for handlers, which drain calls
-    std::vector<Link *> failed_links;                     // reported by UCX, waiting for drain
-    std::mutex graveyard_mutex;
-    std::vector<std::function<void()>> graveyard;
-    std::vector<struct Endpoint *> endpoints;
-    std::vector<struct Rkey *> rkeys;
-    std::vector<std::shared_ptr<struct Listening>> listeners;
+    std::map<unsigned, std::shared_ptr<AmQueue>> am_queues;
+    std::map<unsigned, nb::object> am_handlers;
 
     // Waiting.
     Spin spin_state;
@@ -102,33 +128,38 @@ struct Worker {
     }
     unsigned progress() noexcept {
         unsigned n = 0;
-        for (size_t i = 0; i < hot.size(); ++i) n += turn_of(hot[i]);
+        for (size_t i = 0; i < polled.size(); ++i) n += turn_of(polled[i]);
         return n;
     }
-    /// Poll `engine` in each turn until it is armed again.
-    void heat(Engine *engine) noexcept {
+    /// Progress `engine` in each turn until it is armed again.
+    void poll(Engine *engine) noexcept {
         if (!engine->armed) [[likely]]
             return;
         engine->armed = false;
-        hot.push_back(engine);
+        polled.push_back(engine);
     }
     void push(Request *request) noexcept;
     /// (nbytes, sender_tag): the tuple given last, if it says the same.
     nb::object tag_result(const ucp_tag_recv_info_t &info);
     /// Something waits for drain.
-    bool due() const noexcept { return completed || !failed_links.empty() || !arrivals.empty(); }
+    bool due() const noexcept { return completed || !arrivals.empty(); }
     void drain();
-    void bury(std::function<void()> action);
+    /// Have the owner's next drain do this. From any thread.
+    void defer(std::function<void()> action);
     void close();
-    void fail_channel(Channel *channel, const std::shared_ptr<const Fault> &fault) noexcept;
+    void add_dependent(Standing kind, std::shared_ptr<void> object, void (*close)(void *, int64_t) noexcept);
+    /// The same of what somebody else owns, and takes away before it goes.
+    void add_dependent(Standing kind, void *object, void (*close)(void *, int64_t) noexcept);
+    void remove_dependent(Standing kind, const void *object) noexcept;
 
     // wait.cpp
     bool spin(Request *request, int64_t &now);
     bool wait(Request *request, double timeout_s);
     void progress_without_gil(Request *request, int64_t deadline);
     bool arm();
-    void cool(Engine *except);
-    /// In the epoll set, an engine is told from a link by the lowest bit.
+    /// Arm what is polled and idle, but for one.
+    void arm_idle(Engine *except);
+    /// In the epoll set, an engine is told from a socket by the lowest bit.
     static uint64_t tag(Engine *engine) noexcept { return reinterpret_cast<uint64_t>(engine) | 1; }
     bool check_sockets(int timeout_ms);
     /// The loop that runs in this thread; the worker is attached to it.

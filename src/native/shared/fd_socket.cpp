@@ -12,12 +12,13 @@
 #include <cstring>
 
 #include "shared/shared_file.hpp"
+#include "ucp/forks.hpp"
 
 namespace {
 
 std::mutex retired_mutex;
 // Never destroyed: the other sides may hold on for as long as they like.
-auto &retired = *new std::vector<std::shared_ptr<Side>>;
+auto &retired = *new std::vector<std::shared_ptr<FdSocket>>;
 
 constexpr size_t batch = 64;  // records in one read
 
@@ -40,24 +41,24 @@ int first_descriptor(msghdr &message) noexcept {
 
 }  // namespace
 
-Side::Side(int fd, int epoll, void *data) noexcept : socket(fd), epoll_fd(epoll), epoll_data(data) {
+FdSocket::FdSocket(int fd, int epoll, void *data) noexcept : socket(fd), epoll_fd(epoll), epoll_data(data) {
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     close_in_child(fd);
 }
 
-Side::~Side() {
+FdSocket::~FdSocket() {
     if (in_forked_child) return;
     keep_in_child(socket);
     close(socket);
 }
 
-Side::Handover::~Handover() {
+FdSocket::Handover::~Handover() {
     if (fd >= 0 && !in_forked_child) close(fd);
 }
 
 // ---- the socket -------------------------------------------------------------------------------------------
 
-bool Side::send(const Record *records, size_t count, int descriptor) noexcept {
+bool FdSocket::send(const Record *records, size_t count, int descriptor) noexcept {
     if (gone || in_forked_child) return false;
     iovec iov{const_cast<Record *>(records), count * sizeof(Record)};
     msghdr message{};
@@ -76,7 +77,7 @@ bool Side::send(const Record *records, size_t count, int descriptor) noexcept {
     return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == ssize_t(iov.iov_len);
 }
 
-bool Side::read() noexcept {
+bool FdSocket::read() noexcept {
     // The end of a pin may be that of another side's lease, so it comes when nothing is locked.
     std::vector<Pin> over;
     std::lock_guard lock(mutex);
@@ -103,7 +104,7 @@ bool Side::read() noexcept {
             if (records[i].kind == Record::lease_over)
                 over.push_back(take_back(records[i].value));
             else
-                hear(records[i], descriptor);
+                take(records[i], descriptor);
         if (descriptor >= 0) close(descriptor);
     }
     forget_dropped();
@@ -113,7 +114,7 @@ bool Side::read() noexcept {
 }
 
 // A descriptor comes with the only record of its kind in a batch, and is taken with it.
-void Side::hear(const Record &record, int &descriptor) noexcept {
+void FdSocket::take(const Record &record, int &descriptor) noexcept {
     switch (record.kind) {
         case Record::segment_handed: take_descriptor(record.value, std::exchange(descriptor, -1)); break;
         case Record::segment_taken:
@@ -128,13 +129,13 @@ void Side::hear(const Record &record, int &descriptor) noexcept {
     }
 }
 
-void Side::tell(const Record &record) noexcept {
+void FdSocket::send_later(const Record &record) noexcept {
     backlog.push_back(record);
     flush();
 }
 
 // As many at once as there are; the order does not matter.
-void Side::flush() noexcept {
+void FdSocket::flush() noexcept {
     while (!backlog.empty()) {
         size_t count = std::min(backlog.size(), batch);
         if (!send(&backlog[backlog.size() - count], count, -1)) break;
@@ -148,7 +149,7 @@ void Side::flush() noexcept {
     epoll_ctl(epoll_fd, EPOLL_CTL_MOD, socket, &event);
 }
 
-void Side::retire() noexcept {
+void FdSocket::retire() noexcept {
     {
         std::lock_guard lock(mutex);
         epoll_fd = -1;
@@ -171,51 +172,51 @@ void Side::retire() noexcept {
     retired.push_back(shared_from_this());
 }
 
-void Side::sweep() noexcept {
+void FdSocket::sweep() noexcept {
     std::lock_guard lock(retired_mutex);
-    std::erase_if(retired, [](auto &side) {
-        side->read();
-        std::lock_guard inner(side->mutex);
-        return side->leases.empty();
+    std::erase_if(retired, [](auto &each) {
+        each->read();
+        std::lock_guard inner(each->mutex);
+        return each->leases.empty();
     });
 }
 
 // ---- the lender -------------------------------------------------------------------------------------------
 
-Side::Handed Side::hand_over(const Pin &pin) noexcept {
+FdSocket::Handed FdSocket::hand_over(const Pin &pin) noexcept {
     std::lock_guard lock(mutex);
     if (gone) return Handed::no;
     forget_dropped();
-    Handover &handover = handed[pin.id()];
+    Handover &handover = handed[pin.segment_id];
     if (handover.state != Handed::no) return handover.state;
     if (pin.lease && handover.fd < 0) {
-        handover.fd = SharedFile::reopen(pin.fd());
+        handover.fd = SharedFile::reopen(pin.fd);
         if (handover.fd < 0) return Handed::no;
         handover.segment = pin.lease->segment;
         ++lent_on;
     }
     // What is this process's own goes as a description that only the other side has.
-    int fd = pin.lease ? handover.fd : SharedFile::share(pin.fd());
-    Record record{Record::segment_handed, pin.id()};
+    int fd = pin.lease ? handover.fd : SharedFile::share(pin.fd);
+    Record record{Record::segment_handed, pin.segment_id};
     if (fd >= 0 && send(&record, 1, fd)) handover.state = Handed::sent;
     if (!pin.lease && fd >= 0) close(fd);
     return handover.state;
 }
 
-// Who only lends, and never waits, would let the socket fill up with what comes back.
-bool Side::wants_reading() noexcept {
+// A process that only lends, and never waits, would let the socket fill up with leases that come back.
+bool FdSocket::wants_reading() noexcept {
     std::lock_guard lock(mutex);
     return unread_leases >= batch;
 }
 
-bool Side::answered() noexcept {
+bool FdSocket::answered() noexcept {
     std::lock_guard lock(mutex);
     return std::exchange(has_answered, false);
 }
 
 // The other side may close its descriptors of segments that are no more, and of those of others that it has nothing of:
-// who knows whether they still are.
-void Side::forget_dropped() noexcept {
+// they may be gone.
+void FdSocket::forget_dropped() noexcept {
     uint64_t now = Pool::dropped();
     if (now == dropped_seen && !lent_on) return;
     for (auto it = handed.begin(); it != handed.end();) {
@@ -233,12 +234,12 @@ void Side::forget_dropped() noexcept {
     dropped_seen = now;
 }
 
-Lent Side::lend(Pin &&pin) noexcept {
+Lent FdSocket::lend(Pin &&pin) noexcept {
     std::lock_guard lock(mutex);
     ++unread_leases;
-    Lent lent{pin.id(), pin.offset, next_lease++};
+    Lent lent{pin.segment_id, pin.offset, next_lease++};
     if (pin.lease) {
-        Handover &handover = handed[pin.id()];
+        Handover &handover = handed[pin.segment_id];
         ++handover.leases;
         handover.lent = true;
         // Without a mark it would not be safe. There is no segment 0, so the other side ends the connection.
@@ -248,14 +249,14 @@ Lent Side::lend(Pin &&pin) noexcept {
     return lent;
 }
 
-Pin Side::take_back(uint64_t lease) noexcept {
+Pin FdSocket::take_back(uint64_t lease) noexcept {
     Pin pin;
     auto found = leases.find(lease);
     if (found == leases.end()) return pin;
     pin = std::move(found->second);
     leases.erase(found);
     if (pin.lease) {
-        Handover &handover = handed[pin.id()];
+        Handover &handover = handed[pin.segment_id];
         --handover.leases;
         SharedFile::unmark(handover.fd, pin.offset, lease);
     }
@@ -265,17 +266,17 @@ Pin Side::take_back(uint64_t lease) noexcept {
 // ---- the borrower -----------------------------------------------------------------------------------------
 
 // Nothing may ever shorten the file under a mapping: that would be a SIGBUS.
-void Side::take_descriptor(uint64_t id, int descriptor) noexcept {
+void FdSocket::take_descriptor(uint64_t id, int descriptor) noexcept {
     struct stat status;
     if (descriptor < 0 || !SharedFile::is_safe(descriptor) || fstat(descriptor, &status) != 0 || segments.count(id)) {
         if (descriptor >= 0) close(descriptor);
-        return tell({Record::segment_refused, id});
+        return send_later({Record::segment_refused, id});
     }
     segments.insert({id, std::make_shared<Borrowed>(descriptor, size_t(status.st_size))});
-    tell({Record::segment_taken, id});
+    send_later({Record::segment_taken, id});
 }
 
-Block Side::borrow(const Lent &lent, size_t nbytes) noexcept {
+Block FdSocket::borrow(const Lent &lent, size_t nbytes) noexcept {
     Block block;
     std::lock_guard lock(mutex);
     auto found = segments.find(lent.segment);
@@ -297,19 +298,21 @@ Block Side::borrow(const Lent &lent, size_t nbytes) noexcept {
             if (n <= 0) block.release();
             done += size_t(n);
         }
-        give_back(lent.lease);
+        send_later({Record::lease_over, lent.lease});
         return block;
     }
     SharedFile::unmark(fd, lent.offset, lent.lease);
+    ++borrowed;
     auto lease =
         std::make_shared<Lease>(shared_from_this(), lent.lease, found->second, before + nbytes, lent.offset - before);
-    block.loan = new Loan(std::move(lease), base);
+    block.loan = std::make_shared<Loan>(std::move(lease), base);
     block.data = static_cast<uint8_t *>(base) + before;
     block.nbytes = nbytes;
     return block;
 }
 
-void Side::give_back(uint64_t lease) noexcept {
+void FdSocket::lease_over(uint64_t lease) noexcept {
     std::lock_guard lock(mutex);
-    tell({Record::lease_over, lease});
+    --borrowed;
+    send_later({Record::lease_over, lease});
 }

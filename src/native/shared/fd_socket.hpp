@@ -26,12 +26,12 @@ struct Lent {
 };
 
 /// The socket, and what was lent over it. Any thread may use it; no Python.
-class Side : public std::enable_shared_from_this<Side> {
+class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
   public:
     /// Takes `fd`, a connected Unix stream socket that `epoll_fd` watches as `epoll_data` for records and its end.
-    Side(int fd, int epoll_fd, void *epoll_data) noexcept;
-    Side(const Side &) = delete;
-    ~Side();
+    FdSocket(int fd, int epoll_fd, void *epoll_data) noexcept;
+    FdSocket(const FdSocket &) = delete;
+    ~FdSocket();
     int fd() const noexcept { return socket; }
 
     // The lender's half.
@@ -48,8 +48,7 @@ class Side : public std::enable_shared_from_this<Side> {
     // The borrower's half.
     /// Map lent bytes. Null `data`: the lender named no segment that arrived, or nothing of this size in it.
     Block borrow(const Lent &lent, size_t nbytes) noexcept;
-    /// Say that a lease is over.
-    void give_back(uint64_t lease) noexcept;
+    void lease_over(uint64_t lease) noexcept override;
 
     /// Take what has arrived. False: the other side is gone, or its link is.
     bool read() noexcept;
@@ -84,8 +83,8 @@ class Side : public std::enable_shared_from_this<Side> {
     };
 
     bool send(const Record *records, size_t count, int descriptor) noexcept;
-    void tell(const Record &record) noexcept;
-    void hear(const Record &record, int &descriptor) noexcept;
+    void send_later(const Record &record) noexcept;
+    void take(const Record &record, int &descriptor) noexcept;
     void flush() noexcept;
     void forget_dropped() noexcept;
     Pin take_back(uint64_t lease) noexcept;
@@ -107,6 +106,4 @@ class Side : public std::enable_shared_from_this<Side> {
     std::unordered_map<uint64_t, std::shared_ptr<Borrowed>> segments;
     size_t borrowed = 0;          // leases that the other side is still to have back
     std::vector<Record> backlog;  // what the socket had no room for
-
-    friend struct Lease;
 };

@@ -6,9 +6,10 @@
 
 #include <map>
 #include <mutex>
+#include <vector>
 
-#include "shared/fd_socket.hpp"
 #include "shared/shared_file.hpp"
+#include "ucp/forks.hpp"
 
 namespace {
 
@@ -21,7 +22,7 @@ std::mutex left_mutex;
 auto &left_behind = *new std::vector<std::weak_ptr<Borrowed>>;
 std::atomic<bool> any_left = false;
 int64_t next_sweep_ns = 0;
-constexpr int64_t sweep_ns = 10'000'000;  // between looks at what an owner still has, or others may hear of
+constexpr int64_t sweep_ns = 10'000'000;  // between looks at what an owner still has, or others may be told of
 
 // The loan that all of `data` lies in, or null.
 Loan *find(const void *data, size_t nbytes) noexcept {
@@ -68,19 +69,12 @@ void Borrowed::sweep() noexcept {
     any_left = !left_behind.empty();
 }
 
-Lease::Lease(std::shared_ptr<Side> s, uint64_t id, std::shared_ptr<Borrowed> b, size_t n, size_t at) noexcept
-    : side(std::move(s)), number(id), segment(std::move(b)), nbytes(n), offset(at) {
-    std::lock_guard lock(side->mutex);
-    ++side->borrowed;
-}
+Lease::Lease(std::shared_ptr<Lender> l, uint64_t id, std::shared_ptr<Borrowed> b, size_t n, size_t at) noexcept
+    : lender(std::move(l)), number(id), segment(std::move(b)), nbytes(n), offset(at) {}
 
 Lease::~Lease() {
     if (in_forked_child) return;
-    {
-        std::lock_guard lock(side->mutex);
-        --side->borrowed;
-        side->give_back(number);
-    }
+    lender->lease_over(number);
     if (segment->left) Borrowed::give_back(segment, offset, nbytes);
 }
 
@@ -127,6 +121,8 @@ Pin Loan::pin(const void *data, size_t nbytes) noexcept {
         const Loan *loan = find(data, nbytes);
         if (!loan) return pin;
         pin.lease = loan->lease;
+        pin.segment_id = loan->lease->segment->id;
+        pin.fd = loan->lease->segment->fd;
         pin.offset = loan->lease->offset + size_t(static_cast<const uint8_t *>(data) - loan->base);
     }
     if (!SharedFile::is_untouched(data, nbytes)) pin = Pin();

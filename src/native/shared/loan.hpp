@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What other processes lent to this one.
 //
-// A loan can be lent on. Whoever gets it maps the owner's pages too, from a descriptor of the owner's segment that this
-// process hands over as one of its own; and this process keeps its lease until it has that one back. So leases come
-// back from the last borrower to the owner one by one. If a process between them dies, the owner has its lease back
-// too early: hence each lease of what is another's also leaves a mark on the owner's file (shared_file.hpp), which
+// A loan can be lent on. The next borrower maps the owner's pages too, from a descriptor of the owner's segment that
+// this process hands over as one of its own; and this process keeps its lease until it has that one back. So leases
+// come back from the last borrower to the owner one by one. If a process between them dies, the owner has its lease
+// back too early: hence each lease of what is another's also leaves a mark on the owner's file (shared_file.hpp), which
 // outlives the process that set it, until the borrower's mapping is a mark of its own.
 //
 // What a dead owner had and nobody holds would stay as long as any loan of the same file. So its borrowers give that
@@ -15,12 +15,17 @@
 #include <memory>
 
 #include "shared/pool.hpp"
+#include "shared/segments.hpp"
 
-class Side;
+/// The other end of a loan. It is told of the lease's end, in the thread that dropped the last reference.
+struct Lender {
+    virtual ~Lender() = default;
+    virtual void lease_over(uint64_t number) noexcept = 0;
+};
 
 /// Owns a descriptor of another process's segment.
 struct Borrowed {
-    uint64_t id = Pool::next_id++;
+    uint64_t id = next_segment_id++;
     int fd;
     size_t nbytes;
     std::atomic<bool> left = false;    // its lender's link is over, so the owner may be dead
@@ -41,12 +46,12 @@ struct Borrowed {
 /// The right to what was lent; the lender is told of its end. It outlives the mapping while a third process has the
 /// same memory from here.
 struct Lease {
-    std::shared_ptr<Side> side;
+    std::shared_ptr<Lender> lender;
     uint64_t number;
     std::shared_ptr<Borrowed> segment;
     size_t nbytes, offset;  // in the segment
 
-    Lease(std::shared_ptr<Side> side, uint64_t number, std::shared_ptr<Borrowed> segment, size_t nbytes,
+    Lease(std::shared_ptr<Lender> lender, uint64_t number, std::shared_ptr<Borrowed> segment, size_t nbytes,
           size_t offset) noexcept;
     Lease(const Lease &) = delete;
     ~Lease();

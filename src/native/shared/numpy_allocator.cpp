@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shared/numpy_allocator.hpp"
+#include "ucp/forks.hpp"
 
 #include <cstring>
 
@@ -27,12 +28,12 @@ constexpr const char *handler_name = "mem_handler";
 void **numpy_api = nullptr;
 Allocator numpy_default;  // what is too small for the pool, or finds no room in it
 
-void *heap_malloc(void *, size_t nbytes) {
+void *pool_malloc(void *, size_t nbytes) {
     void *data = nbytes >= Pool::page_threshold ? Pool::acquire(nbytes, false) : nullptr;
     return data ? data : numpy_default.malloc(numpy_default.context, nbytes);
 }
 
-void *heap_calloc(void *, size_t count, size_t nbytes) {
+void *pool_calloc(void *, size_t count, size_t nbytes) {
     size_t total;
     void *data = nullptr;
     if (!__builtin_mul_overflow(count, nbytes, &total) && total >= Pool::page_threshold)
@@ -40,23 +41,23 @@ void *heap_calloc(void *, size_t count, size_t nbytes) {
     return data ? data : numpy_default.calloc(numpy_default.context, count, nbytes);
 }
 
-void heap_free(void *, void *data, size_t nbytes) {
+void pool_free(void *, void *data, size_t nbytes) {
     if (!Pool::release(data)) numpy_default.free(numpy_default.context, data, nbytes);
 }
 
 // Not every array under this handler lies in the pool, and NumPy tells no old size: the address decides.
-void *heap_realloc(void *context, void *data, size_t nbytes) {
+void *pool_realloc(void *context, void *data, size_t nbytes) {
     size_t have = data ? Pool::size_of(data) : 0;
     if (!have) return numpy_default.realloc(numpy_default.context, data, nbytes);
     if (nbytes <= have && nbytes > have / 2) return data;
-    void *moved = heap_malloc(context, nbytes);
+    void *moved = pool_malloc(context, nbytes);
     if (!moved) return nullptr;
     std::memcpy(moved, data, have < nbytes ? have : nbytes);
     Pool::release(data);
     return moved;
 }
 
-Handler handler{"weft", 1, {nullptr, heap_malloc, heap_calloc, heap_realloc, heap_free}};
+Handler handler{"weft", 1, {nullptr, pool_malloc, pool_calloc, pool_realloc, pool_free}};
 
 nb::object import_numpy_core() {
     try {
@@ -94,7 +95,7 @@ bool numpy_in_pool(bool on) {
 
 }  // namespace
 
-void define_heap(nb::module_ &m) {
+void define_numpy_allocator(nb::module_ &m) {
     m.def("numpy_in_pool", &numpy_in_pool, nb::arg("on"),
           R"(Have NumPy take arrays from 64 KiB up from the pool, in this context (a context variable of NumPy's).
 

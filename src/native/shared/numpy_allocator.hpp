@@ -4,4 +4,4 @@
 
 #include "shared/pool.hpp"
 
-void define_heap(nb::module_ &m);
+void define_numpy_allocator(nb::module_ &m);

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "shared/loan.hpp"
 #include "shared/segments.hpp"
 #include "shared/shared_file.hpp"
+#include "ucp/forks.hpp"
 
 namespace {
 
@@ -90,7 +90,7 @@ std::pair<Segment *, size_t> take(State &s, size_t nbytes, bool zeroed) noexcept
 void Block::release() noexcept {
     if (!data) return;
     if (loan)
-        delete std::exchange(loan, nullptr);
+        loan.reset();
     else if (segment)
         Pool::release(data);
     else
@@ -105,14 +105,6 @@ Pin::~Pin() {
     auto used = segment->used.find(block);
     s.pinned -= used->second.nbytes;
     if (!--used->second.pins && used->second.freed) end(s, segment, used);
-}
-
-uint64_t Pin::id() const noexcept {
-    return segment ? segment->id : lease->segment->id;
-}
-
-int Pin::fd() const noexcept {
-    return segment ? segment->fd : lease->segment->fd;
 }
 
 Block Pool::allocate(size_t nbytes) noexcept {
@@ -180,6 +172,8 @@ Pin Pool::pin(const void *data, size_t nbytes, bool keep) noexcept {
     if (!std::exchange(segment->pinned_once, true))
         SharedFile::count(segment->counting = SharedFile::reopen(segment->fd), 0, segment->nbytes, true);
     pin.segment = segment;
+    pin.segment_id = segment->id;
+    pin.fd = segment->fd;
     pin.block = used->first;
     pin.offset = offset;
     return pin;

@@ -2,8 +2,8 @@
 // Where messages land: warm, aligned memory that is used again.
 //
 // A fresh page costs 3-6x the copy into it (4 KiB pages, KVM guest), so blocks go back to a pool instead of to
-// the kernel. From 64 KiB up a block is whole pages of a memfd segment, so that a later step can hand it to
-// another process or register the segment once; below, plain aligned memory from the C library.
+// the kernel. From 64 KiB up a block is whole pages of a segment, a file that another process can map: such a block is
+// lent, not copied, to processes of this host (fd_socket.hpp). Below, it is plain aligned memory from the C library.
 // A block lives as long as the Python object that exports it: NumPy drops the buffer export at once and keeps
 // only the exporter.
 #pragma once
@@ -25,7 +25,7 @@ struct Block {
     uint8_t *data = nullptr;
     size_t nbytes = 0;
     Segment *segment = nullptr;
-    Loan *loan = nullptr;
+    std::shared_ptr<Loan> loan;
 
     Block() = default;
     Block(const Block &) = delete;
@@ -46,8 +46,10 @@ struct Block {
 struct Pin {
     Segment *segment = nullptr;
     std::shared_ptr<Lease> lease;
-    size_t block = 0;   // where the pool's block begins
-    size_t offset = 0;  // of what was asked for; both in the segment
+    uint64_t segment_id = 0;  // which no other segment of this process ever has
+    int fd = -1;              // of the segment, which owns it
+    size_t block = 0;         // where the pool's block begins
+    size_t offset = 0;        // of what was asked for; both in the segment
 
     Pin() = default;
     Pin(const Pin &) = delete;
@@ -56,28 +58,23 @@ struct Pin {
     Pin &operator=(Pin &&other) noexcept {
         std::swap(segment, other.segment);
         std::swap(lease, other.lease);
+        std::swap(segment_id, other.segment_id);
+        std::swap(fd, other.fd);
         std::swap(block, other.block);
         std::swap(offset, other.offset);
         return *this;
     }
     ~Pin();
     explicit operator bool() const noexcept { return segment || lease; }
-    /// A number that no other segment of this process ever has.
-    uint64_t id() const noexcept;
-    int fd() const noexcept;
 };
 
 namespace Pool {
 
 constexpr size_t page_threshold = 64 * 1024;
-constexpr size_t segment_size = 256 * 1024 * 1024;
 
 struct Statistics {
     size_t live, idle, mapped, segments, pinned, cap;
 };
-
-/// What segments are numbered by, this process's and those that others lent to it.
-inline std::atomic<uint64_t> next_id{1};
 
 /// Bytes that this process lent to others, and borrowed from them, since it began.
 inline std::atomic<uint64_t> lent_total{0}, borrowed_total{0};

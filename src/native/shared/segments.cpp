@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <tuple>
 
-#include "shared/pool.hpp"
 #include "shared/shared_file.hpp"
 
 #ifndef MADV_POPULATE_READ
@@ -45,7 +44,7 @@ Segment *Segments::add(size_t nbytes) noexcept {
     // Where the kernel gives this file huge pages on advice; elsewhere it does nothing.
     madvise(base, nbytes, MADV_HUGEPAGE);
     auto *address = static_cast<uint8_t *>(base);
-    Segment *segment = &by_address.insert({address, {Pool::next_id++, fd, address, nbytes, {}, {}}}).first->second;
+    Segment *segment = &by_address.insert({address, {next_segment_id++, fd, address, nbytes, {}, {}}}).first->second;
     add_hole(segment, 0, {nbytes, 0});
     mapped += nbytes;
     return segment;
@@ -92,7 +91,7 @@ std::pair<Segment *, size_t> Segments::take(size_t nbytes) noexcept {
         segment = best->segment;
         offset = best->offset;
     } else {
-        segment = add(std::max(nbytes, Pool::segment_size));
+        segment = add(std::max(nbytes, segment_nbytes));
         if (!segment) return {};
     }
     Segment::Range range = remove_hole(segment, segment->free.find(offset));

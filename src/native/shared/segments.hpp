@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The files that the pool's blocks lie in: which of their pages are taken, which are free, and which of those are warm.
-// Who keeps a block, and which thread may be here, is pool.cpp's.
+// What keeps a block, and which thread may be here, is pool.cpp's.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
+
+/// What segments are numbered by, this process's and those that others lent to it.
+inline std::atomic<uint64_t> next_segment_id{1};
 
 /// Owns one file of memory and its mapping.
 struct Segment {
@@ -19,7 +23,7 @@ struct Segment {
     struct Used {
         size_t nbytes;
         unsigned pins;
-        bool freed;  // by its owner; it lives on while it is pinned, or marked by who borrowed it of a borrower
+        bool freed;  // by its owner; it lives on while it is pinned, or marked by a borrower's borrower
         bool lent;   // it ever was pinned
         bool out;    // of this process's resident memory
         bool kept;   // mapped copy-on-write: what this process writes from now on is not in the file
@@ -46,6 +50,8 @@ struct Segments {
         size_t offset;
         bool operator<(const Hole &) const noexcept;
     };
+
+    static constexpr size_t segment_nbytes = 256 * 1024 * 1024;
 
     explicit Segments(size_t most_idle) noexcept : cap(most_idle) {}
 

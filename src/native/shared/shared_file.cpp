@@ -78,7 +78,7 @@ int mount_tmpfs(void *argument) noexcept {
     return 0;
 }
 
-// In a child even where this process may mount: a filter that kills who tries kills only that.
+// In a child even where this process may mount: a filter that kills the process for trying kills only the child.
 int mount_in_child(int namespaces) noexcept {
     Mounting mounting{geteuid(), getegid(), namespaces != 0, -1};
     alignas(16) static char stack[64 * 1024];
@@ -110,8 +110,8 @@ int new_file() noexcept {
 }
 
 // A mark is a read lock in a file that nobody reads or writes by offset. Below `held`: a byte for each page and number
-// of what is about to be held, one for the process that made the file, and one for who may yet hear of loans. From
-// `held` on: a byte for each page that is mapped.
+// of what is about to be held, one for the process that made the file, and one for a process that may still be told of
+// loans. From `held` on: a byte for each page that is mapped.
 constexpr int page_shift = 12, number_bits = 32;
 constexpr off_t held = off_t(1) << 62, owner = held - 1, unsettled = held - 2;
 // And from here on a byte for each page that the owner counts as its memory.
@@ -214,7 +214,7 @@ bool SharedFile::is_marked(int fd, size_t offset, size_t nbytes) noexcept {
 }
 
 // Pages change hands while their next holder's mark is below `held`. So first nobody may begin to hold them, and then
-// nothing may be marked there: who holds them later must have had a mark all the time.
+// nothing may be marked there: a later holder must have had a mark all the time.
 bool SharedFile::punch(int fd, size_t offset, size_t nbytes) noexcept {
     if (conflict(fd, 0, held).l_type != F_UNLCK) return false;
     int own = open_anew(fd, O_RDWR, lock_of(F_UNLCK, 0, 1));
@@ -234,7 +234,7 @@ bool SharedFile::punch(int fd, size_t offset, size_t nbytes) noexcept {
             continue;
         }
         struct flock other = conflict(own, held + pages.first, length);
-        if (other.l_type == F_UNLCK) continue;  // it went just now, and whoever it was of looks after these pages
+        if (other.l_type == F_UNLCK) continue;  // it went just now, and its process looks after these pages
         Pages before = pages, after = pages;
         before.end = std::min(pages.end, other.l_start - held);
         after.first = std::max(pages.first, other.l_start + other.l_len - held);

@@ -7,17 +7,17 @@
 
 namespace SharedFile {
 
-/// A descriptor of `nbytes` of fresh memory, on huge pages where the kernel has them for who asks; -1 if there is none.
+/// A descriptor of `nbytes` of fresh memory, on huge pages where the kernel gives them on advice; -1 if there is none.
 /// It never shrinks: it is sealed, or its only name is what this user's processes hold. It must not be given away.
 int make(size_t nbytes) noexcept;
 /// Whether nobody but this user can have shortened what `fd` is of, so that to touch its mapping is no SIGBUS.
 bool is_safe(int fd) noexcept;
 
-// Another open file description of what `fd` is of has marks of its own: read locks, which the kernel keeps, whoever
-// dies, until the last descriptor of that description and the last mapping made of it are gone. -1: there is none to be
-// had, or no marks.
+// Another open file description of what `fd` is of has marks of its own: read locks, which the kernel keeps, whichever
+// process dies, until the last descriptor of that description and the last mapping made of it are gone. -1: there is
+// none to be had, or no marks.
 
-/// One whose holder is to hear what is lent: until it is settled, all pages are as good as in use.
+/// One whose holder is to be told what is lent: until it is settled, all pages are as good as in use.
 int share(int fd) noexcept;
 void settle(int fd) noexcept;
 /// One to map these pages of, which marks them as in use for as long as the mapping lasts.

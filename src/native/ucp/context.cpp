@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ucp/context.hpp"
+#include "ucp/forks.hpp"
 
 #include <sys/eventfd.h>
 #include <sys/statvfs.h>

@@ -2,25 +2,20 @@
 #include "ucp/ucx.hpp"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
-#include <mutex>
-#include <vector>
 
-#include "shared/pool.hpp"
+#include "ucp/forks.hpp"
 
 Ucp ucp;
 const char *(*ucx_status_string)(ucs_status_t);
-bool in_forked_child = false;
 
 namespace {
 
@@ -30,12 +25,6 @@ template <typename F>
 void resolve(void *library, const char *symbol, F &function) {
     function = reinterpret_cast<F>(dlsym(library, symbol));
     if (!function) raise("LoadError", std::string("libucp has no symbol ") + symbol, "load");
-}
-
-// Written only under the GIL; read by the child of a fork, which has one thread.
-std::vector<int> &fds_of_parent() {
-    static std::vector<int> fds;
-    return fds;
 }
 
 // UCX's own words go to stdout, between the lines of whatever the program prints there. UCX_LOG_FILE keeps its say.
@@ -56,14 +45,6 @@ void redirect_log(void *library) {
     auto push = reinterpret_cast<void (*)(LogHandler)>(dlsym(library, "ucs_log_push_handler"));
     log_level_names = static_cast<const char *const *>(dlsym(library, "ucs_log_level_names"));
     if (push && log_level_names && !getenv("UCX_LOG_FILE")) push(log_to_stderr);
-}
-
-void after_fork_in_child() noexcept {
-    const bool first = !in_forked_child;
-    in_forked_child = true;
-    for (int fd : fds_of_parent()) ::close(fd);
-    fds_of_parent().clear();
-    Pool::after_fork_in_child(first);
 }
 
 }  // namespace
@@ -135,19 +116,4 @@ int64_t now_ns() noexcept {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
-}
-
-void watch_forks() {
-    static std::once_flag once;
-    std::call_once(once, [] { pthread_atfork(Pool::before_fork, Pool::after_fork_in_parent, after_fork_in_child); });
-}
-
-void close_in_child(int fd) {
-    watch_forks();
-    fds_of_parent().push_back(fd);
-}
-
-void keep_in_child(int fd) noexcept {
-    auto &fds = fds_of_parent();
-    fds.erase(std::remove(fds.begin(), fds.end(), fd), fds.end());
 }

@@ -5,8 +5,10 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <sys/uio.h>
 #include <ucp/api/ucp.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -58,13 +60,26 @@ inline void check(ucs_status_t status, const char *op, const std::string &what =
     if (status != UCS_OK) raise_status(status, op, what);
 }
 
+/// Parts of memory as UCX takes them: one, or none, as it is, more as a list.
+struct Gathered {
+    const void *buffer = nullptr;
+    size_t count = 0;
+    ucp_datatype_t datatype = ucp_dt_make_contig(1);
+
+    Gathered(const iovec *parts, size_t nparts) noexcept {
+        static_assert(sizeof(iovec) == sizeof(ucp_dt_iov_t));
+        static_assert(offsetof(iovec, iov_base) == offsetof(ucp_dt_iov_t, buffer));
+        static_assert(offsetof(iovec, iov_len) == offsetof(ucp_dt_iov_t, length));
+        if (nparts == 1) {
+            buffer = parts->iov_base;
+            count = parts->iov_len;
+        } else if (nparts) {
+            buffer = parts;
+            count = nparts;
+            datatype = UCP_DATATYPE_IOV;
+        }
+    }
+};
+
 /// Nanoseconds of CLOCK_MONOTONIC (about 20 ns through the vDSO).
 int64_t now_ns() noexcept;
-
-// A forked child shares the parent's shared-memory queues and sockets, and would corrupt them: in it every
-// worker is dead, and descriptors registered here are closed at once, so that a peer that watches them learns
-// of the parent's death even while the child lives.
-extern bool in_forked_child;
-void watch_forks();
-void close_in_child(int fd);
-void keep_in_child(int fd) noexcept;

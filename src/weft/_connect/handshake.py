@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What two sides say to each other before a connection exists. No sockets here.
 
-Each side is a generator: it yields bytes to send, or the number of bytes that it wants next, or a `Wait` for
-something in this process. ``connect`` drives it, blocking or in a loop, so the protocol is written once. ``tls`` puts
-TLS around it.
+Each side is a generator: it yields bytes to send, or the number of bytes that it wants next, or another handshake of
+this process that it waits for. ``stepper`` takes the steps over a socket, blocking or in a loop, so the protocol is
+written once. ``weft._tls.session`` puts TLS around them.
 
 Client                                     Server
 magic, version, hello {payload, queue} ->
@@ -20,8 +20,8 @@ address?                               ->  (joins the link, opens the channel)
 One link joins two workers; the addresses are told when it is new. The worker with the lower id decides whether a
 handshake makes the link or uses the one that is there, and it decides for one handshake at a time.
 
-With TLS, both sides know after the route whether messages would leave the host unencrypted, and by what both said of
-their payload, what then: an error on both, or the server is ready at once and messages go over the TLS socket.
+With TLS, both sides know after the route whether messages would leave the host unencrypted. The policies of both
+(``payload``) then decide: an error on both, or the server is ready at once and messages go over the TLS socket.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ import struct
 from collections.abc import Generator
 from typing import Any, NamedTuple, cast
 
-from weft import _native
-from weft._connect import namespaces as spaces
-from weft._connect import same_host as side_door
-from weft._connect.links import Lan, Link, Local, LocalWorker, Wait
-from weft._tls.policy import Payload, over_tls
+from weft._connect import namespaces
+from weft._connect.channel import Channel
+from weft._connect.encryption import EncryptionPolicy, over_tls
+from weft._connect.links import ConnectionWorker, Link, OtherHandshake, Workers
+from weft._connect.route import Route
+from weft._connect.same_host import NONCE_NBYTES, PREFIX, SameHostListener
 from weft.errors import (
     ClosedError,
     EncryptionError,
@@ -64,7 +65,7 @@ class UpTo(NamedTuple):
     nbytes: int
 
 
-Step = bytes | int | UpTo | Wait
+Step = bytes | int | UpTo | OtherHandshake
 Steps = Generator[Step, Any, "Joined"]
 _Message = dict[str, Any]
 
@@ -74,39 +75,54 @@ _NO_TLS_HERE = b"\x15\x03\x03\x00\x02\x02\x46"
 
 
 class Joined:
-    """The outcome: a channel on a link, or none if messages go over the TLS socket; and who the other side is."""
+    """The outcome: a channel on a link, or none if messages go over the TLS socket.
 
-    session: Any = None  # the TLS session that it was made over
+    Attributes
+    ----------
+    new_link : bool
+        This handshake made the link.
+    session : Session or None
+        The TLS session that the handshake was carried over, set by it.
+    """
+
+    session: Any = None
 
     def __init__(
-        self, local: Local, link: Link | None, channel: _native.Channel | None, *, same_host: bool, remote: _Message
+        self,
+        workers: Workers,
+        *,
+        same_host: bool,
+        remote: _Message,
+        link: Link | None = None,
+        new_link: bool = False,
+        channel: Channel | None = None,
     ) -> None:
-        self.local = local
-        self.link = link
+        self.workers = workers
+        self.link, self.new_link = link, new_link
         self.channel = channel
         self.same_host = same_host
         self.remote = remote
 
 
-def _say(**message: object) -> bytes:
+def _encode(**message: object) -> bytes:
     body = json.dumps(message).encode()
     if len(body) > _MAX_NBYTES:
         raise InvalidParamError(f"info: a handshake message has at most {_MAX_NBYTES} B, with it this has {len(body)}")
     return _HEAD.pack(MAGIC, VERSION, len(body)) + body
 
 
-def _hear(what: str, farewell: bytes = b"") -> Generator[Step, Any, dict[str, Any]]:
-    """Take a message. Who speaks another version gets the `farewell`, which one side alone may have: it then waits."""
+def _receive(what: str, farewell: bytes = b"") -> Generator[Step, Any, dict[str, Any]]:
+    """Receive a message. A peer of another version is sent `farewell`, which only one side may have: it then waits."""
     head = yield _HEAD.size
     magic, version, nbytes = _HEAD.unpack(head)
     if head.startswith(_TLS_RECORDS):
-        yield from turn_away(_NO_TLS_HERE)
+        yield from reject(_NO_TLS_HERE)
         raise TlsError(f"{what}: the other side speaks TLS, and this one was given no `ssl` (in Dask: `security`)")
     if magic != MAGIC:
         raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
     if version != VERSION:
         if farewell:
-            yield from turn_away(farewell)
+            yield from reject(farewell)
         raise ProtocolError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
     if nbytes > _MAX_NBYTES:
         raise HandshakeError(
@@ -133,8 +149,8 @@ def _field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:
     return value
 
 
-def _worker_of(message: dict[str, Any], worker: LocalWorker, what: str) -> str:
-    """Who names this worker as its own is this process, or lies: a link to oneself has no socket to tell of an end."""
+def _worker_of(message: dict[str, Any], worker: ConnectionWorker, what: str) -> str:
+    """Return the other worker's id. It is this one's only in this process: a link to itself has no liveness socket."""
     worker_id: str = _field(message, "worker", str, what)
     if worker_id == worker.id and not worker.same_host:
         raise HandshakeError(f"{what}: the other side claims to be this process, but came over the network")
@@ -147,7 +163,7 @@ def _address_of(message: dict[str, Any], what: str) -> bytes | None:
         unpacked = None if address is None else bytes.fromhex(address)
     except (TypeError, ValueError):
         raise HandshakeError(f"{what}: the other side's worker address is not hexadecimal") from None
-    # UCX believes the rest of it: whoever may connect is trusted not to craft one.
+    # UCX believes the rest of it: a process that may connect is trusted not to craft one.
     if unpacked is not None and len(unpacked) < _ADDRESS_MIN_NBYTES:
         raise HandshakeError(f"{what}: the other side's worker address has {len(unpacked)} B, fewer than any has")
     return unpacked
@@ -166,65 +182,70 @@ def new_channel_id() -> int:
     return int.from_bytes(os.urandom(8), "little") or 1
 
 
-def want_tls() -> bytes:
-    """Return the words for a caller that does not speak TLS where it must."""
-    return _say(error="TLS is spoken here", tls=True)
+def tls_required() -> bytes:
+    """Return the message for a caller that does not speak TLS where it must."""
+    return _encode(error="TLS is spoken here", tls=True)
 
 
-def turn_away(words: bytes) -> Generator[Step, Any, None]:
-    """Say why, and hear the caller out: a socket that is closed with bytes unread may take the last words along."""
-    with contextlib.suppress(Error):  # it has gone, or stays too long; why it must go is what counts
-        yield words
+def reject(message: bytes) -> Generator[Step, Any, None]:
+    """Send `message` and read until the caller hangs up: a socket closed with bytes unread may drop the message."""
+    with contextlib.suppress(Error):  # it has gone, or stays too long; the reason for the rejection is what counts
+        yield message
         for _ in range(16):
             if not (yield UpTo(1 << 16)):
                 return
 
 
 def client(
-    local: Local, lan: Lan, name: str, sock: socket.socket, info: dict[str, Any], payload: Payload | None = None
+    workers: Workers,
+    route: Route,
+    name: str,
+    sock: socket.socket,
+    info: dict[str, Any],
+    policy: EncryptionPolicy | None = None,
 ) -> Steps:
     """Connect. `sock` is the TCP socket that the steps go over; `info` is told to the other side.
 
-    `payload` is None without TLS.
+    `policy` is None without TLS.
     """
     what = f"connect to {name}"
-    yield _say(info=info, payload=payload, memory_only=lan.memory_only, queue=lan.queue)
-    hello = yield from _hear(what)
+    yield _encode(info=info, payload=policy, memory_only=route.memory_only, queue=route.queue)
+    hello = yield from _receive(what)
     remote = _field(hello, "info", dict, what)
     unix = _prove_same_host(hello, what)
     same_host = unix is not None
     link: Link | None = None
     try:
-        yield _say(route="host" if same_host else "network")
+        yield _encode(route="host" if same_host else "network")
         try:
-            tls = over_tls(payload, hello, same_host and lan.memory_only, what)
-            worker = None if tls else local.worker(lan, same_host=same_host)
+            tls = over_tls(policy, hello, same_host and route.memory_only, what)
+            worker = None if tls else workers.worker(route, same_host=same_host)
         except UnreachableError:
-            # For want of a way; but the Unix socket may have been gone because the listener closes, which it says now.
+            # No transport leads there; or the Unix socket is gone because the listener closes, which its message tells.
             with contextlib.suppress(HandshakeError, TimedOutError):
-                yield from _hear(what)
+                yield from _receive(what)
             raise
         if worker is None:
-            yield from _hear(what)
-            return Joined(local, None, None, same_host=same_host, remote=remote)
-        remote_id = _worker_of((yield from _hear(what)), worker, what)
+            yield from _receive(what)
+            return Joined(workers, same_host=same_host, remote=remote)
+        remote_id = _worker_of((yield from _receive(what)), worker, what)
         decision = None
         if worker.id <= remote_id:
             link, decision = yield from worker.decide(remote_id)
         channel_id = new_channel_id()
-        yield _say(worker=worker.id, channel=f"{channel_id:x}", link=decision)
-        reply = yield from _hear(what)
+        yield _encode(worker=worker.id, channel=f"{channel_id:x}", link=decision)
+        reply = yield from _receive(what)
         if link is None:
-            link = worker.obey(remote_id, _field(reply, "link", dict, what), what)
+            link = worker.follow(remote_id, _field(reply, "link", dict, what), what)
         address = link.join(_address_of(reply, what), unix or sock, name)
         channel = link.native.open(channel_id, _channel_of(reply, what), name)
         try:
-            yield _say(address=address)
-            yield from _hear(what)
+            yield _encode(address=address)
+            yield from _receive(what)
         except BaseException:
             channel.abort()
             raise
-        link.settle()
+        new = link.settle()
     except BaseException:
         if link is not None:
             link.abandon()
@@ -232,71 +253,71 @@ def client(
     finally:
         if unix is not None:
             unix.close()
-    return Joined(local, link, channel, same_host=same_host, remote=remote)
+    return Joined(workers, same_host=same_host, remote=remote, link=link, new_link=new, channel=channel)
 
 
 def server(
-    local: Local,
-    lan: Lan,
+    workers: Workers,
+    route: Route,
     name: str,
     sock: socket.socket,
     info: dict[str, Any],
-    side: side_door.SideDoor,
-    payload: Payload | None = None,
+    same_host_listener: SameHostListener,
+    policy: EncryptionPolicy | None = None,
 ) -> Steps:
-    """Accept. `side` is the listener's Unix socket; `payload` is None without TLS."""
+    """Accept a connection; see :func:`client`."""
     what = f"accept from {name}"
-    hello = yield from _hear(what, _say(error="another version is spoken here"))  # its head tells which
+    hello = yield from _receive(what, _encode(error="another version is spoken here"))  # its head tells which
     remote = _field(hello, "info", dict, what)
-    nonce = os.urandom(side_door.NONCE_NBYTES)
-    door = {"unix": side.name, "nonce": nonce.hex(), "spaces": spaces.own()}
-    yield _say(info=info, **door, payload=payload, memory_only=lan.memory_only)
-    route = _field((yield from _hear(what)), "route", str, what)
-    closed = side.closed  # then a caller of this host could not show that it is one
-    unix = side.take(nonce) if route == "host" and not closed else None
+    nonce = os.urandom(NONCE_NBYTES)
+    proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": namespaces.own()}
+    yield _encode(info=info, **proof, payload=policy, memory_only=route.memory_only)
+    claimed = _field((yield from _receive(what)), "route", str, what)
+    closed = same_host_listener.closed  # then a caller of this host could not prove it
+    unix = same_host_listener.accept(nonce) if claimed == "host" and not closed else None
     same_host = unix is not None
     link: Link | None = None
     try:
         if closed:
             raise ClosedError(f"{what}: the listener was closed")
-        if route == "host" and not same_host:
-            raise HandshakeError(f"{what}: it claims to be on this host, but did not show up at the unix socket")
-        if over_tls(payload, hello, same_host and lan.memory_only, what):
-            yield _say(ready=True)
-            return Joined(local, None, None, same_host=same_host, remote=remote)
+        if claimed == "host" and not same_host:
+            raise HandshakeError(f"{what}: it claims to be on this host, but did not connect to the Unix socket")
+        if over_tls(policy, hello, same_host and route.memory_only, what):
+            yield _encode(ready=True)
+            return Joined(workers, same_host=same_host, remote=remote)
         if same_host:
-            _compare_queues(lan.queue, hello, what)
-        worker = local.worker(lan, same_host=same_host)
-        yield _say(worker=worker.id)
-        message = yield from _hear(what)
+            _compare_queues(route.queue, hello, what)
+        worker = workers.worker(route, same_host=same_host)
+        yield _encode(worker=worker.id)
+        message = yield from _receive(what)
         remote_id = _worker_of(message, worker, what)
         decision = None
         if worker.id < remote_id:
             link, decision = yield from worker.decide(remote_id)
         else:
-            link = worker.obey(remote_id, _field(message, "link", dict, what), what)
+            link = worker.follow(remote_id, _field(message, "link", dict, what), what)
         address = link.prepare(name)
         channel_id = new_channel_id()
-        yield _say(channel=f"{channel_id:x}", link=decision, address=address)
-        link.join(_address_of((yield from _hear(what)), what), unix or sock, name)
+        yield _encode(channel=f"{channel_id:x}", link=decision, address=address)
+        link.join(_address_of((yield from _receive(what)), what), unix or sock, name)
         channel = link.native.open(channel_id, _channel_of(message, what), name)
-        yield _say(ready=True)
-        link.settle()
+        yield _encode(ready=True)
+        new = link.settle()
     except BaseException as e:
         if link is not None:
             link.abandon()
-        # Who is refused for want of encryption knows it from the same facts.
+        # A caller that is refused for want of encryption knows it from the same facts.
         if isinstance(e, Error) and not isinstance(e, TimedOutError | EncryptionError):
-            yield _say(error=str(e))
+            yield _encode(error=str(e))
         raise
     finally:
         if unix is not None:
             unix.close()
-    return Joined(local, link, channel, same_host=same_host, remote=remote)
+    return Joined(workers, same_host=same_host, remote=remote, link=link, new_link=new, channel=channel)
 
 
 def _compare_queues(mine: dict[str, str], hello: dict[str, Any], what: str) -> None:
-    """Refuse who would write past the end of this side's queue, or believe it longer than it is."""
+    """Refuse a caller that would write past the end of this side's queue, or believe it longer than it is."""
     theirs = _field(hello, "queue", dict, what)
     for name, value in mine.items():
         if theirs.get(name) != value:
@@ -307,18 +328,18 @@ def _compare_queues(mine: dict[str, str], hello: dict[str, Any], what: str) -> N
 
 
 def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
-    """Reach the listener's Unix socket and show the nonce; None if it cannot be reached, or is somebody else's."""
+    """Connect to the listener's Unix socket and send the nonce; None if it is out of reach, or another user's."""
     name, nonce = hello.get("unix"), hello.get("nonce")
-    if not isinstance(name, str) or not isinstance(nonce, str) or not spaces.shared(hello.get("spaces")):
+    if not isinstance(name, str) or not isinstance(nonce, str) or not namespaces.shared(hello.get("spaces")):
         return None
-    # Whoever listens at that address must not have this process say what it likes to any socket of this host.
-    if not name.startswith(side_door.PREFIX) or len(nonce) != 2 * side_door.NONCE_NBYTES:
+    # A listener must not be able to have this process send what it likes to any socket of this host.
+    if not name.startswith(PREFIX) or len(nonce) != 2 * NONCE_NBYTES:
         return None
     unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unix.setblocking(False)
     try:
         unix.connect(b"\0" + name.encode())
-        if not spaces.same_user(unix):
+        if not namespaces.same_user(unix):
             raise PermissionError
         unix.send(bytes.fromhex(nonce))
     except (OSError, ValueError):  # another host, another namespace, another user: the network it is

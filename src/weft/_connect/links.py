@@ -16,100 +16,50 @@ import sys
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Generator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from weft import _native
-from weft._connect.address import device_of, infiniband_ports, is_loopback
-from weft._tls.policy import memory_only
-from weft.config import Context, link_queue, link_settings, uses_shm
+from weft._connect.route import Route
+from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, Context
 from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
 
 _contexts: dict[tuple[tuple[str, str], ...], Context] = {}
 _contexts_lock = threading.Lock()
-_locals: list[tuple[object, Local]] = []  # (event loop, its Local); few, and swept at each look
-_locals_lock = threading.Lock()
+_loops: list[tuple[object, Workers]] = []  # (event loop, its workers); few, and swept at each look
+_loops_lock = threading.Lock()
 _thread = threading.local()
 
 
-class Wait:
-    """A step of a handshake: wait until another handshake with the same worker is over."""
+class OtherHandshake:
+    """A step of a handshake: wait until another handshake with the same worker has ended."""
 
     def __init__(self) -> None:
-        self._futures: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
 
-    def future(self) -> asyncio.Future[None]:
-        """Return a future that is done when the other handshake is."""
+    def ended(self) -> asyncio.Future[None]:
+        """Return a future that is done when the other handshake has ended."""
         future = asyncio.get_running_loop().create_future()
-        self._futures.append(future)
+        self._waiters.append(future)
         return future
 
-    def release(self) -> None:
-        """Let everyone go on who waits."""
-        for future in self._futures:
+    def end(self) -> None:
+        """Let all that wait go on."""
+        for future in self._waiters:
             if not future.done() and not future.get_loop().is_closed():
                 future.set_result(None)
-
-
-class Lan(NamedTuple):
-    """The address of this host that a connection uses; UCX's network transports are limited to its device.
-
-    `ucx` holds UCX settings that the user gave for the connection, sorted by name, without ``UCX_``.
-    """
-
-    host: str
-    ucx: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def memory_only(self) -> bool:
-        """Links to processes on this host have no network transport; only the user can give them one."""
-        return memory_only(dict(self.ucx).get("TLS") or os.environ.get("UCX_TLS"))
-
-    @property
-    def queue(self) -> dict[str, str]:
-        """What the queues of links on this host look like; both sides must have them alike."""
-        return link_queue(dict(self.ucx))
-
-    def settings(self, *, same_host: bool) -> dict[str, str]:
-        """Return the UCX settings for a peer on this host, or across the network.
-
-        Raises
-        ------
-        UnreachableError
-            Only the loopback leads there, and UCX's unauthenticated tcp is not opened on it unasked.
-        """
-        given = dict(self.ucx)
-        asked = given.get("TLS") or os.environ.get("UCX_TLS")
-        if same_host:
-            queue = link_settings(given) if uses_shm(asked or "all") else {}
-            return queue | ({} if asked else {"TLS": "^tcp,sysv,cma,ib"}) | given
-        if not asked and is_loopback(self.host):
-            raise UnreachableError(
-                f"{self.host}: the peer shares this loopback, but not this user, its capabilities, or the IPC, PID or"
-                " user namespace, so there is no shared memory; set UCX_TLS=tcp,self,posix on both sides to let UCX"
-                " listen on the loopback"
-            )
-        # Containers may share /dev/shm and yet be two hosts: posix would be chosen, and its wake-ups, which go over
-        # abstract Unix sockets, would not arrive.
-        settings = {} if asked else {"TLS": "^posix,sysv,cma"}
-        if "NET_DEVICES" not in given and "UCX_NET_DEVICES" not in os.environ:
-            device = device_of(self.host)
-            if device is None:
-                raise UnreachableError(f"{self.host}: no network device of this host has this address")
-            settings["NET_DEVICES"] = ",".join([device, *infiniband_ports()])
-        return settings | given
 
 
 class Link:
     """The one endpoint pair between two workers, made by the first handshake between them."""
 
-    def __init__(self, worker: LocalWorker, remote_id: str, link_id: str) -> None:
+    def __init__(self, worker: ConnectionWorker, remote_id: str, link_id: str) -> None:
         self.worker = worker
         self.remote_id = remote_id
         self.id = link_id
         self.settled = False
         self._joined = False
         self._native: _native.Link | None = None
-        self._making: Wait | None = None
+        self._making: OtherHandshake | None = None
 
     @property
     def native(self) -> _native.Link:
@@ -132,7 +82,7 @@ class Link:
         mine = self.prepare(name)
         if self._joined:
             return mine
-        if self.remote_id == self.worker.id:  # to itself: nobody can be lost
+        if self.remote_id == self.worker.id:  # to itself: neither end can be lost
             self._connect(self.native.address, _to_itself() if self.worker.same_host else -1, name)
         else:
             if address is None:
@@ -151,17 +101,14 @@ class Link:
             _close(fd)
             raise
 
-    def settle(self) -> None:
-        """The other side has it too: other handshakes may use it."""
+    def settle(self) -> bool:
+        """Let other handshakes use the link: the other side has it too. Return whether this handshake made it."""
         new, self.settled = not self.settled, True
         self._release()
-        if new and _told_of():
-            from weft import explain  # seldom asked for, and a quarter of weft's own import
-
-            explain.announce(self.native, self.worker.context.config, same_host=self.worker.same_host)
+        return new
 
     def abandon(self) -> None:
-        """A handshake failed. A link that it was making is of no use to either side."""
+        """Give up a link that a failed handshake was making: it is of no use to either side."""
         if not self.settled:
             self.worker.links.pop(self.remote_id, None)
             if self._native is not None:
@@ -170,17 +117,18 @@ class Link:
 
     def _release(self) -> None:
         if self._making is not None:
-            self._making.release()
+            self._making.end()
             self._making = None
 
-    def making(self) -> Wait:
+    def making(self) -> OtherHandshake:
+        """Return the step that waits until this link is made, or given up."""
         if self._making is None:
-            self._making = Wait()
+            self._making = OtherHandshake()
         return self._making
 
 
 def _to_itself() -> int:
-    """Make the socket over which a worker lends to itself: it hears what it says, and nobody else."""
+    """Make the socket over which a worker lends to itself: it receives its own datagrams, and no others."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         # the kernel refuses strangers once it is connected; before that the name keeps them out
         sock.bind(b"\0weft-" + os.urandom(16))
@@ -193,7 +141,7 @@ def _close(fd: int) -> None:
         os.close(fd)
 
 
-class LocalWorker:
+class ConnectionWorker:
     """A worker of this loop or thread, and its links by the other worker's id."""
 
     def __init__(self, context: Context, *, same_host: bool) -> None:
@@ -203,8 +151,8 @@ class LocalWorker:
         self.id = os.urandom(16).hex()
         self.links: dict[str, Link] = {}
 
-    def decide(self, remote_id: str) -> Generator[Wait, None, tuple[Link, dict[str, Any]]]:
-        """Use the link to that worker, or make one; whoever has the lower id decides."""
+    def decide(self, remote_id: str) -> Generator[OtherHandshake, None, tuple[Link, dict[str, Any]]]:
+        """Use the link to that worker, or make one; the worker with the lower id decides."""
         while True:
             link = self.links.get(remote_id)
             if link is None or link.lost:
@@ -217,8 +165,8 @@ class LocalWorker:
                 return link, {"id": link.id, "new": False}
             yield link.making()
 
-    def obey(self, remote_id: str, decision: dict[str, Any], what: str) -> Link:
-        """Do what the other side decided."""
+    def follow(self, remote_id: str, decision: dict[str, Any], what: str) -> Link:
+        """Use or make the link that the other side decided on."""
         link_id, new = decision.get("id"), decision.get("new")
         if not isinstance(link_id, str) or not isinstance(new, bool):
             raise HandshakeError(f"{what}: the other side's message has no proper 'link'")
@@ -232,7 +180,7 @@ class LocalWorker:
         return self._add(remote_id, link_id)
 
     def _add(self, remote_id: str, link_id: str) -> Link:
-        # Whoever was lost has another id when it comes back: without this, each worker that ever came would stay.
+        # A worker that comes back has another id: without this, each worker that ever came would stay.
         for lost in [known for known, link in self.links.items() if link.lost]:
             del self.links[lost]
         link = self.links[remote_id] = Link(self, remote_id, link_id)
@@ -240,52 +188,52 @@ class LocalWorker:
 
 
 class Abortable(Protocol):
-    """A connection, as far as it matters here."""
+    """A connection that no worker carries."""
 
     def abort(self) -> None: ...
 
 
-class Local:
+class Workers:
     """The workers of one event loop or one thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self.loop = loop
-        self._workers: dict[tuple[bool, tuple[tuple[str, str], ...]], LocalWorker] = {}
-        self._guard: AsyncGenerator[None] | None = None
-        self._adopted: weakref.WeakSet[Abortable] = weakref.WeakSet()
+        self._workers: dict[tuple[bool, tuple[tuple[str, str], ...]], ConnectionWorker] = {}
+        self._shutdown: AsyncGenerator[None] | None = None
+        self._connections: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.pid = os.getpid()
 
-    def worker(self, lan: Lan, *, same_host: bool) -> LocalWorker:
-        """Return the worker for peers on this host, or for those that `lan` leads to."""
-        settings = lan.settings(same_host=same_host)
+    def worker(self, route: Route, *, same_host: bool) -> ConnectionWorker:
+        """Return the worker for peers on this host, or for those that `route` leads to."""
+        settings = route.settings(same_host=same_host)
         settled = tuple(sorted(settings.items()))
         key = (same_host, settled)
         worker = self._workers.get(key)
         if worker is None or worker.native.closed:
-            worker = self._workers[key] = LocalWorker(_context(settled), same_host=same_host)
+            worker = self._workers[key] = ConnectionWorker(_context(settled), same_host=same_host)
             if self.loop is not None:
                 worker.native.attach(self.loop)
         return worker
 
-    async def guard(self) -> None:
+    async def close_with_loop(self) -> None:
         """Have the loop's orderly end (``asyncio.run``) close these workers."""
-        if self._guard is None:
-            self._guard = _until_shutdown(self)
-            await anext(self._guard)
+        if self._shutdown is None:
+            self._shutdown = _until_shutdown(self)
+            await anext(self._shutdown)
 
     def close(self) -> None:
         """Close every worker: connections that are still open are aborted."""
         for worker in self._workers.values():
             worker.native.close()
         self._workers.clear()
-        for connection in list(self._adopted):
+        for connection in list(self._connections):
             connection.abort()
 
-    def adopt(self, connection: Abortable) -> None:
+    def abort_with(self, connection: Abortable) -> None:
         """Have a connection that no worker carries end with the workers."""
-        self._adopted.add(connection)
+        self._connections.add(connection)
 
-    def forget(self) -> None:
+    def drop(self) -> None:
         """Drop every worker as it is."""
         for worker in self._workers.values():
             worker.links.clear()  # which refer to it
@@ -298,18 +246,13 @@ class Local:
                 self.close()
 
 
-async def _until_shutdown(local: Local) -> AsyncGenerator[None]:
+async def _until_shutdown(workers: Workers) -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        with _locals_lock:
-            _locals[:] = [entry for entry in _locals if entry[1] is not local]
-        local.close()
-
-
-def _told_of() -> bool:
-    """Tell whether the environment asks for each new endpoint to be told of."""
-    return os.environ.get("WEFT_EXPLAIN", "") not in ("", "0", "n")
+        with _loops_lock:
+            _loops[:] = [entry for entry in _loops if entry[1] is not workers]
+        workers.close()
 
 
 def _hint(same_host: bool) -> str:
@@ -317,8 +260,8 @@ def _hint(same_host: bool) -> str:
     if not same_host:
         return ""
     shm = os.statvfs("/dev/shm")  # noqa: S108
-    free = shm.f_bavail * shm.f_frsize >> 10
-    return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes 668 where 3200 are free)"
+    free, takes, wants = (nbytes >> 10 for nbytes in (shm.f_bavail * shm.f_frsize, LINK_SHM_NBYTES, LINK_FREE_NBYTES))
+    return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes {takes} where {wants} are free)"
 
 
 def _context(key: tuple[tuple[str, str], ...]) -> Context:
@@ -329,44 +272,44 @@ def _context(key: tuple[tuple[str, str], ...]) -> Context:
         return context
 
 
-def local_of_thread() -> Local:
-    """Return the workers of this thread, for the blocking face."""
-    local = getattr(_thread, "local", None)
-    if local is None or local.pid != os.getpid():
+def workers_of_thread() -> Workers:
+    """Return the workers of this thread, for blocking calls."""
+    workers = getattr(_thread, "workers", None)
+    if workers is None or workers.pid != os.getpid():
         _refuse_fork()
-        local = _thread.local = Local(None)
-    return local
+        workers = _thread.workers = Workers(None)
+    return workers
 
 
-async def local_of_loop() -> Local:
+async def workers_of_loop() -> Workers:
     """Return the workers of the running loop. Those of loops that were closed are taken down."""
     _refuse_fork()
     loop = asyncio.get_running_loop()
     found = None
-    orphans: list[Local] = []
-    with _locals_lock:
-        for entry in list(_locals):
-            owner, local = entry
+    orphans: list[Workers] = []
+    with _loops_lock:
+        for entry in list(_loops):
+            owner, workers = entry
             if owner is loop:
-                found = local
+                found = workers
             elif isinstance(owner, asyncio.AbstractEventLoop) and owner.is_closed():
-                _locals.remove(entry)
-                orphans.append(local)
+                _loops.remove(entry)
+                orphans.append(workers)
         if found is None:
-            found = Local(loop)
-            _locals.append((loop, found))
+            found = Workers(loop)
+            _loops.append((loop, found))
     for orphan in orphans:
         _close_orphan(orphan)
-    await found.guard()
+    await found.close_with_loop()
     return found
 
 
-def _close_orphan(local: Local) -> None:
+def _close_orphan(workers: Workers) -> None:
     try:
-        local.close()
+        workers.close()
     except ThreadError:
-        # Its thread is gone, and with it whoever could use it: dropping the workers destroys them.
-        local.forget()
+        # Its thread has ended, so nothing can use it any more: dropping the workers destroys them.
+        workers.drop()
 
 
 def _refuse_fork() -> None:

@@ -24,7 +24,7 @@ def own() -> list[str | int]:
 
 
 def shared(peers: object) -> bool:
-    """Tell whether a process that says this of itself, and this one, may open each other's files."""
+    """Tell whether this process, and the one that sent `peers`, may open each other's files."""
     names, capabilities = own()
     match peers:
         case [str(their_names), int(theirs)]:

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A listener's Unix socket, beside the TCP socket that its callers come by."""
+"""Proof that two processes are on the same host: a Unix socket beside a listener's TCP socket, and a nonce."""
 
 from __future__ import annotations
 
 import os
 import socket
 
-from weft._connect.forks import close_in_child
 from weft._connect.namespaces import same_user
+from weft._connect.sockets import close_in_child
 
 NONCE_NBYTES = 16
 PREFIX = "weft-"  #: how the name of a listener's Unix socket begins
 
 
-class SideDoor:
-    """The abstract Unix socket of a listener: who shows up there is on this host, and this user."""
+class SameHostListener:
+    """The abstract Unix socket of a listener. A caller that reaches it is on this host; the kernel names its user."""
 
-    _most = 256  # callers that have not been taken yet; before more of them, the oldest goes
+    _backlog = 256  # callers that no handshake has claimed yet; before more of them, the oldest is closed
 
     def __init__(self) -> None:
         self.name = PREFIX + os.urandom(16).hex()
@@ -25,27 +25,27 @@ class SideDoor:
         self._socket.bind(b"\0" + self.name.encode())
         self._socket.listen(1024)
         close_in_child(self._socket)
-        self._callers: dict[socket.socket, bytes] = {}  # and what each has shown so far, oldest first
+        self._callers: dict[socket.socket, bytes] = {}  # oldest first, with the bytes that each has sent so far
 
     @property
     def closed(self) -> bool:
         return self._socket.fileno() < 0
 
-    def take(self, nonce: bytes) -> socket.socket | None:
-        """Return the caller that showed this nonce. Others may still be about to show theirs."""
-        self._admit()
+    def accept(self, nonce: bytes) -> socket.socket | None:
+        """Return the caller that sent this nonce, None if there is none. Others may still be about to send theirs."""
+        self._accept_callers()
         for caller in list(self._callers):
-            if not self._hear(caller):
-                self._turn_away(caller)
-        for caller in list(self._callers)[: -self._most]:
-            self._turn_away(caller)
-        for caller, shown in self._callers.items():
-            if shown == nonce:
+            if not self._receive(caller):
+                self._reject(caller)
+        for caller in list(self._callers)[: -self._backlog]:
+            self._reject(caller)
+        for caller, received in self._callers.items():
+            if received == nonce:
                 del self._callers[caller]
                 return caller
         return None
 
-    def _admit(self) -> None:
+    def _accept_callers(self) -> None:
         while True:
             try:
                 caller, _ = self._socket.accept()
@@ -57,8 +57,8 @@ class SideDoor:
             else:
                 caller.close()
 
-    def _hear(self, caller: socket.socket) -> bool:
-        """Read what a caller shows; False if it shows too much, or has hung up: it died, or gave up its handshake."""
+    def _receive(self, caller: socket.socket) -> bool:
+        """Read what a caller sends; False if that is too much, or the caller has hung up."""
         try:
             while more := caller.recv(NONCE_NBYTES):
                 self._callers[caller] += more
@@ -70,12 +70,12 @@ class SideDoor:
         except OSError:
             return False
 
-    def _turn_away(self, caller: socket.socket) -> None:
+    def _reject(self, caller: socket.socket) -> None:
         del self._callers[caller]
         caller.close()
 
     def close(self) -> None:
-        """Close the socket and turn away who has not been taken."""
+        """Close the socket, and every caller that no handshake has claimed."""
         self._socket.close()
         for caller in list(self._callers):
-            self._turn_away(caller)
+            self._reject(caller)

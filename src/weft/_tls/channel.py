@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A connection whose messages go over its TLS socket, where UCX would send them over the network in the clear.
 
-It has what ``_native.Channel`` has, so a :class:`weft.Peer` does not know which it is; nothing is lent, and UCX has no
-part in it. Like a worker it does nothing of itself: a turn is taken by every operation, by ``wait``, and in a loop
-whenever the socket is ready.
+It is a :class:`weft._connect.channel.Channel`, as ``_native.Channel`` is; nothing is lent, and UCX has no part in it.
+Like a worker it makes no progress by itself: every operation takes a turn, and so do ``wait``, and a loop whenever the
+socket is ready.
 
-A goodbye is answered when all before it has arrived, so an end of file without one is a loss, whoever made it.
+A goodbye is answered when all before it has arrived, so an end of file without one is a loss on either side.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from weft._connect.address import device_of
 from weft._tls.framing import ACKNOWLEDGE, DATA, GOODBYE, PIECE_NBYTES, Outgoing, bytes_of, message_parts
@@ -30,17 +30,18 @@ from weft.errors import ClosedError, Error, NoMemoryError, PeerClosedError, Peer
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from weft.typing import BufferLike
+
 #: A turn moves so many bytes each way at most: 1 ms of encryption.
 _TURN_NBYTES = 1 << 20
-#: Messages that nobody has asked for: with so many bytes of them the socket is left alone.
+#: With so many bytes of messages that no receive has asked for, the socket is not read.
 _UNREAD_NBYTES = 16 << 20
 
 
 class TlsChannel:
     """One side of it; owns `sock`. Belongs to the thread, and the loop if there is one, that made it."""
 
-    lent_sent_nbytes = lent_received_nbytes = 0
-    memory_types = ("host",)
+    lent_sent_nbytes = lent_received_nbytes = 0  # nothing is lent
     next_place = 0
 
     def __init__(self, session: Session, sock: socket.socket, name: str) -> None:
@@ -53,13 +54,13 @@ class TlsChannel:
         except RuntimeError:
             self._loop = None
         self._closed = False
-        self._closing: Operation | None = None
-        self._goodbye = self._acknowledged = False  # what the other side has said
+        self._closing: Operation[None] | None = None
+        self._goodbye = self._acknowledged = False  # the other side has sent it
         self._fault: Error | None = None
         self._sends: deque[Outgoing] = deque()
         self._encrypted = memoryview(b"")  # and not yet taken by the socket
-        self._deaf: Error | None = None  # the other side: nothing can be sent to it
-        self._waiters: deque[Operation] = deque()
+        self._unwritable: Error | None = None  # why nothing can be sent any more
+        self._waiters: deque[Operation[Any]] = deque()
         self._inbox: deque[tuple[memoryview, ...]] = deque()
         self.unread_nbytes = 0
         self._parts = message_parts()
@@ -68,15 +69,15 @@ class TlsChannel:
         self._watched = (False, False)
         self._watch()
 
-    # ---- what a channel has
+    # ---- the interface of a channel
 
     def send(
-        self, first: Buffer, rest: Sequence[Buffer] | None = None, lend: bool = False, stage: bool = False
-    ) -> Operation:
+        self, first: BufferLike, rest: Sequence[Buffer] | None = None, lend: bool = False, stage: bool = False
+    ) -> Operation[None]:
         self._check_open("send")
         segments = [bytes_of(buffer) for buffer in (first, *(rest or ()))]
-        operation = Operation(self, f"send to {self._name}")
-        refusal = self._fault or self._deaf
+        operation: Operation[None] = Operation(self, f"send to {self._name}")
+        refusal = self._fault or self._unwritable
         if refusal is not None:
             operation.fail(refusal)
             return operation
@@ -84,23 +85,24 @@ class TlsChannel:
         self.turn()
         return operation
 
-    def lend(self, buffer: Buffer) -> Operation:
+    def lend(self, buffer: BufferLike) -> Operation[None]:
         return self.send(buffer)
 
-    def recv(self) -> Operation:
+    def recv(self) -> Operation[Any]:
         self._check_open("recv")
-        operation = Operation(self, f"recv from {self._name}")
+        operation: Operation[Any] = Operation(self, f"recv from {self._name}")
         self._waiters.append(operation)
         self._deliver()
         if not operation.done() or self._watched[0] != self._reads():
             self.turn()
         return operation
 
-    def close(self) -> Operation:
+    def close(self) -> Operation[None]:
         self._check_owner("close")
         if self._closing is not None:
             return self._closing
-        operation = self._closing = Operation(self, f"close {self._name}")
+        operation: Operation[None] = Operation(self, f"close {self._name}")
+        self._closing = operation
         _fail(self._waiters, self._closed_by_this_side())
         if self._sock.fileno() < 0:
             self._closed = True
@@ -126,6 +128,10 @@ class TlsChannel:
         return self._closed or self._closing is not None
 
     @property
+    def memory_types(self) -> list[str]:
+        return ["host"]
+
+    @property
     def ended(self) -> bool:
         return self._fault is not None
 
@@ -133,26 +139,27 @@ class TlsChannel:
     def transports(self) -> list[str]:
         return [f"tls/{device_of(self._sock.getsockname()[0])}"] if self._sock.fileno() >= 0 else []
 
-    def send_placed(self, *_: object) -> Any:
+    def send_placed(self, *_: object) -> NoReturn:
         raise UnsupportedError(f"send to {self._name}: device memory does not go over TLS; send it from host memory")
 
-    def recv_placed(self, *_: object) -> Any:
+    def recv_placed(self, *_: object) -> NoReturn:
         raise UnsupportedError(f"recv from {self._name}: the message claims device memory, which does not go over TLS")
 
-    # ---- what its operations ask of it
+    # ---- for its operations
 
-    def turn_until(self, operation: Operation, timeout_ms: float | None) -> None:
+    def turn_until(self, operation: Operation[Any], timeout_s: float | None) -> None:
         """Take a turn, and if `operation` is still under way, wait until another can do more."""
         self._check_owner("wait")
         self.turn()
         if not operation.done():
             poll = select.poll()
             poll.register(self._sock, self._reads() * select.POLLIN | self._writes() * select.POLLOUT)
-            poll.poll(timeout_ms)
+            poll.poll(None if timeout_s is None else timeout_s * 1000)
             self.turn()
 
-    def withdraw(self, operation: Operation) -> None:
+    def withdraw(self, operation: Operation[Any]) -> None:
         """Take back what has not begun."""
+        self._check_owner("cancel")
         with contextlib.suppress(ValueError):
             self._waiters.remove(operation)
         for send in self._sends:
@@ -202,8 +209,8 @@ class TlsChannel:
                 return
             except OSError as e:  # what it sent before may still be there to receive
                 self._encrypted = memoryview(b"")
-                self._deaf = PeerLostError(f"{self._name}: {e.strerror or e}")
-                self._drop_sends(self._deaf)
+                self._unwritable = PeerLostError(f"{self._name}: {e.strerror or e}")
+                self._drop_sends(self._unwritable)
                 return
 
     def _encrypt(self) -> bool:
@@ -255,9 +262,9 @@ class TlsChannel:
         except StopIteration as stop:
             self._parts = message_parts()
             self._part = next(self._parts)
-            self._hear(*stop.value)
+            self._handle(*stop.value)
 
-    def _hear(self, kind: int, segments: tuple[memoryview, ...]) -> None:
+    def _handle(self, kind: int, segments: tuple[memoryview, ...]) -> None:
         if kind == DATA and self._closing is None:
             self._keep(segments)
         elif kind == GOODBYE:
@@ -285,7 +292,7 @@ class TlsChannel:
         return self._closing is not None or bool(self._waiters) or self.unread_nbytes < _UNREAD_NBYTES
 
     def _writes(self) -> bool:
-        return self._deaf is None and bool(self._encrypted or self._sends or self._outgoing.pending)
+        return self._unwritable is None and bool(self._encrypted or self._sends or self._outgoing.pending)
 
     # ---- ends
 
@@ -302,15 +309,15 @@ class TlsChannel:
         return ClosedError(f"{self._name}: the connection was closed by this side")
 
     def _settle_close(self) -> None:
-        """The socket is gone: all is well if the other side had taken its leave."""
+        """End a close whose socket is gone; it succeeded if the other side had sent its goodbye."""
         if self._closing is not None and self._fault is not None and not self._goodbye:
             self._closing.fail(self._fault)
         elif self._closing is not None:
             self._closing.finish(None)
 
     def _drop_sends(self, error: Error) -> None:
-        """Fail what has not begun; what has must be brought to its end for anything to come after it."""
-        begun = [send for send in self._sends if send.begun and self._deaf is None]
+        """Fail the sends that have not begun; one that has must be completed before anything else can be sent."""
+        begun = [send for send in self._sends if send.begun and self._unwritable is None]
         for send in self._sends:
             if send.operation is not None and send not in begun:
                 send.operation.fail(error)
@@ -320,9 +327,9 @@ class TlsChannel:
         """The other side is gone."""
         self._release()
         if not self._goodbye:
-            self._fault = self._deaf = PeerLostError(f"{self._name}: {reason}")
+            self._fault = self._unwritable = PeerLostError(f"{self._name}: {reason}")
         assert self._fault is not None
-        self._deaf = self._fault
+        self._unwritable = self._fault
         self._drop_sends(self._fault)
         self._deliver()
         self._settle_close()
@@ -330,7 +337,7 @@ class TlsChannel:
     def _end(self, error: Error) -> None:
         """This side is done with it."""
         self._closed = True
-        self._deaf = error
+        self._unwritable = error
         self._release()
         self._inbox.clear()
         self.unread_nbytes = 0
@@ -346,7 +353,7 @@ class TlsChannel:
         if self._loop is None or self._sock.fileno() < 0:
             return
         wanted = (self._reads(), self._writes())
-        me: weakref.ref[TlsChannel] = weakref.ref(self)  # the loop must not keep alive what everybody else has dropped
+        me: weakref.ref[TlsChannel] = weakref.ref(self)  # the loop must not keep a dropped channel alive
         if wanted[0] != self._watched[0]:
             if wanted[0]:
                 self._loop.add_reader(self._sock, _turn, me)
@@ -384,6 +391,6 @@ def _turn(reference: weakref.ref[TlsChannel]) -> None:
         channel.turn()
 
 
-def _fail(operations: deque[Operation], error: Error) -> None:
+def _fail(operations: deque[Operation[Any]], error: Error) -> None:
     while operations:
         operations.popleft().fail(error)

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import Any
 
 from weft import _native
-from weft._connect.frames import MAX_LARGE, in_memory_order
+from weft._frames import MAX_LARGE, in_memory_order
 from weft._tls.operation import Operation
 from weft.errors import UnsupportedError
 
@@ -20,11 +20,11 @@ _HEAD = struct.Struct("<II")
 
 
 class Outgoing:
-    """A message on its way, and what is left of it to encrypt; `operation` is None for the channel's own words."""
+    """A message on its way, and what is left of it to encrypt; `operation` is None for the channel's own messages."""
 
     __slots__ = ("begun", "operation", "parts")
 
-    def __init__(self, operation: Operation | None, kind: int, segments: list[memoryview]) -> None:
+    def __init__(self, operation: Operation[None] | None, kind: int, segments: list[memoryview]) -> None:
         sizes = struct.pack(f"<{len(segments)}Q", *(segment.nbytes for segment in segments))
         head = memoryview(_HEAD.pack(kind, len(segments)) + sizes)
         self.operation = operation

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""TLS, between a handshake's steps and the socket: what the steps say leaves encrypted. No sockets here.
+"""TLS between a handshake's steps and the socket: it encrypts the bytes that the steps send. No sockets here.
 
-Certificates and versions are the business of the two ``ssl.SSLContext``; each asks of the other side what it was
-made to ask.
+The two ``ssl.SSLContext`` decide on certificates and versions.
 """
 
 from __future__ import annotations
@@ -11,28 +10,12 @@ import ssl
 from collections.abc import Generator
 from typing import Any
 
-from weft._connect.handshake import MAGIC, Joined, Step, Steps, UpTo, turn_away, want_tls
-from weft._tls.policy import PAYLOADS, Payload
+from weft._connect.handshake import MAGIC, Joined, Step, Steps, UpTo, reject, tls_required
 from weft.errors import CertificateError, HandshakeError, InvalidParamError, TlsError
 
 #: More than one record (16 KiB), and what a socket's buffer is likely to hold.
 _READ_NBYTES = 1 << 16
 _RECORDS = (0x15, 0x16)  # with what the other side's first record begins: an alert, or a handshake
-
-
-def payload_of(context: ssl.SSLContext | None, payload: Payload) -> Payload | None:
-    """Check what a caller wants of its payload; None without TLS, where there is no choice.
-
-    Raises
-    ------
-    InvalidParamError
-        There is no such choice, or no TLS to carry it.
-    """
-    if payload not in PAYLOADS:
-        raise InvalidParamError(f"payload {payload!r}: it is one of {', '.join(PAYLOADS)}")
-    if context is None and payload == "tls":
-        raise InvalidParamError("payload 'tls': needs TLS, so give an ssl.SSLContext as `ssl`")
-    return None if context is None else payload
 
 
 class Session:
@@ -45,7 +28,7 @@ class Session:
     """
 
     def __init__(self, context: ssl.SSLContext, what: str, *, host: str | None = None) -> None:
-        """Begin. `host` is the name that a connector called; a listener has none."""
+        """Begin. `host` is the name that a connector connects to; a listener has none."""
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._what = what
         self._listens = host is None
@@ -95,7 +78,7 @@ class Session:
             data = yield from self._feed()
             if first and data[0] not in _RECORDS:
                 if self._listens and data.startswith(MAGIC[: len(data)]):
-                    yield from turn_away(want_tls())
+                    yield from reject(tls_required())
                 raise TlsError(f"{self._what}: the other side does not speak TLS; it began with {bytes(data[:10])!r}")
             first = False
         yield from self._flush()
@@ -142,8 +125,8 @@ class Session:
     def _refuse(self, error: ssl.SSLError) -> Generator[Step, Any, None]:
         """Let the other side have its alert, and raise."""
         if alert := self.outgoing.read():
-            if self._listens:  # it has spoken already, and would lose the alert to a reset
-                yield from turn_away(alert)
+            if self._listens:  # the caller has sent already, so closing would reset the socket and drop the alert
+                yield from reject(alert)
             else:
                 yield alert
         raise named(error, self._what) from None
@@ -166,11 +149,11 @@ def named(error: ssl.SSLError, what: str) -> TlsError:
         return CertificateError(f"{what}: the other side showed no certificate, and this side wants one")
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
         return CertificateError(
-            f"{what}: the other side refuses this one's certificate, or its want of one ({reason});"
+            f"{what}: the other side refuses this one's certificate, or wants one and got none ({reason});"
             " does it trust the authority that signed it?"
         )
     if "ALERT_PROTOCOL_VERSION" in reason:
         return TlsError(
             f"{what}: the other side does not speak TLS, or not this version of it ({reason}); was it given `ssl`?"
         )
-    return TlsError(f"{what}: TLS failed: {reason}")
+    return TlsError(f"{what}: TLS negotiation failed: {reason}")

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dask.utils import parse_bytes
-from distributed import Adaptive, Nanny, Scheduler, SpecCluster
+from distributed import Adaptive, Nanny, Scheduler
+from distributed.deploy.spec import SpecCluster
 
 from weft.errors import InvalidParamError
 from weft.topo import cpulist, discovery, nvml

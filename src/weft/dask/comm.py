@@ -26,7 +26,7 @@ from distributed.utils import ensure_ip, get_ip, get_ipv6, nbytes
 from distributed.worker import Worker
 
 from weft import _native
-from weft._tls.policy import Payload
+from weft._connect.encryption import EncryptionPolicy
 from weft.connect import connect
 from weft.dask import config, patches
 from weft.dask.memory.limits import count_in_nanny, count_worker
@@ -169,10 +169,10 @@ def _carries_results(msg: Any) -> bool:
 
     Nothing else may be lent: what an actor's method returns is often a part of its state, which it goes on to change.
     """
-    return type(msg) is dict and msg.get("status") == "OK" and "data" in msg
+    return msg.__class__ is dict and msg.get("status") == "OK" and "data" in msg
 
 
-def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext | None, Payload]:
+def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext | None, EncryptionPolicy]:
     """Take what weft needs of what distributed's ``Security`` gives.
 
     Raises
@@ -236,6 +236,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         **connection_args: Any,
     ) -> None:
         super().__init__()
+        self._payload: EncryptionPolicy
         self._ssl, self._payload = _security(PREFIX + address, connection_args)
         self.ip, self.port = parse_host_port(address, 0)
         self.comm_handler = comm_handler

@@ -15,7 +15,7 @@ import dask.config
 import yaml
 
 from weft._claim import flag
-from weft._tls.policy import PAYLOADS, Payload
+from weft._connect.encryption import POLICIES, EncryptionPolicy
 from weft.errors import InvalidParamError
 
 DEFAULTS = yaml.safe_load(Path(__file__).with_name("weft.yaml").read_text())
@@ -73,24 +73,24 @@ def ucx() -> dict[str, str]:
 
     Dask writes ``DASK_WEFT__UCX__NET_DEVICES`` as ``net-devices`` or ``net_devices``, and turns values into Python's.
     """
-    settings = _get("ucx") or {}
-    if not isinstance(settings, Mapping):
+    settings: Mapping[str, Any] = _get("ucx") or {}
+    if not isinstance(settings, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] # from the user
         raise InvalidParamError(
             f"weft.ucx: {settings!r} is no mapping of UCX's settings; name one, as in DASK_WEFT__UCX__TLS={settings}"
         )
     return {name.upper().replace("-", "_"): _text(value) for name, value in settings.items()}
 
 
-def encrypted_payload() -> Payload:
+def encrypted_payload() -> EncryptionPolicy:
     """Return what to do, with TLS, where messages would leave the host unencrypted."""
     given = _get("encrypted-payload")
-    for payload in PAYLOADS:
+    for payload in POLICIES:
         if given == payload:
             return payload
-    raise InvalidParamError(f"weft.encrypted-payload: {given!r} is none of {', '.join(PAYLOADS)}")
+    raise InvalidParamError(f"weft.encrypted-payload: {given!r} is none of {', '.join(POLICIES)}")
 
 
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "y" if value else "n"
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return ",".join(map(str, value)) if value.__class__ in (list, tuple) else str(value)

@@ -15,9 +15,9 @@ import inspect
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
-import distributed
 import msgpack
 from distributed.comm import utils
 from distributed.protocol.serialize import msgpack_decode_default
@@ -41,7 +41,7 @@ Bandwidths = Mapping[str, tuple[float, int]]
 
 @functools.cache
 def _warn(part: str, without: str) -> None:
-    logger.warning("Dask's %s is not as weft knows it (distributed %s): %s", part, distributed.__version__, without)
+    logger.warning("Dask's %s is not as weft knows it (distributed %s): %s", part, version("distributed"), without)
 
 
 def _as_known(known: bool, part: str, without: str) -> bool:
@@ -83,7 +83,7 @@ def server_of(comm_handler: Callable[..., object]) -> object | None:
     return getattr(comm_handler, "__self__", None)
 
 
-def is_nanny(server: object) -> bool:
+def is_nanny(server: object) -> TypeGuard[Nanny]:
     """Tell a nanny without its class, whose module may be half imported when a comm is loaded (nanny.py:259)."""
     return isinstance(getattr(server, "memory_manager", None), NannyMemoryManager)
 
@@ -97,7 +97,7 @@ def close_without_delay(worker: Worker) -> None:
     """
     known = isinstance(getattr(worker, "_protocol", None), str)
     if _as_known(known, "Worker._protocol", "closing a worker takes 0.2 s longer"):
-        worker._protocol = "weft"
+        worker._protocol = "weft"  # pyright: ignore[reportPrivateUsage]
 
 
 def set_in_context_of_tasks(set_variable: Callable[[], object]) -> None:
@@ -106,8 +106,8 @@ def set_in_context_of_tasks(set_variable: Callable[[], object]) -> None:
     ``Worker.start_unsafe`` awaits its listener before it talks to the scheduler, in the context that all that it does
     later is started from, and each task runs in a copy of that (worker.py:2197, utils.py:1446).
     """
-    function = getattr(distributed.utils, "run_in_executor_with_context", None)
-    if _as_known(function is not None, "run_in_executor_with_context", "arrays of tasks are copied, not lent"):
+    known = hasattr(importlib.import_module("distributed.utils"), "run_in_executor_with_context")
+    if _as_known(known, "run_in_executor_with_context", "arrays of tasks are copied, not lent"):
         set_variable()
 
 
@@ -117,17 +117,17 @@ def extend(server: Scheduler | Worker, name: str, extension: object) -> bool:
     What a worker's extension returns of ``heartbeat`` (worker.py:1175) comes to the scheduler's of the same name, at
     the end of ``Scheduler.heartbeat_worker`` (scheduler.py:4653).
     """
-    extensions: dict[str, object] = server.extensions
-    return extensions.setdefault(name, extension) is extension
+    return server.extensions.setdefault(name, extension) is extension
 
 
 def bandwidths_seen_by(ws: WorkerState) -> tuple[Bandwidths, Bandwidths]:
     """Return what a worker's latest heartbeat says that it saw: from each other worker, and of each type of value."""
-    seen = ws.metrics.get("bandwidth")
-    known = isinstance(seen, dict) and isinstance(seen.get("workers"), dict) and isinstance(seen.get("types"), dict)
-    if not _as_known(known, "heartbeats' bandwidth", "its dashboard's bandwidths are left as they are"):
+    try:
+        seen: dict[str, Bandwidths] = ws.metrics["bandwidth"]
+        return dict(seen["workers"]), dict(seen["types"])
+    except (KeyError, TypeError, ValueError):
+        _as_known(False, "heartbeats' bandwidth", "its dashboard's bandwidths are left as they are")
         return {}, {}
-    return seen["workers"], seen["types"]
 
 
 def put_bandwidths(scheduler: Scheduler, pairs: Mapping[tuple[str, str], float], types: Mapping[str, float]) -> None:
@@ -210,11 +210,12 @@ def leave_out_of_managed(metrics: dict[str, Any], nbytes: Callable[[], int]) -> 
     That is the size of a worker's keys without those on disk (scheduler.py:4630). So the bytes are added to the
     latter; what Dask shows as spilled is another figure, the size on disk.
     """
-    spilled = metrics.get("spilled_bytes", {})
-    known = isinstance(spilled, dict) and "memory" in spilled and "managed_bytes" in metrics
-    if not _as_known(known, "metrics' spilled_bytes", "borrowed keys show as managed memory"):
+    try:
+        spilled: dict[str, int] = {**metrics["spilled_bytes"]}
+        in_memory = max(0, metrics["managed_bytes"] - spilled["memory"])
+    except (KeyError, TypeError):
+        _as_known(False, "metrics' spilled_bytes", "borrowed keys show as managed memory")
         return metrics
-    in_memory = max(0, metrics["managed_bytes"] - spilled["memory"])
     return {**metrics, "spilled_bytes": {**spilled, "memory": spilled["memory"] + min(nbytes(), in_memory)}}
 
 
@@ -336,8 +337,9 @@ def serialized_parts(frames: Sequence[Any]) -> Iterator[tuple[int, dict[str, Any
     """
     at = 1
     while at < len(frames):
-        header = msgpack.loads(frames[at], object_hook=msgpack_decode_default, use_list=False, **msgpack_opts)
-        after = at + 1 + header["num-sub-frames"]
+        options: dict[str, Any] = {"object_hook": msgpack_decode_default, "use_list": False, **msgpack_opts}
+        header: dict[str, Any] = msgpack.loads(frames[at], **options)
+        after = at + 1 + int(header["num-sub-frames"])
         yield nbytes(frames[at]), header, frames[at + 1 : after]
         at = after
 
@@ -398,8 +400,9 @@ def add_dashboard_page(scheduler: Scheduler, path: str, title: str, document: Ca
     if not _as_known(known, "BokehApplication", f"the dashboard has no page {title!r}"):
         return
     variables = template_variables(scheduler)
-    variables["plots"].append({"url": path, "name": title})  # the menu of all pages
-    variables["plots"].sort(key=lambda plot: plot["name"])
+    plots: list[dict[str, str]] = variables["plots"]
+    plots.append({"url": path, "name": title})  # the menu of all pages
+    plots.sort(key=lambda plot: plot["name"])
     page = BokehApplication({f"/{path}": document}, scheduler, prefix=stock.prefix, template_variables=variables)
     application.add_application(page)  # the scheduler stops it with the others
     page.initialize(IOLoop.current())

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import re
 
+from weft._units import format_nbytes
+from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, WORKER_FREE_NBYTES
 from weft.doctor.finding import Finding, error, note, ok, warning
 from weft.doctor.machine import CAP_SYS_ADMIN, Machine, brief
 from weft.topo import cpulist
 
 _SHM = "/dev/shm"  # noqa: S108
-#: weft looks for so much before it makes a side of a link: UCX 1.22 may crash where it finds less.
-_LEAST_NBYTES = 3200 << 10
-#: What a side of a link takes there, measured: a queue, and 80 buffers of 8 KiB.
-_SIDE_NBYTES = 668 << 10
 _THP = "sys/kernel/mm/transparent_hugepage"
 _THP_SOURCE = "Linux, Documentation/admin-guide/mm/transhuge.rst"
 
@@ -28,7 +26,7 @@ def shared_memory(machine: Machine) -> Finding:
             source="docs/design.md: shared memory",
         )
     size, free = machine.shm_nbytes
-    evidence = [f"statvfs {_SHM}: {_mib(size)}, {_mib(free)} free"]
+    evidence = [f"statvfs {_SHM}: {format_nbytes(size)}, {format_nbytes(free)} free"]
     mounts = re.findall(
         rf"^\S+ \S+ \S+ \S+ {_SHM} .* - (\S+) ", machine.text("proc/self/mountinfo") or "", re.MULTILINE
     )
@@ -38,23 +36,21 @@ def shared_memory(machine: Machine) -> Finding:
     if left:
         evidence.append(f"{_SHM}: {len(left)} files of UCX's, in use or left by processes that were killed")
     grow = _grow(machine)
-    if free < _LEAST_NBYTES:
+    if free < LINK_FREE_NBYTES:
         clean = (
             f"python -c 'import weft.memory; weft.memory.remove_orphans()' removes what nobody uses; {grow}"
             if left
             else grow
         )
-        what = f"{_mib(free)} free in {_SHM}: weft makes no link below {_mib(_LEAST_NBYTES)}"
+        what = f"{format_nbytes(free)} free in {_SHM}: weft makes no link below {format_nbytes(LINK_FREE_NBYTES)}"
         return error(what, *evidence, remedy=clean, source="docs/design.md: full /dev/shm")
-    links = (1 + (free - _LEAST_NBYTES) // _SIDE_NBYTES) // 2
+    links = (1 + (free - LINK_FREE_NBYTES) // LINK_SHM_NBYTES) // 2
     if links < 64:
-        what = f"{_mib(free)} free in {_SHM}: room for {links} links between processes of this host"
+        what = f"{format_nbytes(free)} free in {_SHM}: room for {links} links between processes of this host"
+        if free < WORKER_FREE_NBYTES:
+            what += f", and for no low-level worker, which wants {format_nbytes(WORKER_FREE_NBYTES)}"
         return warning(what, *evidence, remedy=grow, source="docs/design.md: shared memory")
-    return ok(f"{_mib(free)} free in {_SHM}: room for {links} links", *evidence)
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:.0f} MiB" if nbytes < 10 << 30 else f"{nbytes / 2**30:.0f} GiB"
+    return ok(f"{format_nbytes(free)} free in {_SHM}: room for {links} links", *evidence)
 
 
 def _grow(machine: Machine) -> str:
@@ -147,9 +143,9 @@ def memory_limit(machine: Machine) -> Finding:
         return note("how much memory there is is not known", machine.quote("proc/meminfo"))
     limit = allowed.memory_nbytes
     if limit is None:
-        return ok(f"all of {have / 2**30:.1f} GiB may be used", machine.quote("proc/meminfo"))
+        return ok(f"all of {format_nbytes(have)} may be used", machine.quote("proc/meminfo"))
     why = [line for line in allowed.why if line.startswith("memory")]
-    what = f"{limit / 2**30:.1f} of {have / 2**30:.1f} GiB may be used"
+    what = f"{format_nbytes(limit)} of {format_nbytes(have)} may be used"
     source = "Linux, Documentation/admin-guide/cgroup-v2.rst: memory.max; sbatch(1): --mem"
     if limit < 1 << 30:
         remedy = "ask for more: --mem in Slurm, --memory for a container; what lies in /dev/shm counts too"

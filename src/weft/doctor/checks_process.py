@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import re
 
+from weft.config import LINK_DESCRIPTORS
 from weft.doctor.finding import Finding, note, ok, warning
 from weft.doctor.machine import CAP_SYS_PTRACE, FIRST_NAMESPACES, Machine
 
-#: A link between two processes of one host takes seven; across a network it takes fewer.
-_DESCRIPTORS = 7
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
 
 
@@ -84,8 +83,8 @@ def open_files(machine: Machine) -> Finding:
     evidence = f"/proc/self/limits: Max open files {soft or 'unlimited'}, hard {hard or 'unlimited'}"
     if soft is None:
         return ok("open files without limit", evidence)
-    peers = max(0, soft - 64) // _DESCRIPTORS
-    what = f"{soft} open files: room for {peers} peers on this host, at {_DESCRIPTORS} for each"
+    peers = max(0, soft - 64) // LINK_DESCRIPTORS
+    what = f"{soft} open files: room for {peers} peers on this host, at {LINK_DESCRIPTORS} for each"
     if peers >= 500:
         return ok(what, evidence)
     if hard is None or hard > soft:

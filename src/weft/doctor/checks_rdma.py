@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from weft._units import format_size
 from weft.doctor import ucx
 from weft.doctor.finding import Finding, error, note, ok, warning
 from weft.doctor.machine import CAP_IPC_LOCK, Machine, brief
@@ -265,34 +266,34 @@ def memlock(machine: Machine) -> Finding:
     if limit is None:
         return note("the limit of locked memory is not known", machine.quote("proc/self/limits"))
     soft, hard = limit
-    evidence = f"/proc/self/limits: Max locked memory {_kib(soft)}, hard {_kib(hard)}"
+    evidence = f"/proc/self/limits: Max locked memory {_size(soft)}, hard {_size(hard)}"
     if soft is None:
         return ok("memory may be locked without limit", evidence)
     if machine.capable(CAP_IPC_LOCK):
         return ok("CAP_IPC_LOCK: the limit of locked memory does not hold", evidence, "/proc/self/status: CapEff")
     if not _rdma(machine):
-        return ok(f"{_kib(soft)} may be locked; only RDMA needs more", evidence)
+        return ok(f"{_size(soft)} may be locked; only RDMA needs more", evidence)
     chosen = ucx.chosen(machine)
     if chosen is None or not chosen.verbs:
-        what = f"{_kib(soft)} may be locked: too little once libucp uses RDMA, which this one does not"
+        what = f"{_size(soft)} may be locked: too little once libucp uses RDMA, which this one does not"
         return note(what, evidence, remedy=_memlock_remedy(machine, hard), source=_MEMLOCK_SOURCE)
     if soft >= _LOCKED_NBYTES:
         return note(
-            f"{_kib(soft)} may be locked: enough to start; buffers beyond it cannot be registered",
+            f"{_size(soft)} may be locked: enough to start; buffers beyond it cannot be registered",
             evidence,
             remedy=_memlock_remedy(machine, hard),
             source=_MEMLOCK_SOURCE,
         )
     return error(
-        f"only {_kib(soft)} may be locked: registering memory for RDMA will fail",
+        f"only {_size(soft)} may be locked: registering memory for RDMA will fail",
         evidence,
         remedy=_memlock_remedy(machine, hard),
         source=_MEMLOCK_SOURCE,
     )
 
 
-def _kib(nbytes: int | None) -> str:
-    return "unlimited" if nbytes is None else f"{nbytes >> 10} KiB"
+def _size(nbytes: int | None) -> str:
+    return "unlimited" if nbytes is None else format_size(nbytes)
 
 
 def _memlock_remedy(machine: Machine, hard: int | None) -> str:

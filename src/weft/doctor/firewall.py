@@ -250,7 +250,7 @@ def _holds(left: Any, op: str, right: Any, number: int) -> bool | None:
             inside = _contains(right, "host") or _contains(right, "unicast")
         case {"fib": {"result": "type", "flags": "daddr" | ["daddr"]}}:
             inside = _contains(right, "local")
-        case {"meta": {"key": "iif" | "iifname"}} if right in ("lo", ["lo"]):
+        case {"meta": {"key": "iif" | "iifname"}} if right in ("lo", ["lo"]):  # codespell:ignore iif
             inside = False
         case _:
             return None

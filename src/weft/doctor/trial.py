@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import weft
 from weft._connect.address import join, resolve, split
+from weft._units import format_rate, format_seconds
 from weft.doctor import here, ucx
 from weft.doctor.finding import Finding, error, note, ok, warning
 from weft.doctor.machine import Machine, brief, printable
@@ -58,14 +59,14 @@ def serve(address: str) -> None:
 
 def _serve(caller: socket.socket) -> None:
     with caller.makefile("rwb") as lines:
-        _say(lines, _self())
+        _write_line(lines, _self())
         for _ in range(_REQUESTS):
-            trial = str(_hear(lines).get("trial"))
+            trial = str(_read_line(lines).get("trial"))
             if trial not in TRIALS:
                 return
             with _end("listen", join(caller.getsockname()[0], 0), TRIALS[trial]) as end:
-                _say(lines, _answer(end, LIMIT_S))
-                _hear(lines)  # the caller has finished
+                _write_line(lines, _answer(end, LIMIT_S))
+                _read_line(lines)  # the caller has finished
 
 
 def examine(address: str) -> dict[str, Finding]:
@@ -87,20 +88,20 @@ def examine(address: str) -> dict[str, Finding]:
 
 
 def _examine(lines: io.BufferedRWPair, name: str) -> dict[str, Finding]:
-    there, own_side = _hear(lines), _self()
-    found = {"path": _path(name, there, own_side)}
+    there, own = _read_line(lines), _self()
+    found = {"path": _path(name, there, own)}
     same_host = False
     for trial, tls in TRIALS.items():
-        if (trial == "posix" and not same_host) or (trial == "rc" and not (there.get("rdma") and own_side["rdma"])):
+        if (trial == "posix" and not same_host) or (trial == "rc" and not (there.get("rdma") and own["rdma"])):
             continue
-        _say(lines, {"trial": trial})
-        told = _hear(lines)
+        _write_line(lines, {"trial": trial})
+        told = _read_line(lines)
         if "address" in told:
             with _end("connect", str(told["address"]), tls) as end:
                 told = _answer(end, LIMIT_S)
         else:
             told = {"error": f"at the other end: {told.get('error', 'no answer')}"}
-        _say(lines, {"done": True})
+        _write_line(lines, {"done": True})
         same_host = same_host or bool(told.get("same_host"))
         found[trial] = _judged(trial, told)
     return found
@@ -125,10 +126,10 @@ def _rdma(machine: Machine, chosen: ucx.Ucx | None) -> bool:
     return active and chosen is not None and chosen.verbs
 
 
-def _path(name: str, there: dict[str, Any], own_side: dict[str, Any]) -> Finding:
-    both = {key: (brief(str(there.get(key, "?"))), str(own_side[key])) for key in ("weft", "ucx", "UCX_TLS")}
-    evidence = [f"{key}: {other} there, {own} here" for key, (other, own) in both.items()]
-    unlike = [key for key, (other, own) in both.items() if other != own]
+def _path(name: str, there: dict[str, Any], own: dict[str, Any]) -> Finding:
+    both = {key: (brief(str(there.get(key, "?"))), str(own[key])) for key in ("weft", "ucx", "UCX_TLS")}
+    evidence = [f"{key}: {other} there, {mine} here" for key, (other, mine) in both.items()]
+    unlike = [key for key, (other, mine) in both.items() if other != mine]
     if "UCX_TLS" in unlike:
         remedy = "set the same UCX_TLS at both ends, or none: both must have a transport in common"
         return warning(f"{name} answers, with another UCX_TLS", *evidence, remedy=remedy, source=_SOURCE)
@@ -153,7 +154,8 @@ def _unreached(name: str, failure: OSError) -> Finding:
 def _judged(trial: str, told: dict[str, Any]) -> Finding:
     try:
         lanes = ", ".join(map(str, told["transports"]))
-        speed = f"{told['one_way_s'] * 1e6:.0f} us one way for 8 B, {told['bandwidth_Bps'] / 1e6:.0f} MB/s for 8 MiB"
+        one_way, rate = format_seconds(float(told["one_way_s"])), format_rate(float(told["bandwidth_Bps"]))
+        speed = f"{one_way} one way for 8 B, {rate} for 8 MiB"
         return ok(printable(f"{lanes}: {speed}"), f"UCX_TLS: {TRIALS[trial] or 'as it is'}")
     except (KeyError, TypeError, ValueError):
         said = printable(str(told.get("error", "no answer")))
@@ -196,12 +198,12 @@ def _answer(process: subprocess.Popen[bytes], limit_s: float) -> dict[str, Any]:
     return _parsed(said)
 
 
-def _say(lines: io.BufferedRWPair, told: dict[str, Any]) -> None:
+def _write_line(lines: io.BufferedRWPair, told: dict[str, Any]) -> None:
     lines.write(json.dumps(told).encode() + b"\n")
     lines.flush()
 
 
-def _hear(lines: io.BufferedRWPair) -> dict[str, Any]:
+def _read_line(lines: io.BufferedRWPair) -> dict[str, Any]:
     return _parsed(lines.readline(_LINE_NBYTES))
 
 

@@ -68,9 +68,9 @@ def read(library: Library, settings: Mapping[str, str], root: Path = Path("/")) 
 
 def location() -> dict[str, str]:
     """Return where this process runs: host and boot, namespaces, user."""
-    spaces = {name: os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES}
+    namespaces = {name: os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES}
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return {"host": socket.gethostname(), "boot": boot, **spaces, "uid": str(os.geteuid())}
+    return {"host": socket.gethostname(), "boot": boot, **namespaces, "uid": str(os.geteuid())}
 
 
 def apart(here: Mapping[str, str], there: Mapping[str, object], *, own_address: bool) -> str:

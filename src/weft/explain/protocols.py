@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft._connect import frames
+from weft import _frames
 from weft._native import Channel
 
 UNKNOWN = "unknown"
@@ -130,7 +130,7 @@ def sizes(found: Sequence[Table], *, lends: bool) -> list[Size]:
     list of Size
         In bytes of the message; what UCX counts has weft's header on top of it. weft's own rules come first.
     """
-    large, lend = frames.LARGE_NBYTES, Channel.lend_nbytes
+    large, lend = _frames.LARGE_NBYTES, Channel.lend_nbytes
     rows = [
         Size("send_frames", 0, large - 1, "copied into the message's first segment", "", "weft"),
         Size("send_frames", large, None, "a segment of its own, sent from where it lies", "", "weft"),

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from weft._units import format_nbytes
 from weft.topo import cpulist, slurm, sysfs
 from weft.topo.model import Allowed
 
@@ -48,7 +49,7 @@ def read(
     if limit is not None and memory_nbytes is not None and limit[0] >= memory_nbytes:
         limit = None
     if limit is not None:
-        why.append(f"memory: {limit[0] / 2**30:.1f} GiB, by {limit[1]}")
+        why.append(f"memory: {format_nbytes(limit[0])}, by {limit[1]}")
     memory, by = limit or (None, None)
     return Allowed(held["CPUs"], held["nodes"], quota[0] if quota else None, memory, tuple(why), by)
 

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +20,6 @@ from weft.topo import discovery, draw, nvidia_smi, nvml, options
 from weft.topo.model import Topology
 from weft.topo.plan import plan
 
-INTERFACE_HELP = "the network device of the workers' addresses, or how several begin: ib for the nearest of ib0, ib1"
-MEMORY_HELP = "of each worker: 4GiB, or 0.5 for half of the machine's; 0: none (default: its share)"
 #: Timers take no number above some bound, each another.
 LONGEST_S = 1e8
 
@@ -34,15 +32,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nvidia-smi", metavar="FILE", help="describe the machine of this text, from nvidia-smi topo -m; - is stdin"
     )
-    placing = parser.add_argument_group("placing workers (nothing is started)")
-    placing.add_argument("--plan", action="store_true", help="print where workers go, and the reason of each choice")
-    placing.add_argument(
+    parser.add_argument("--plan", action="store_true", help="print where workers go, and why; start nothing")
+    add_placing_arguments(parser, "placing workers")
+
+
+def add_placing_arguments(
+    parser: argparse.ArgumentParser,
+    title: str,
+    *,
+    workers: Sequence[str] = ("--workers",),
+    threads: Sequence[str] = ("--threads",),
+) -> None:
+    """Add a group of the options by which a plan is made; two of them may have several names."""
+    group = parser.add_argument_group(title)
+    group.add_argument(
         "--per", metavar="PLACE", help="a worker per gpu, numa, l3, or so many cores (default: gpu, else numa)"
     )
-    placing.add_argument("--workers", type=count, metavar="N", help="at most so many workers")
-    placing.add_argument("--threads", type=count, metavar="N", help="threads of each worker")
-    placing.add_argument("--memory-limit", metavar="SIZE", default="auto", help=MEMORY_HELP)
-    placing.add_argument("--interface", metavar="NAME", help=INTERFACE_HELP)
+    group.add_argument(*workers, type=count, metavar="N", help="at most so many workers")
+    group.add_argument(*threads, type=count, metavar="N", help="threads of each worker")
+    group.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        default="auto",
+        help="of each worker: 4GiB, or 0.5 for half of the machine's; 0: none (default: its share)",
+    )
+    group.add_argument(
+        "--interface",
+        metavar="NAME",
+        help="the network device of the workers' addresses, or how several begin: ib for the nearest of ib0, ib1",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from weft._units import format_nbytes
 from weft.topo import cpulist
 from weft.topo.interconnect import Interconnect, InterconnectClass
 from weft.topo.model import KINDS, Cpu, Gpu, Nic, Topology
@@ -106,7 +107,7 @@ def _tree(topology: Topology) -> Tree:
             cpus = [cpu for cpu in topology.cpus if cpu.node == node.id and cpu.socket == socket]
             if not cpus:
                 continue
-            twig = branch.add(f"NUMA node {node.id}  {_gib(node.memory_nbytes)}")
+            twig = branch.add(f"NUMA node {node.id}  {_memory(node.memory_nbytes)}")
             _add(
                 twig,
                 (
@@ -116,7 +117,7 @@ def _tree(topology: Topology) -> Tree:
             )
     for node in topology.nodes:
         if not node.cpus:
-            _add(tree, [Text(f"NUMA node {node.id}  {_gib(node.memory_nbytes)}, without CPUs")])
+            _add(tree, [Text(f"NUMA node {node.id}  {_memory(node.memory_nbytes)}, without CPUs")])
     _add(tree, (_device(topology, device) for device in devices if device.node is None))
     return tree
 
@@ -160,7 +161,7 @@ def _headline(topology: Topology) -> str:
         counts.append(f"{may}{len(topology.cpus)} CPUs")
         counts.append(_count(len({cpu.core for cpu in topology.cpus}), "core"))
     if topology.memory_nbytes:
-        counts.append(_gib(topology.memory_nbytes))
+        counts.append(_memory(topology.memory_nbytes))
     return ", ".join([*counts, _count(len(topology.gpus), "GPU"), _count(len(_cards(topology)), "NIC")])
 
 
@@ -185,7 +186,7 @@ def _device(topology: Topology, device: Gpu | Nic) -> Text:
         return Text(device.name, style="bold").append(f"  {said}", style="not bold")
     line = Text(device.name, style="bold")
     if device.model:
-        line.append(f"  {device.model}, {_gib(device.memory_nbytes)}", style="not bold")
+        line.append(f"  {device.model}, {_memory(device.memory_nbytes)}", style="not bold")
     if device.mig:
         line.append(f", {_count(len(device.mig), 'MIG instance')}", style="not bold")
     near: dict[Interconnect, list[str]] = {}
@@ -250,13 +251,11 @@ def _priors(kinds: set[Interconnect]) -> Table:
     return table
 
 
-def _gib(nbytes: int | None) -> str:
-    if nbytes is None:
-        return "memory not told"
-    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.0f} MiB"
+def _memory(nbytes: int | None) -> str:
+    return "memory not told" if nbytes is None else format_nbytes(nbytes)
 
 
 def _limit(nbytes: int | None) -> str:
     if nbytes is None:
         return "-"
-    return _gib(nbytes) if nbytes else "no limit"
+    return _memory(nbytes) if nbytes else "no limit"

@@ -11,7 +11,7 @@ from typing import Any
 from weft._connect.address import device_of, source_towards, split
 from weft.errors import InvalidParamError
 from weft.topo import discovery, draw, nvml
-from weft.topo.command import INTERFACE_HELP, MEMORY_HELP, count, show
+from weft.topo.command import add_placing_arguments, show
 from weft.topo.model import Topology
 from weft.topo.options import DASK_CUDA, PlanOptions, of
 from weft.topo.plan import Plan, plan
@@ -27,14 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scheduler-file", metavar="FILE", help="the file that the scheduler wrote its address to")
     parser.add_argument("--plan", action="store_true", help="print where workers go, and why; start nothing")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    placing = parser.add_argument_group("placing, as for weft topo --plan")
-    placing.add_argument(
-        "--per", metavar="PLACE", help="a worker per gpu, numa, l3, or so many cores (default: gpu, else numa)"
+    title, workers, threads = (
+        "placing, as for weft topo --plan",
+        ("--workers", "--nworkers"),
+        ("--threads", "--nthreads"),
     )
-    placing.add_argument("--workers", "--nworkers", type=count, metavar="N", help="at most so many workers")
-    placing.add_argument("--threads", "--nthreads", type=count, metavar="N", help="threads of each worker")
-    placing.add_argument("--memory-limit", metavar="SIZE", default="auto", help=MEMORY_HELP)
-    placing.add_argument("--interface", metavar="NAME", help=INTERFACE_HELP)
+    add_placing_arguments(parser, title, workers=workers, threads=threads)
     dask = parser.add_argument_group("as for dask worker")
     dask.add_argument("--protocol", help="of the workers' addresses, such as ucx (default: the scheduler's)")
     dask.add_argument("--host", metavar="ADDRESS", help="the workers' own address")
@@ -139,7 +137,7 @@ def options(args: argparse.Namespace, made: Plan) -> list[dict[str, Any]]:
         )
         if value is not None
     }
-    common = {
+    common: dict[str, Any] = {
         "scheduler_ip": args.scheduler,
         "scheduler_file": args.scheduler_file,
         "protocol": args.protocol,
@@ -152,10 +150,10 @@ def options(args: argparse.Namespace, made: Plan) -> list[dict[str, Any]]:
         "dashboard": not args.no_dashboard,
         "dashboard_address": args.dashboard_address or ":0",
     }
-    given = []
+    given: list[dict[str, Any]] = []
     for i, worker in enumerate(made.workers):
         name = args.name if args.name is None or len(made.workers) == 1 else f"{args.name}-{i}"
-        one = {**common, **nanny_options(worker), "name": name}
+        one: dict[str, Any] = {**common, **nanny_options(worker), "name": name}
         given.append({**one, "preload": [*one["preload"], *args.preload]})
     return given
 

@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import dask.config
-from dask.utils import parse_timedelta
+import dask.utils
 from distributed import Nanny
 
 from weft.errors import Error, InvalidParamError, TimedOutError
 from weft.worker import scheduler_file
 
 logger = logging.getLogger("weft")
+_config: Any = dask.config  # these have only some of their types
+_utils: Any = dask.utils
 
 #: Seconds that workers have for their farewell after a signal, as dask worker gives them.
 _CLOSE_S = 10.0
@@ -43,11 +45,11 @@ def run(options: Sequence[dict[str, Any]]) -> int:
     Error
         A worker could not be started; none is left.
     """
-    named = options[0]["scheduler_ip"] or options[0]["scheduler_file"] or dask.config.get("scheduler-address", None)
+    named = options[0]["scheduler_ip"] or options[0]["scheduler_file"] or _config.get("scheduler-address", None)
     if not named:
         raise InvalidParamError("start workers: no scheduler; weft worker ucx://HOST:8786, or --scheduler-file FILE")
     try:
-        patience_s = parse_timedelta(options[0]["death_timeout"])
+        patience_s: float | None = _utils.parse_timedelta(options[0]["death_timeout"])
     except (ValueError, KeyError, OverflowError) as error:
         raise InvalidParamError(
             f"--death-timeout {options[0]['death_timeout']!r}: {error}; 60, or such as 5m"
@@ -92,7 +94,7 @@ async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> N
 
 def _not_started(options: Sequence[dict[str, Any]], error: Exception) -> Error:
     """Make the error of workers that did not start: a nanny's own says that it failed, and its cause says why."""
-    scheduler = options[0]["scheduler_ip"] or dask.config.get("scheduler-address")
+    scheduler = options[0]["scheduler_ip"] or _config.get("scheduler-address")
     cause = error.__cause__ or error
     return Error(f"start workers for {scheduler}: {str(cause) or type(cause).__name__}")
 

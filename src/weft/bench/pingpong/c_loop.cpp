@@ -4,7 +4,7 @@
 //
 //   weft-pingpong LIBUCP ping|pong NBYTES LIMIT_S CONTROL_FD [NAME=VALUE...]
 //
-// It speaks over CONTROL_FD, a socket to its parent, as the Python children of weft/bench/pingpong.py do:
+// It speaks over CONTROL_FD, a socket to its parent, as the Python children do (loops.py):
 //   out  the address of its worker, in hexadecimal, and a newline
 //   in   the address of the other's, and a newline
 //   out  after a first exchange: the lanes of its endpoint, "posix/memory,tcp/lo", and a newline

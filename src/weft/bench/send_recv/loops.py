@@ -32,7 +32,7 @@ KINDS = ("numpy", "cupy", "rmm", "torch")
 #: Seconds that the other side has to stop when this one ends before its time.
 STOP_S = 1.0
 _GONE = "send-recv: the other side went away"
-Steps = Generator["Request", Any, list[float]]
+Steps = Generator["Request[Any]", Any, list[float]]
 
 
 class Parameters(NamedTuple):
@@ -270,7 +270,7 @@ class _Mover:
             yield from self._send(came)
         return []
 
-    def _send(self, buffers: list[Any]) -> Generator[Request, Any, None]:
+    def _send(self, buffers: list[Any]) -> Generator[Request[Any], Any, None]:
         if self.parameters.api == "am":
             requests = [self.endpoint.am_send(AM_ID, b"", each) for each in buffers]
         else:
@@ -278,7 +278,7 @@ class _Mover:
         for request in requests:  # noqa: UP028  a list's iterator takes no results
             yield request
 
-    def _receive(self) -> Generator[Request, Any, list[Any]]:
+    def _receive(self) -> Generator[Request[Any], Any, list[Any]]:
         if self.parameters.api == "am":
             received: list[Any] = []
             for request in [self.worker.am_recv(AM_ID) for _ in range(self.parameters.buffers)]:
@@ -286,8 +286,7 @@ class _Mover:
                 received.append(data)
             return received
         places = self.kept or [self.make.place() for _ in range(self.parameters.buffers)]
-        for request in [self.worker.tag_recv(each, TAG) for each in places]:
-            yield request
+        yield from [self.worker.tag_recv(each, TAG) for each in places]
         return places
 
 

@@ -160,9 +160,9 @@ def _self_ping_block(line: Line, measure: str, window: int, stamps: array.array[
                 received.wait()
         else:
             taken = list(places(window))
-            received = w.tag_recv_many(taken, TAG)
+            all_received = w.tag_recv_many(taken, TAG)
             ep.tag_send_many([out] * window, TAG).wait()
-            received.wait()
+            all_received.wait()
             into = taken[-1]
         stamps[i] = clock()
     return into
@@ -179,9 +179,9 @@ async def _self_ping_await(line: Line, measure: str, window: int, stamps: array.
                 await received
         else:
             taken = list(places(window))
-            received = w.tag_recv_many(taken, TAG)
+            all_received = w.tag_recv_many(taken, TAG)
             await ep.tag_send_many([out] * window, TAG)
-            await received
+            await all_received
             into = taken[-1]
         stamps[i] = clock()
     return into

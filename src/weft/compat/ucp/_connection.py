@@ -49,8 +49,8 @@ class Connection:
         self._on_close: Callable[[], object] | None = None
         self._arrived: deque[Any] = deque()
         self._readers: deque[asyncio.Future[Any]] = deque()
-        self._pending: set[weft.Request] = set()
-        self._withdrawn: set[weft.Request] = set()
+        self._pending: set[weft.Request[Any]] = set()
+        self._withdrawn: set[weft.Request[Any]] = set()
         self.said_goodbye = False
         wire.connections.add(self)
         self.worker.connections[key] = self
@@ -146,7 +146,7 @@ class Connection:
     async def flush(self, what: object) -> None:
         await self._sent(self.wire.endpoint.flush, what)
 
-    async def _sent(self, post: Callable[[], weft.Request], what: object) -> None:
+    async def _sent(self, post: Callable[[], weft.Request[None]], what: object) -> None:
         try:
             await self._ended(post(), what)
         except (weft.Error, UCXCanceled) as e:
@@ -154,7 +154,7 @@ class Connection:
                 self.raise_on_error()  # the peer ended it, not this side
             raise (translated(e, what) if isinstance(e, weft.Error) else e) from None
 
-    async def _ended(self, request: weft.Request, what: object) -> Any:
+    async def _ended(self, request: weft.Request[Any], what: object) -> Any:
         if request.done():
             return await request
         self._pending.add(request)
@@ -208,7 +208,7 @@ class Connection:
 
     # ---- how it ends
 
-    def say_goodbye(self, sent: int) -> weft.Request:
+    def say_goodbye(self, sent: int) -> weft.Request[None]:
         """Tell the peer how many messages there are for it; it ends the connection when it has them."""
         assert self.peer_key is not None
         self.said_goodbye = True

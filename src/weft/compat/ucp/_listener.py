@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import weft
-from weft._connect.forks import close_in_child
+from weft._connect.sockets import close_in_child
 from weft.compat.ucp import _handshake
 from weft.compat.ucp._context import ApplicationContext
 from weft.compat.ucp._endpoint import Endpoint

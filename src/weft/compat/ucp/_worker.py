@@ -25,8 +25,7 @@ from typing import Any, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 import weft
-from weft._connect.driver import keep_alive
-from weft._connect.forks import close_in_child
+from weft._connect.sockets import close_in_child, keep_alive
 from weft.compat.ucp._address import UCXAddress, door_name
 
 log = logging.getLogger("ucx")

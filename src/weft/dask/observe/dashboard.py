@@ -8,11 +8,20 @@ Needs bokeh, which whoever has a dashboard has. What the cells say is in ``matri
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from bokeh.layouts import column
-from bokeh.models import ColorBar, ColumnDataSource, Div, FixedTicker, HoverTool, LogColorMapper, PrintfTickFormatter
+from bokeh.models import (
+    ColorBar,
+    ColumnDataSource,
+    Div,
+    FactorRange,
+    FixedTicker,
+    HoverTool,
+    LogColorMapper,
+    PrintfTickFormatter,
+)
 from bokeh.palettes import Viridis256
 from bokeh.plotting import figure
 from distributed.dashboard.components import DashboardComponent, add_periodic_callback
@@ -73,15 +82,15 @@ class Matrix(DashboardComponent):  # type: ignore[misc] # distributed has no typ
     def _figure(self) -> Any:
         plot = figure(
             name="weft_matrix",
-            x_range=[],
-            y_range=[],
+            x_range=FactorRange(),
+            y_range=FactorRange(),
             x_axis_label="to",
             y_axis_label="from",
             x_axis_location="above",
             tools=[HoverTool(tooltips=_HOVER)],
             toolbar_location=None,
         )
-        at = {"x": "destination", "y": "source", "source": self.source}
+        at: dict[str, Any] = {"x": "destination", "y": "source", "source": self.source}
         plot.rect(width=0.96, height=0.96, fill_color="colour", line_color=None, **at)
         self._text = plot.text(text="figure", text_color="ink", text_align="center", text_baseline="middle", **at)
         plot.grid.visible = False
@@ -90,9 +99,10 @@ class Matrix(DashboardComponent):  # type: ignore[misc] # distributed has no typ
         plot.axis.axis_line_color = None
         plot.axis.axis_label_text_font_style = "normal"
         formatter = PrintfTickFormatter(format="%g")
+        self._ticker = FixedTicker(ticks=[])
         self._bar = ColorBar(
             color_mapper=self.colours,
-            ticker=FixedTicker(ticks=[]),
+            ticker=self._ticker,
             formatter=formatter,
             width=14,
             background_fill_color=None,
@@ -112,9 +122,9 @@ class Matrix(DashboardComponent):  # type: ignore[misc] # distributed has no typ
             cell(at[ab], scale, seen_by_dask.get(ab), roomy=roomy) if ab in at else empty_cell(*ab)
             for ab in ((a, b) for a in names for b in names)
         ]
-        data = dict(zip(_COLUMNS, map(list, zip(*map(astuple, cells), strict=True)), strict=True)) if cells else {}
+        data: Any = {name: [getattr(each, name) for each in cells] for name in _COLUMNS} if cells else {}
         self.colours.update(low=scale.low, high=scale.high)
-        self._bar.ticker.ticks = scale.ticks
+        self._ticker.ticks = scale.ticks
         if data and data != self.source.data:
             self.source.data = data
         self.figure.visible = bool(names)

@@ -11,9 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dask.utils import format_bytes
-
-from weft.dask.observe.pairs import Pair, bandwidth_text, lent_text
+from weft._units import format_nbytes, format_rate
+from weft.dask.observe.pairs import Pair, format_lent
 
 #: More workers than these make cells too small; then those with the most bytes are shown.
 MOST_WORKERS = 64
@@ -82,12 +81,12 @@ def cell(pair: Pair, scale: Scale, dask: float | None, *, roomy: bool) -> Cell:
         colour,
         figure,
         ink,
-        bandwidth_text(pair.bandwidth_Bps) if pair.bandwidth_Bps else "no transfer that moved 1 MiB",
+        format_rate(pair.bandwidth_Bps) if pair.bandwidth_Bps else "no transfer that moved 1 MiB",
         f"{pair.messages:,}",
-        format_bytes(pair.nbytes),
-        lent_text(pair),
+        format_nbytes(pair.nbytes),
+        format_lent(pair),
         ", ".join(pair.lanes),
-        bandwidth_text(dask),
+        format_rate(dask),
         str(pair.errors),
     )
 
@@ -164,7 +163,7 @@ def lanes_table(pairs: Sequence[Pair]) -> str:
     lenders = [p for p in pairs if p.lent_nbytes]
     if lenders:
         lent = sum(p.lent_messages for p in lenders), sum(p.lent_nbytes for p in lenders)
-        rows.append(("lent", str(len(lenders)), f"{lent[0]:,}", format_bytes(lent[1]), ""))
+        rows.append(("lent", str(len(lenders)), f"{lent[0]:,}", format_nbytes(lent[1]), ""))
     head = "".join(f"<th style='{_CELL}'>{name}</th>" for name in _LANE_COLUMNS)
     body = "".join(
         "<tr>" + "".join(f"<td style='{_CELL}'>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rows
@@ -177,6 +176,6 @@ def _sums(pairs: Sequence[Pair]) -> tuple[str, str, str, str]:
     return (
         str(len(pairs)),
         f"{sum(p.messages for p in pairs):,}",
-        format_bytes(sum(p.nbytes - p.lent_nbytes for p in pairs)),
-        bandwidth_text(statistics.median(rates) if rates else None),
+        format_nbytes(sum(p.nbytes - p.lent_nbytes for p in pairs)),
+        format_rate(statistics.median(rates) if rates else None),
     )

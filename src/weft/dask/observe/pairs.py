@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from dask.utils import format_bytes
-
+from weft._units import format_nbytes, format_rate
 from weft.dask.observe import traffic
 
 if TYPE_CHECKING:
@@ -91,7 +90,8 @@ def join(
         Most bytes first. The sender's count is taken where it was asked, else the receiver's.
     """
     by_process = {report["process"]: report["peers"] for report in reports}
-    pairs, rates = [], requests or {}
+    pairs: list[Pair] = []
+    rates = requests or {}
     for process, peers in by_process.items():
         for peer, row in peers.items():
             here, there = names.get(process, process), names.get(peer, row["address"])
@@ -102,7 +102,7 @@ def join(
     return sorted(pairs, key=lambda p: (-p.nbytes, p.source, p.destination))
 
 
-def _lanes(row: Mapping[str, Any], lent: int) -> tuple[str, ...]:
+def _lanes_and_lent(row: Mapping[str, Any], lent: int) -> tuple[str, ...]:
     return (*row["lanes"], *(["lent"] if lent else []))
 
 
@@ -110,7 +110,7 @@ def _sent(source: str, destination: str, row: Mapping[str, Any], rate: float | N
     return Pair(
         source,
         destination,
-        _lanes(row, row["lent_nbytes"]),
+        _lanes_and_lent(row, row["lent_nbytes"]),
         row["sent_messages"],
         row["sent_nbytes"],
         row["lent_nbytes"],
@@ -123,24 +123,14 @@ def _sent(source: str, destination: str, row: Mapping[str, Any], rate: float | N
 
 
 def _received(source: str, destination: str, row: Mapping[str, Any], rate: float | None) -> Pair:
-    lanes = _lanes(row, row["borrowed_nbytes"])
+    lanes = _lanes_and_lent(row, row["borrowed_nbytes"])
     counts = row["received_messages"], row["received_nbytes"], row["borrowed_nbytes"], row["borrowed_messages"]
     return Pair(source, destination, lanes, *counts, None, None, 0, rate)
 
 
-def bandwidth_text(rate: float | None) -> str:
-    """Write bytes per second as in ``8.13 GB/s``; a dash for None."""
-    if rate is None:
-        return "-"
-    # rounded first: 999.7 MB/s is 1 GB/s
-    unit, name = next(((u, n) for u, n in ((1e9, "GB/s"), (1e6, "MB/s")) if rate >= 0.9995 * u), (1e3, "kB/s"))
-    size = rate / unit
-    return f"{size:.3g} {name}" if size < 999.5 else f"{size:.0f} {name}"
-
-
-def lent_text(pair: Pair) -> str:
-    """Write how much was lent, and in how many messages, as in ``30.52 MiB in 4``."""
-    return f"{format_bytes(pair.lent_nbytes)} in {pair.lent_messages:,}"
+def format_lent(pair: Pair) -> str:
+    """Write how much was lent, and in how many messages, as in ``30.5 MiB in 4``."""
+    return f"{format_nbytes(pair.lent_nbytes)} in {pair.lent_messages:,}"
 
 
 class Transports:
@@ -174,10 +164,10 @@ class Transports:
             pair.destination,
             ", ".join(pair.lanes) or "-",
             f"{pair.messages:,}",
-            format_bytes(pair.nbytes),
-            lent_text(pair).replace(" in", "\nin") if pair.lent_nbytes else "-",  # 80 columns are soon full
-            bandwidth_text(pair.bandwidth_Bps),
-            bandwidth_text(pair.requests_Bps),
+            format_nbytes(pair.nbytes),
+            format_lent(pair).replace(" in", "\nin") if pair.lent_nbytes else "-",  # 80 columns are soon full
+            format_rate(pair.bandwidth_Bps),
+            format_rate(pair.requests_Bps),
             str(pair.errors) if pair.errors else "-",
         )
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from weft import _native
-from weft._connect.frames import CUDA, device_of
+from weft._frames import CUDA, device_of
 from weft.dask import config
 from weft.errors import NoMemoryError, UnsupportedError
 
@@ -141,7 +141,7 @@ def serialize(array: Any) -> tuple[Header, list[Any]]:
         It is none, or its library could not make one of the memory: the next serializer is asked.
     """
     library = type(array).__module__.partition(".")[0]
-    if not hasattr(type(array), "__dlpack_device__") or device_of(array) is None or importer(library) is None:
+    if not hasattr(array.__class__, "__dlpack_device__") or device_of(array) is None or importer(library) is None:
         raise NotImplementedError(type(array).__name__)
     dtype, shape, strides, _ = _native.layout(array)
     if not is_contiguous(shape, strides):

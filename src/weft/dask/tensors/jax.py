@@ -14,7 +14,7 @@ from distributed.protocol.serialize import dask_deserialize, dask_serialize
 from weft.dask.tensors import device
 from weft.dask.tensors.device import Header
 
-_Array = type(jax.numpy.zeros(()))
+_Array = jax.numpy.zeros(()).__class__
 
 
 def _device_of(x: Any) -> Any:

@@ -18,7 +18,7 @@ from weft.dask.tensors.device import Header, exported, importer
 _ALIGNMENT = 64
 _BYTES = (1, 8, 1)  # DLPack: unsigned, 8 bits, one lane
 
-_Tensor = type(tf.zeros(()))
+_Tensor = tf.zeros(()).__class__
 
 
 def _nbytes(t: Any) -> int:
@@ -34,7 +34,7 @@ def _device_name(there: Any) -> str:
 def _serialize(t: Any) -> tuple[Header, list[Any]]:
     if not (t.dtype.is_floating or t.dtype.is_integer or t.dtype.is_bool or t.dtype.is_complex):
         raise NotImplementedError(t.dtype.name)
-    header = {"dtype": t.dtype.name, "shape": tuple(t.shape), "device": _device_name(t)}
+    header: Header = {"dtype": t.dtype.name, "shape": tuple(t.shape), "device": _device_name(t)}
     if not header["device"].startswith("CPU"):
         with tf.device("CPU:0"):
             t = tf.identity(t)

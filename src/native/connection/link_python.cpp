@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Links as Python sees them: made by the handshake of weft.connect.
+#include "connection/carrier_ucx.hpp"
+#include "connection/channel.hpp"
+#include "ucp/forks.hpp"
+
+namespace {
+
+/// What Python holds of a link; the worker owns it too.
+struct LinkObject {
+    nb::object worker;
+    std::shared_ptr<Link> link;
+    bool same_host;
+};
+
+nb::object prepare_link(nb::pointer_and_handle<Worker> self, bool same_host, const std::string &name) {
+    Worker *w = self.p;
+    w->check_owner("connect");
+    if (!same_host) w->check_own("connect");
+    auto link = std::make_shared<Link>(w, name);
+    link->carrier = make_ucx_carrier(link.get(), same_host);
+    FdSocket::sweep();
+    Links::of(*w).all.push_back(link);
+    return nb::cast(LinkObject{nb::borrow(self.h), link, same_host});
+}
+
+void join_link(LinkObject &self, nb::bytes address, int fd) {
+    self.link->worker->check_owner("connect");
+    self.link->join(std::move(address), fd, self.same_host);
+}
+
+nb::object open_channel(LinkObject &self, uint64_t local, uint64_t remote, const std::string &name) {
+    auto *w = nb::inst_ptr<Worker>(self.worker);
+    w->check_owner("connect");
+    if (self.link->lost) raise("PeerLostError", "connect to " + name + ": the peer was lost", "connect");
+    auto channel = std::make_shared<Channel>(w, self.link, local, remote, name);
+    Links::of(*w).channels[local] = channel;
+    return nb::cast(ChannelObject{self.worker, channel});
+}
+
+void close_link(LinkObject &self) {
+    Worker *w = self.link->worker;
+    if (w->closed() || in_forked_child) return;
+    self.link->lose("the handshake failed");
+    w->drain();
+}
+
+}  // namespace
+
+void define_link(nb::module_ &m) {
+    nb::class_<LinkObject>(m, "Link",
+                           "What joins two workers: the carrier of messages between them, and the socket that tells of "
+                           "the other's end.")
+        .def_prop_ro("address",
+                     [](LinkObject &l) {
+                         std::string address = l.link->carrier->address();
+                         return nb::bytes(address.data(), address.size());
+                     })
+        .def("join", &join_link, nb::arg("address"), nb::arg("fd"),
+             "Connect to the other side's address. `fd` becomes the link's on success; -1 for none.")
+        .def("open", &open_channel, nb::arg("local"), nb::arg("remote"), nb::arg("name"),
+             nb::sig("def open(self, local: int, remote: int, name: str) -> Channel"))
+        .def("close", &close_link)
+        .def_prop_ro("lost", [](LinkObject &l) { return l.link->lost; })
+        .def_prop_ro("handle", [](LinkObject &l) { return l.link->carrier->handle(); })
+        .def("print_info", [](LinkObject &l) { return l.link->carrier->print_info(); })
+        .def_prop_ro(
+            "transports", [](LinkObject &l) { return l.link->carrier->transports(); },
+            nb::sig("def transports(self) -> list[str]"));
+    m.def("prepare_link", &prepare_link, nb::arg("worker"), nb::arg("same_host"), nb::arg("name"),
+          nb::sig("def prepare_link(worker: Worker, same_host: bool, name: str) -> Link"),
+          "Make one side of a link; its `address` is for the other side's `join`.");
+}

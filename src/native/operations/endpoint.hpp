@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A UCP endpoint made from a worker's address: it sends to that worker.
+#pragma once
+
+#include "operations/operation.hpp"
+#include "operations/reply.hpp"
+
+/// Owns the ucp_ep_h, and a reference to its worker.
+struct Endpoint {
+    nb::object worker_object;
+    Worker *worker;
+    ucp_ep_h handle = nullptr;
+    std::shared_ptr<Reply> reply;  // set: the endpoint is UCX's own
+    // What UCX's error handler said. It may be called until the endpoint is closed, and that may be after this has
+    // gone.
+    std::shared_ptr<ucs_status_t> status = std::make_shared<ucs_status_t>(UCS_OK);
+
+    ~Endpoint();
+    /// A reply's endpoint is UCX's: only forgotten.
+    void leave_reply() noexcept;
+    /// The worker closes: the endpoint is forced closed.
+    void abandon() noexcept;
+    static nb::object create(nb::pointer_and_handle<Worker> worker, nb::bytes address);
+    /// `status` tells whether UCX made it.
+    static nb::object create(nb::handle worker, const ucp_ep_params_t &params, ucs_status_t *status);
+    static nb::object adopt(nb::handle worker, std::shared_ptr<Reply> reply);
+    /// Raise what keeps it from being used: it has no handle.
+    [[noreturn]] void refuse(const char *op) const;
+};
+
+using EndpointSelf = nb::pointer_and_handle<Endpoint>;
+
+/// The endpoint, if this thread may use it and it is open; its worker is then polled in each turn.
+inline Endpoint *usable(const EndpointSelf &self, const char *op) {
+    Endpoint *e = self.p;
+    e->worker->check_owner(op);
+    e->worker->poll(e->worker->own.get());
+    if (!e->handle) [[unlikely]]
+        e->refuse(op);
+    return e;
+}
+
+/// Make a ucp_ep_h; `on_error(argument, ep, status)` is called in progress.
+ucs_status_t create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
+                             ucp_ep_h *endpoint);
+/// To the worker with this address.
+ucp_ep_h create_endpoint(Engine *engine, nb::bytes address, ucp_err_handler_cb_t on_error, void *argument);
+/// (transport, device) of every lane, as "transport/device".
+nb::list transports(ucp_ep_h endpoint);
+/// What UCX prints of it: lanes, and the protocols chosen so far for each operation. Empty if this libucp cannot.
+std::string print_info(ucp_ep_h endpoint);
+/// Seconds that UCX expects a message of `nbytes` to take; None if this libucp cannot tell.
+nb::object evaluate_perf(ucp_ep_h endpoint, size_t nbytes);
+extern const char *const print_info_doc, *const evaluate_perf_doc;
+nb::class_<Endpoint> define_endpoint(nb::module_ &m, nb::class_<Worker> &worker);
+// What the other files of this folder add to both.
+void define_tags(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint);
+void define_batches(nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint);
+void define_streams(nb::class_<Endpoint> &endpoint);

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "operations/listener.hpp"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+
+#include <cstring>
+
+#include "ucp/forks.hpp"
+
+void Listening::close() noexcept {
+    if (closed) return;
+    closed = true;
+    for (ucp_conn_request_h each : arrived) ucp.listener_reject(handle, each);
+    arrived.clear();
+    auto why = std::make_shared<const Fault>("ClosedError", "the listener was closed");
+    auto left = std::move(waiters);
+    waiters.clear();
+    for (Request *r : left) r->fault = why, r->end(UCS_ERR_CANCELED);
+}
+
+SockaddrListener::~SockaddrListener() {
+    if (!listening || in_forked_child || worker->closed()) return;
+    worker->defer([l = listening] { l->close(); });
+}
+
+namespace {
+
+/// "host:port" or ":port", resolved. The port is a number.
+///
+/// IPv4 only: accepting an IPv6 connection, UCX 1.22 writes the peer's address beyond the end of a tcp endpoint whose
+/// device was opened for IPv4 (uct_tcp_ep_set_dest_addr), and the loopback is.
+sockaddr_in resolve(const std::string &address, bool listens, const char *op) {
+    const size_t colon = address.rfind(':');
+    if (colon == std::string::npos) raise("AddressError", std::string(op) + ": no port in " + address, op);
+    const std::string host = address.substr(0, colon), port = address.substr(colon + 1);
+    if (host.find(':') != std::string::npos)
+        raise("UnsupportedError", std::string(op) + " at " + address + ": UCX's listener is safe with IPv4 only", op);
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_family = AF_INET;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICSERV | (listens ? AI_PASSIVE : 0);
+    int status;
+    {
+        nb::gil_scoped_release release;
+        status = getaddrinfo(host.empty() ? nullptr : host.c_str(), port.c_str(), &hints, &found);
+    }
+    if (status != 0) raise("AddressError", std::string(op) + ": " + address + ": " + gai_strerror(status), op);
+    sockaddr_in in;
+    std::memcpy(&in, found->ai_addr, sizeof in);
+    freeaddrinfo(found);
+    return in;
+}
+
+// From UCX: somebody wants to connect.
+void connection_arrived(ucp_conn_request_h connection, void *argument) {
+    auto *listening = static_cast<Listening *>(argument);
+    if (listening->closed) {
+        ucp.listener_reject(listening->handle, connection);
+    } else if (listening->waiters.empty()) {
+        listening->arrived.push_back(connection);
+    } else {
+        Request *r = listening->waiters.front();
+        listening->waiters.pop_front();
+        r->word = reinterpret_cast<uint64_t>(connection);
+        r->end(UCS_OK);
+    }
+}
+
+nb::object listen_at(WorkerSelf self, const std::string &address) {
+    Worker *w = usable(self, "listen_sockaddr");
+    sockaddr_in in = resolve(address, true, "listen_sockaddr");
+    auto listening = std::make_shared<Listening>();
+    ucp_listener_params_t params{};
+    params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+    params.sockaddr = {reinterpret_cast<sockaddr *>(&in), sizeof in};
+    params.conn_handler = {connection_arrived, listening.get()};
+    check(ucp.listener_create(w->own->handle, &params, &listening->handle), "listen_sockaddr",
+          " on " + address + " (is the port taken?)");
+    w->add_dependent(listeners_stand, listening, [](void *each, int64_t) noexcept {
+        static_cast<Listening *>(each)->close();
+        ucp.listener_destroy(static_cast<Listening *>(each)->handle);
+    });
+    nb::object object = nb::inst_alloc(nb::type<SockaddrListener>());
+    new (nb::inst_ptr<SockaddrListener>(object)) SockaddrListener{nb::borrow(self.h), w, listening};
+    nb::inst_mark_ready(object);
+    return object;
+}
+
+/// The listener's state, if this thread may use it and it is open.
+Listening *usable_listener(const SockaddrListener &listener, const char *op) {
+    usable(WorkerSelf{listener.worker, listener.worker_object}, op);
+    if (listener.listening->closed) raise("ClosedError", std::string(op) + ": the listener is closed", op);
+    return listener.listening.get();
+}
+
+std::string listener_address(const SockaddrListener &listener) {
+    ucp_listener_attr_t attributes{};
+    attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
+    check(ucp.listener_query(usable_listener(listener, "address")->handle, &attributes), "address");
+    auto *in = reinterpret_cast<const sockaddr_in *>(&attributes.sockaddr);
+    char host[INET_ADDRSTRLEN];
+    inet_ntop(AF_INET, &in->sin_addr, host, sizeof host);
+    return std::string(host) + ":" + std::to_string(ntohs(in->sin_port));
+}
+
+/// The endpoint. UCX takes the connection even if it makes none: the request has then failed.
+PyObject *accepted(Request &r) {
+    auto *listener = nb::inst_ptr<SockaddrListener>(r.owner);
+    listener->worker->check_owner("accept");
+    ucp_ep_params_t params{};
+    params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
+    params.conn_request = reinterpret_cast<ucp_conn_request_h>(std::exchange(r.word, 0));
+    return Endpoint::create(listener->worker_object, params, &r.status).release().ptr();
+}
+
+bool withdraw_accept(Request &r) noexcept {
+    return std::erase(nb::inst_ptr<SockaddrListener>(r.owner)->listening->waiters, &r) != 0;
+}
+
+/// A connection that no endpoint was made of goes to the head of the queue.
+void drop_accept(Request &r) noexcept {
+    if (!r.word) return;
+    Listening *listening = nb::inst_ptr<SockaddrListener>(r.owner)->listening.get();
+    auto connection = reinterpret_cast<ucp_conn_request_h>(std::exchange(r.word, 0));
+    if (r.worker->closed()) return;
+    if (!listening->closed) return listening->arrived.push_front(connection);
+    r.worker->defer([handle = listening->handle, w = r.worker, connection] {
+        if (!w->closed()) ucp.listener_reject(handle, connection);
+    });
+}
+
+constexpr Operation accept_operation{
+    .result = accepted, .withdraw = withdraw_accept, .drop = drop_accept, .refused = ": the other side went away"};
+
+// The endpoint is made when the result is asked for; a connection that nobody asked for goes back with the request.
+nb::object accept_next(nb::pointer_and_handle<SockaddrListener> self) {
+    Listening *listening = usable_listener(*self.p, "accept");
+    Request *r;
+    nb::object request = make_request(self.p->worker, self.h.ptr(), "accept", 0, &r);
+    r->operation = &accept_operation;
+    if (listening->arrived.empty()) {
+        r->hold();
+        listening->waiters.push_back(r);
+        return request;
+    }
+    r->word = reinterpret_cast<uint64_t>(listening->arrived.front());
+    listening->arrived.pop_front();
+    r->complete_now(UCS_OK);
+    return request;
+}
+
+void close_listener(SockaddrListener &listener) {
+    if (listener.listening->closed) return;
+    listener.worker->check_owner("close");
+    listener.listening->close();
+    listener.worker->drain();
+}
+
+nb::object connect_to(WorkerSelf self, const std::string &address) {
+    usable(self, "connect_sockaddr");
+    sockaddr_in in = resolve(address, false, "connect_sockaddr");
+    ucp_ep_params_t params{};
+    params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
+    params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+    params.sockaddr = {reinterpret_cast<sockaddr *>(&in), sizeof in};
+    ucs_status_t status;
+    nb::object endpoint = Endpoint::create(self.h, params, &status);
+    check(status, "connect_sockaddr", " to " + address);
+    return endpoint;
+}
+
+PyType_Slot listener_slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void *>(traverse<SockaddrListener, &SockaddrListener::worker_object>)},
+    {0, nullptr}};
+
+constexpr const char *listen_doc =
+    R"(Listen for programs that connect with UCX alone, weft's :meth:`connect_sockaddr` among them.
+
+Parameters
+----------
+address : str
+    ``"host:port"``, or ``":port"`` for every device. Port 0 picks one. IPv4 only.
+
+Returns
+-------
+SockaddrListener
+
+Raises
+------
+AddressError
+    The host is unknown, or the port is no number.
+UnsupportedError
+    That is IPv6: UCX's own listener does not survive it.
+Error
+    The port is in use, or not this process's to take.
+
+Nobody is authenticated: who reaches the port is connected. :func:`weft.listen` asks for a proof of user and host.
+Source: ``ucp_listener_create``.)";
+
+constexpr const char *connect_doc = R"(Make an endpoint to a UCX listener.
+
+Parameters
+----------
+address : str
+    ``"host:port"``. IPv4 only.
+
+Returns
+-------
+Endpoint
+    Connecting goes on while the worker progresses; what is sent waits for it.
+
+Raises
+------
+AddressError
+    The host is unknown, or the port is no number.
+UnsupportedError
+    That is IPv6: UCX's own listener does not survive it.
+UnreachableError, PeerLostError
+    From the first operation: nobody listens there, or not any more.
+
+Source: ``ucp_ep_create`` with ``UCP_EP_PARAMS_FLAGS_CLIENT_SERVER``.)";
+
+constexpr const char *accept_doc = R"(Accept the next connection.
+
+Returns
+-------
+Request
+    Wait or await it for an :class:`Endpoint`.
+
+Raises
+------
+ClosedError
+    From the request, too: the listener was closed meanwhile.
+
+Cancelling withdraws the waiter, never a connection. Source: ``ucp_ep_create`` with ``conn_request``.)";
+
+}  // namespace
+
+void define_listener(nb::module_ &m, nb::class_<Worker> &worker) {
+    nb::class_<SockaddrListener>(
+        m, "SockaddrListener", nb::type_slots(listener_slots), nb::is_weak_referenceable(),
+        "Takes connections of programs that speak UCX. Made by :meth:`Worker.listen_sockaddr`.")
+        .def_prop_ro("address", &listener_address, "Where it listens, ``host:port``. Source: ``ucp_listener_query``.")
+        .def("accept", &accept_next, nb::sig("def accept(self) -> weft.typing.Request[Endpoint]"), accept_doc)
+        .def("close", &close_listener,
+             "Reject who was not accepted and who comes later; the port is freed with the worker. Idempotent. Source: "
+             "``ucp_listener_reject``.");
+    worker
+        .def("listen_sockaddr", &listen_at, nb::arg("address"),
+             nb::sig("def listen_sockaddr(self, address: str) -> SockaddrListener"), listen_doc)
+        .def("connect_sockaddr", &connect_to, nb::arg("address"),
+             nb::sig("def connect_sockaddr(self, address: str) -> Endpoint"), connect_doc);
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "operations/mem_map.hpp"
+
+#include <unistd.h>
+
+#include "ucp/forks.hpp"
+
+void Memory::unmap() noexcept {
+    if (!handle || in_forked_child) return;
+    ucp.mem_unmap(context->handle, handle);
+    handle = nullptr;
+    --context->memories;
+    buffer.release();
+}
+
+Rkey::Rkey(nb::object object, const RemoteKey &key)
+    : endpoint_object(std::move(object)),
+      endpoint(nb::inst_ptr<Endpoint>(endpoint_object)),
+      address(key.address),
+      nbytes(key.nbytes) {
+    check(ucp.ep_rkey_unpack(endpoint->handle, key.packed.data(), &handle), "rkey_unpack",
+          ": no lane of the endpoint reaches that memory");
+    endpoint->worker->add_dependent(keys_stand, this,
+                                    [](void *each, int64_t) noexcept { static_cast<Rkey *>(each)->destroy(); });
+}
+
+void Rkey::destroy() noexcept {
+    if (handle) ucp.rkey_destroy(handle);
+    handle = nullptr;
+}
+
+Rkey::~Rkey() {
+    Worker *worker = endpoint->worker;
+    worker->remove_dependent(keys_stand, this);
+    if (!handle || in_forked_child || worker->closed()) return;
+    worker->defer([w = worker, key = handle] {
+        if (!w->closed()) ucp.rkey_destroy(key);
+    });
+}
+
+namespace {
+
+nb::object map(nb::handle context_handle, ucp_mem_map_params_t &params, nb::handle buffer, const char *op) {
+    auto *context = nb::inst_ptr<Context>(context_handle);
+    if (!context->handle) raise("ClosedError", std::string(op) + ": the context is closed", op);
+    if (in_forked_child)
+        raise("ThreadError", std::string(op) + ": this process was forked from one that uses weft", op);
+    context->check_feature(UCP_FEATURE_RMA, "rma", op);
+    nb::object object = nb::inst_alloc(nb::type<Memory>());
+    auto *memory = new (nb::inst_ptr<Memory>(object)) Memory(nb::borrow(context_handle));
+    nb::inst_mark_ready(object);
+    params.field_mask |=
+        UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+    params.memory_type = UCS_MEMORY_TYPE_HOST;
+    if (buffer.is_valid()) {
+        memory->buffer.acquire(buffer, true, op, context->memory_types);
+        if (!context->handle) raise("ClosedError", std::string(op) + ": the context is closed", op);
+        params.memory_type = memory->buffer.memory_type;
+        params.address = memory->buffer.data();
+        params.length = memory->buffer.nbytes();
+    }
+    if (!params.length) raise("InvalidParamError", std::string(op) + ": there is no memory of 0 B", op);
+    check(ucp.mem_map(context->handle, &params, &memory->handle), op, " of " + std::to_string(params.length) + " B");
+    ++context->memories;
+    memory->allocated = !buffer.is_valid();
+    memory->nbytes = params.length;
+    ucp_mem_attr_t attributes{};
+    attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
+    check(ucp.mem_query(memory->handle, &attributes), op);
+    memory->address = attributes.address;
+    return object;
+}
+
+nb::object mem_map(nb::handle context, nb::handle buffer) {
+    ucp_mem_map_params_t params{};
+    return map(context, params, buffer, "mem_map");
+}
+
+size_t most_nbytes() {
+    return size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+}
+
+nb::object mem_alloc(nb::handle context, size_t nbytes) {
+    // UCX would fill /dev/shm to the last page before it finds that there is no room.
+    if (nb::inst_ptr<Context>(context)->shm_nbytes) check_shm("mem_alloc", nbytes);
+    if (nbytes > most_nbytes())
+        raise("NoMemoryError", "mem_alloc: " + std::to_string(nbytes) + " B are more than this machine has",
+              "mem_alloc");
+    ucp_mem_map_params_t params{};
+    params.field_mask = UCP_MEM_MAP_PARAM_FIELD_FLAGS;
+    params.flags = UCP_MEM_MAP_ALLOCATE;
+    params.length = nbytes;
+    return map(context, params, {}, "mem_alloc");
+}
+
+RemoteKey pack(const Memory &memory) {
+    if (!memory.handle) raise("ClosedError", "rkey_pack: the memory is closed", "rkey_pack");
+    void *packed;
+    size_t nbytes;
+    check(ucp.rkey_pack(memory.context->handle, memory.handle, &packed, &nbytes), "rkey_pack");
+    RemoteKey key{reinterpret_cast<uint64_t>(memory.address), memory.nbytes,
+                  std::string(static_cast<const char *>(packed), nbytes)};
+    ucp.rkey_buffer_release(packed);
+    return key;
+}
+
+nb::object unpack(EndpointSelf self, const RemoteKey &key) {
+    Endpoint *e = usable(self, "rkey_unpack");
+    nb::inst_ptr<Context>(e->worker->context)->check_feature(UCP_FEATURE_RMA, "rma", "rkey_unpack");
+    nb::object object = nb::inst_alloc(nb::type<Rkey>());
+    new (nb::inst_ptr<Rkey>(object)) Rkey(nb::borrow(self.h), key);
+    nb::inst_mark_ready(object);
+    return object;
+}
+
+int get_buffer(PyObject *self, Py_buffer *view, int flags) {
+    auto *memory = nb::inst_ptr<Memory>(self);
+    if (!memory->handle) {
+        PyErr_SetString(PyExc_BufferError, "the memory is closed");
+        view->obj = nullptr;
+        return -1;
+    }
+    if (PyBuffer_FillInfo(view, self, memory->address, Py_ssize_t(memory->nbytes), 0, flags) != 0) return -1;
+    ++memory->exports;
+    return 0;
+}
+
+void release_buffer(PyObject *self, Py_buffer *) {
+    --nb::inst_ptr<Memory>(self)->exports;
+}
+
+PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(get_buffer)},
+                       {Py_bf_releasebuffer, reinterpret_cast<void *>(release_buffer)},
+                       {0, nullptr}};
+
+PyType_Slot rkey_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse<Rkey, &Rkey::endpoint_object>)},
+                            {0, nullptr}};
+
+void close_memory(Memory &memory) {
+    if (memory.exports) raise("InvalidParamError", "close: a memoryview of the memory is alive", "close");
+    memory.unmap();
+}
+
+constexpr const char *map_doc = R"(Let peers that are given its key read and write `buffer`.
+
+Parameters
+----------
+buffer : writable contiguous buffer, any shape
+    Locked until the memory is closed. Peers change it at any time.
+
+Returns
+-------
+Memory
+
+Raises
+------
+UnsupportedError
+    The context was made without the feature ``rma``.
+ReadOnlyError, NotContiguousError
+    `buffer` cannot be written as it is.
+
+Source: ``ucp_mem_map``.)";
+
+constexpr const char *alloc_doc = R"(Allocate memory that peers who are given its key may read and write.
+
+Parameters
+----------
+nbytes : int
+    At least 1. ``memoryview(memory)`` is the memory itself, writable.
+
+Returns
+-------
+Memory
+
+Raises
+------
+UnsupportedError
+    The context was made without the feature ``rma``.
+NoMemoryError
+    There is no room.
+
+Source: ``ucp_mem_map`` with ``UCP_MEM_MAP_ALLOCATE``.)";
+
+constexpr const char *key_doc =
+    R"(What a peer needs to reach a :class:`Memory`: give it to one that you trust, pickled or as it is.
+
+Whoever has it can read and write the memory as long as it is mapped. One that comes from elsewhere must come from
+somebody you trust, too: UCX parses it unchecked.)";
+
+constexpr const char *unpack_doc = R"(Make a peer's key usable with this endpoint.
+
+Parameters
+----------
+key : RemoteKey
+    Of memory of the peer that this endpoint leads to.
+
+Returns
+-------
+Rkey
+    For :meth:`put`, :meth:`get` and :meth:`atomic_op`.
+
+Raises
+------
+UnreachableError
+    No lane of the endpoint reaches that memory.
+
+Source: ``ucp_ep_rkey_unpack``.)";
+
+}  // namespace
+
+void define_memory(nb::module_ &m, nb::class_<Endpoint> &endpoint) {
+    nb::class_<RemoteKey>(m, "RemoteKey", key_doc)
+        .def(
+            "__init__",
+            [](RemoteKey *key, uint64_t address, size_t nbytes, nb::bytes packed) {
+                new (key) RemoteKey{address, nbytes, std::string(packed.c_str(), packed.size())};
+            },
+            nb::arg("address"), nb::arg("nbytes"), nb::arg("packed"))
+        .def_ro("address", &RemoteKey::address, "Where the memory lies in its owner.")
+        .def_ro("nbytes", &RemoteKey::nbytes)
+        .def_prop_ro("packed", [](const RemoteKey &key) { return nb::bytes(key.packed.data(), key.packed.size()); })
+        .def(
+            "__reduce__",
+            [](nb::handle self) {
+                return nb::make_tuple(self.type(),
+                                      nb::make_tuple(self.attr("address"), self.attr("nbytes"), self.attr("packed")));
+            },
+            nb::sig("def __reduce__(self) -> tuple[type[RemoteKey], tuple[int, int, bytes]]"));
+    nb::class_<Memory>(m, "Memory", nb::type_slots(slots), nb::is_weak_referenceable(),
+                       "Memory that peers may read and write. Made by :meth:`Context.mem_map` and "
+                       ":meth:`Context.mem_alloc`; a buffer itself.")
+        .def_prop_ro("address", [](const Memory &memory) { return reinterpret_cast<uintptr_t>(memory.address); })
+        .def_ro("nbytes", &Memory::nbytes)
+        .def("rkey_pack", &pack, "Return the key that lets a peer reach this memory. Source: ``ucp_rkey_pack``.")
+        .def("close", &close_memory, "Unmap the memory: keys to it are void, and its buffer is unlocked. Idempotent.")
+        .def_prop_ro("closed", [](const Memory &memory) { return !memory.handle; })
+        .def(
+            "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Memory"))
+        .def(
+            "__exit__", [](Memory &memory, nb::args) { close_memory(memory); },
+            nb::sig("def __exit__(self, *exc: object) -> None"));
+    nb::class_<Rkey>(m, "Rkey", nb::type_slots(rkey_slots),
+                     "A peer's memory as one endpoint reaches it. Made by :meth:`Endpoint.rkey_unpack`.")
+        .def_ro("address", &Rkey::address, "Where the memory lies in its owner.")
+        .def_ro("nbytes", &Rkey::nbytes);
+    endpoint.def("rkey_unpack", &unpack, nb::arg("key"), nb::sig("def rkey_unpack(self, key: RemoteKey) -> Rkey"),
+                 unpack_doc);
+    nb::handle context = nb::type<Context>();
+    nb::borrow<nb::class_<Context>>(context)
+        .def("mem_map", &mem_map, nb::arg("buffer"),
+             nb::sig("def mem_map(self, buffer: weft.typing.BufferLike) -> Memory"), map_doc)
+        .def("mem_alloc", &mem_alloc, nb::arg("nbytes"), nb::sig("def mem_alloc(self, nbytes: int) -> Memory"),
+             alloc_doc);
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Streams: the bytes of an endpoint, in order and without borders.
+#include "operations/endpoint.hpp"
+
+namespace {
+
+void check_feature(Endpoint *e, const char *op) {
+    nb::inst_ptr<Context>(e->worker->context)->check_feature(UCP_FEATURE_STREAM, "stream", op);
+}
+
+void stream_received(void *ucx_request, ucs_status_t status, size_t nbytes, void *request) {
+    auto *r = static_cast<Request *>(request);
+    r->word = nbytes;
+    operation_ended(ucx_request, status, request);
+}
+
+nb::object stream_send(EndpointSelf self, nb::handle buffer) {
+    Endpoint *e = usable(self, "stream_send");
+    check_feature(e, "stream_send");
+    Request *r;
+    nb::object request = make_request(e->worker, self.h.ptr(), "stream_send", 0, &r);
+    ucp_request_param_t param;
+    begin(param, r);
+    take(self, r, param, buffer, false, "stream_send");
+    posted(r, ucp.stream_send_nbx(e->handle, r->buffer.data(), r->nbytes, &param));
+    return request;
+}
+
+nb::object stream_recv(EndpointSelf self, nb::handle buffer, bool wait_all) {
+    Endpoint *e = usable(self, "stream_recv");
+    check_feature(e, "stream_recv");
+    Request *r;
+    nb::object request = make_request(e->worker, self.h.ptr(), "stream_recv", 0, &r);
+    r->operation = &word_operation;
+    ucp_request_param_t param;
+    begin(param, r);
+    take(self, r, param, buffer, true, "stream_recv");
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.cb.recv_stream = stream_received;
+    param.flags = wait_all ? UCP_STREAM_RECV_FLAG_WAITALL : 0;
+    size_t nbytes = 0;
+    void *ucx = ucp.stream_recv_nbx(e->handle, r->buffer.data(), r->nbytes, &nbytes, &param);
+    if (!UCS_PTR_IS_PTR(ucx)) r->word = nbytes;
+    posted(r, ucx);
+    return request;
+}
+
+constexpr const char *send_doc = R"(Append the bytes of `buffer` to the stream to the peer.
+
+Parameters
+----------
+buffer : contiguous buffer, any shape
+    Locked until the request completes, and unchanged by it.
+
+Returns
+-------
+Request
+    Done when `buffer` may be changed again.
+
+Raises
+------
+UnsupportedError
+    The context was made without the feature ``stream``.
+NotContiguousError
+    Nothing was sent.
+
+Source: ``ucp_stream_send_nbx``.)";
+
+constexpr const char *recv_doc = R"(Receive bytes of the stream from the peer.
+
+Parameters
+----------
+buffer : writable contiguous buffer, any shape
+    Filled from its beginning. Locked until the request completes.
+wait_all : bool
+    Complete only once `buffer` is full; else as soon as anything came.
+
+Returns
+-------
+Request
+    Wait or await it for the number of bytes.
+
+Raises
+------
+UnsupportedError
+    The context was made without the feature ``stream``.
+ReadOnlyError, NotContiguousError
+    `buffer` cannot be filled as it is.
+
+Two endpoints are one stream when each was made from the other's worker's address. Cancelling ends the waiter; UCX
+cannot withdraw the receive, which takes the next bytes, with the buffer locked until then. Source: ``ucp_stream_recv_nbx``.)";
+
+}  // namespace
+
+void define_streams(nb::class_<Endpoint> &endpoint) {
+    endpoint
+        .def("stream_send", &stream_send, nb::arg("buffer"),
+             nb::sig("def stream_send(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]"), send_doc)
+        .def("stream_recv", &stream_recv, nb::arg("buffer"), nb::kw_only(), nb::arg("wait_all") = false,
+             nb::sig("def stream_recv(self, buffer: weft.typing.BufferLike, *, wait_all: bool = False) -> "
+                     "weft.typing.Request[int]"),
+             recv_doc);
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "progress/engine.hpp"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+
+#include "progress/worker.hpp"
+#include "ucp/forks.hpp"
+
+namespace {
+
+void closed_endpoint(void *request, ucs_status_t, void *user_data) {
+    --static_cast<Engine *>(user_data)->closing_endpoints;
+    ucp.request_free(request);
+}
+
+void flushed(void *request, ucs_status_t, void *user_data) {
+    *static_cast<bool *>(user_data) = true;
+    ucp.request_free(request);
+}
+
+void landed(void *request, ucs_status_t status, size_t, void *user_data) {
+    auto *landing = static_cast<Landing *>(user_data);
+    ucp.request_free(request);
+    landing->engine->landings.erase(landing);
+    landing->ended(landing->receiver, status);
+}
+
+void warn(const char *text) noexcept {
+    try {
+        nb::module_::import_("logging").attr("getLogger")("weft").attr("warning")(text);
+    } catch (nb::python_error &e) {
+        e.discard_as_unraisable("weft: a warning");
+    }
+}
+
+}  // namespace
+
+Engine::Engine(Worker *w) : context(w->context), worker(w) {
+    check_shm("Worker", nb::inst_ptr<Context>(w->context)->shm_nbytes);
+    check_descriptors("Worker");
+    ucp_worker_params_t params{};
+    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    // One thread at a time: the last reference may be dropped by another thread, after the worker's own has ended. A
+    // UCX with assertions (Debian's 1.23) ends the process when another thread comes to a single-threaded worker.
+    params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    ucs_status_t status = ucp.worker_create(nb::inst_ptr<Context>(w->context)->handle, &params, &handle);
+    // No peer is involved: UCX calls it an input/output error when it gets no descriptor.
+    if (status == UCS_ERR_IO_ERROR) status = UCS_ERR_NO_RESOURCE;
+    check(status, "Worker", ": creating a worker (is the limit of open files reached?)");
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = Worker::tag(this);
+    status = ucp.worker_get_efd(handle, &event_fd);
+    if (status == UCS_OK && epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, event_fd, &event) != 0) status = UCS_ERR_NO_RESOURCE;
+    if (status != UCS_OK) {
+        ucp.worker_destroy(handle);
+        raise_status(status, "Worker", ": preparing a worker");
+    }
+    w->polled.push_back(this);
+    ++nb::inst_ptr<Context>(context)->engines;
+}
+
+Engine::~Engine() {
+    if (in_forked_child) return;
+    leave();
+    destroy();
+    --nb::inst_ptr<Context>(context)->engines;
+    if (abandoned.empty() || !abandoned[0]->worker->closed()) return;
+    // Data of a message outlived the worker's close, so there is no other drain.
+    Worker *w = abandoned[0]->worker;
+    nb::object kept = nb::borrow(w->self);
+    w->drain();
+}
+
+// UCX calls back what is under way, for most of it.
+void Engine::destroy() noexcept {
+    for (Request *r : abandoned)
+        if (r->operation->must_end) {
+            nb::inst_ptr<Context>(context)->lasts = true;
+            return warn(
+                "an atomic operation is still under way, and UCX ends the process when that is given up: the worker is "
+                "closed, but its descriptors and its memory stay");
+        }
+    ucp.worker_destroy(handle);
+    for (Request *r : abandoned)
+        if (!r->ended) r->ucx = nullptr, r->end(UCS_ERR_CANCELED);
+    while (!landings.empty()) {
+        Landing *landing = *landings.begin();
+        landings.erase(landings.begin());
+        landing->ended(landing->receiver, UCS_ERR_CANCELED);
+    }
+}
+
+void Engine::leave() noexcept {
+    if (!worker) return;
+    std::erase(worker->polled, this);
+    epoll_ctl(worker->epoll_fd, EPOLL_CTL_DEL, event_fd, nullptr);
+    for (Request *r = worker->in_flight; r; r = r->in_flight_next) {
+        if (r->engine != this) continue;
+        r->engine = nullptr;
+        if (r->ucx) r->abandon(), abandoned.push_back(r);
+    }
+    worker = nullptr;
+}
+
+std::string Engine::address() const {
+    ucp_worker_attr_t attr{};
+    attr.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS;
+    check(ucp.worker_query(handle, &attr), "Worker", ": reading its address");
+    std::string address(reinterpret_cast<char *>(attr.address), attr.address_length);
+    ucp.worker_release_address(handle, attr.address);
+    return address;
+}
+
+void Engine::land(Landing *landing, void *descriptor, const iovec *parts, size_t count) noexcept {
+    ucp_request_param_t param;
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE |
+                         UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param.cb.recv_am = landed;
+    param.user_data = landing;
+    param.memory_type = UCS_MEMORY_TYPE_HOST;
+    const Gathered data(parts, count);
+    param.datatype = data.datatype;
+    landing->engine = this;
+    landings.insert(landing);
+    void *request = ucp.am_recv_data_nbx(handle, descriptor, const_cast<void *>(data.buffer), data.count, &param);
+    if (UCS_PTR_IS_PTR(request)) return;
+    landings.erase(landing);
+    landing->ended(landing->receiver, UCS_PTR_STATUS(request));
+}
+
+void Engine::force_close(ucp_ep_h endpoint) noexcept {
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    param.flags = nb::inst_ptr<Context>(context)->peer_errors() ? UCP_EP_CLOSE_FLAG_FORCE : 0;
+    param.cb.send = closed_endpoint;
+    param.user_data = this;
+    worker->poll(this);
+    if (UCS_PTR_IS_PTR(ucp.ep_close_nbx(endpoint, &param))) ++closing_endpoints;
+}
+
+void Engine::flush(int64_t deadline_ns) noexcept {
+    // On the heap: a flush that does not end in time is ended by worker_destroy, after this frame.
+    auto *done = new bool(false);
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    param.cb.send = flushed;
+    param.user_data = done;
+    void *request = ucp.worker_flush_nbx(handle, &param);
+    while (UCS_PTR_IS_PTR(request) && !*done && now_ns() < deadline_ns) ucp.worker_progress(handle);
+    if (!UCS_PTR_IS_PTR(request) || *done) delete done;
+}
+
+void Engine::finish(int64_t deadline_ns) noexcept {
+    auto busy = [this] {
+        if (closing_endpoints || !landings.empty()) return true;
+        for (Request *r = worker->in_flight; r; r = r->in_flight_next)
+            if (r->engine == this && r->ucx) return true;
+        return false;
+    };
+    while (busy() && now_ns() < deadline_ns) ucp.worker_progress(handle);
+}

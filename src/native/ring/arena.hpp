@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The pages that a process shares with its senders: one memfd, from which each link's ring is carved, and how a sender
+// maps what it was told of.
+//
+// A memfd lives in no directory, so it needs no room in /dev/shm and a killed process leaves nothing. It is sealed
+// against shrinking, so that nobody's access to a mapping of it can fail with SIGBUS, and its pages are allocated when
+// they are carved, so that a shortage is an errno there rather than a SIGBUS later. It grows by chunks.
+//
+// Pages are never carved twice. A sender that closed its link may still have them mapped (a broken one, or its forked
+// child) and would write into another link's ring. So the offsets of a freed ring are left for good: the pages are
+// punched out of the file, which gives their memory back, and a chunk whose rings are all gone is unmapped. Offsets
+// last for 2^63 B.
+//
+// A sender is handed the descriptor of the whole file, maps its own ring and the doorbell, and closes it. That it maps
+// no more guards against accidents, not against an attacker, who as the same user could write this process's memory
+// anyway.
+//
+// Forks. No mapping is passed on to a child (MADV_DONTFORK): a second writer in a ring would garble it. So what is left
+// of a link in a child must not touch its pages; to unmap them again is harmless.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace Ring {
+
+/// Of the kernel: 4 KiB, or up to 64 KiB on Arm.
+inline size_t page_nbytes() noexcept {
+    static const size_t nbytes = size_t(sysconf(_SC_PAGESIZE));
+    return nbytes;
+}
+
+/// Some pages of the arena; owns nothing.
+struct Pages {
+    void *data = nullptr;
+    uint64_t offset = 0;
+    size_t nbytes = 0;
+};
+
+/// Owns the memfd and this process's mapping of it. One thread at a time.
+class Arena {
+  public:
+    static constexpr size_t chunk_nbytes = size_t(1) << 20;
+
+    Arena() = default;
+    Arena(const Arena &) = delete;
+    ~Arena() {
+        for (const Chunk &chunk : chunks) munmap(chunk.data, chunk.nbytes);
+        if (file >= 0) close(file);
+    }
+
+    /// 0, or the errno of what the kernel refused: EPERM or ENOSYS from a filter, EMFILE, ENOMEM. To be called once.
+    int open() noexcept {
+        constexpr unsigned not_executable = 8;  // MFD_NOEXEC_SEAL, which some systems ask for; Linux 6.3
+        file = memfd_create("weft-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING | not_executable);
+        if (file < 0 && errno == EINVAL) file = memfd_create("weft-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (file < 0) return errno;
+        if (fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) < 0) return errno;
+        return 0;
+    }
+
+    /// To be handed to senders; stays the arena's.
+    int fd() const noexcept { return file; }
+
+    /// `nbytes` of zeroed pages, whole ones. 0 or an errno, with nothing changed.
+    int carve(size_t nbytes, Pages &pages) noexcept {
+        if (!nbytes || nbytes % page_nbytes()) return EINVAL;
+        if (chunks.empty() || chunks.back().nbytes - chunks.back().carved < nbytes)
+            if (int error = grow(nbytes < chunk_nbytes ? chunk_nbytes : nbytes)) return error;
+        Chunk &chunk = chunks.back();
+        const uint64_t offset = chunk.offset + chunk.carved;
+        while (fallocate(file, 0, off_t(offset), off_t(nbytes)) < 0)
+            if (errno != EINTR) return errno;
+        pages = {static_cast<std::byte *>(chunk.data) + chunk.carved, offset, nbytes};
+        chunk.carved += nbytes;
+        chunk.used += nbytes;
+        return 0;
+    }
+
+    /// The memory goes back to the kernel; the offset is never used again.
+    void free(const Pages &pages) noexcept {
+        fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(pages.offset), off_t(pages.nbytes));
+        for (size_t i = 0; i < chunks.size(); ++i) {
+            Chunk &chunk = chunks[i];
+            if (pages.offset < chunk.offset || pages.offset - chunk.offset >= chunk.nbytes) continue;
+            chunk.used -= pages.nbytes;
+            if (!chunk.used && i + 1 < chunks.size()) drop(i);
+            return;
+        }
+    }
+
+  private:
+    struct Chunk {
+        void *data;
+        uint64_t offset;
+        size_t nbytes, carved, used;
+    };
+
+    int grow(size_t nbytes) noexcept {
+        rlimit limit;
+        if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && size + nbytes > limit.rlim_cur) return EFBIG;  // else SIGXFSZ
+        try {
+            chunks.reserve(chunks.size() + 1);
+        } catch (...) {
+            return ENOMEM;
+        }
+        while (ftruncate(file, off_t(size + nbytes)) < 0)
+            if (errno != EINTR) return errno;
+        void *data = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, off_t(size));
+        // What the file has grown stays unused: it has no pages, and the file cannot shrink.
+        const uint64_t offset = size;
+        size += nbytes;
+        if (data == MAP_FAILED) return errno;
+        madvise(data, nbytes, MADV_DONTFORK);
+        if (!chunks.empty() && !chunks.back().used) drop(chunks.size() - 1);
+        chunks.push_back({data, offset, nbytes, 0, 0});
+        return 0;
+    }
+
+    void drop(size_t i) noexcept {
+        munmap(chunks[i].data, chunks[i].nbytes);
+        chunks.erase(chunks.begin() + ptrdiff_t(i));
+    }
+
+    int file = -1;
+    uint64_t size = 0;
+    std::vector<Chunk> chunks;
+};
+
+/// Owns a sender's mapping of some of the receiver's pages.
+class Mapping {
+  public:
+    Mapping() = default;
+    Mapping(const Mapping &) = delete;
+    ~Mapping() {
+        if (pages) munmap(pages, nbytes);
+    }
+
+    void *data() const noexcept { return pages; }
+
+    /// Map what another process named. EINVAL: there are no such pages, or the file can be shortened. To be called
+    /// once; the descriptor is not needed any more after it.
+    int map(int fd, uint64_t offset, size_t size, bool writable) noexcept {
+        const int seals = fcntl(fd, F_GET_SEALS);
+        struct stat status;
+        if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) < 0) return EINVAL;
+        const uint64_t there = uint64_t(status.st_size);
+        if (!size || offset % page_nbytes() || size % page_nbytes() || offset > there || size > there - offset)
+            return EINVAL;
+        void *mapped =
+            mmap(nullptr, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, off_t(offset));
+        if (mapped == MAP_FAILED) return errno;
+        madvise(mapped, size, MADV_DONTFORK);
+        pages = mapped;
+        nbytes = size;
+        return 0;
+    }
+
+  private:
+    void *pages = nullptr;
+    size_t nbytes = 0;
+};
+
+}  // namespace Ring

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What carries a connection's messages: ``_native.Channel`` over UCX, ``TlsChannel`` over the TLS socket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from weft.typing import BufferLike, Request
+
+
+class Channel(Protocol):
+    """One end of a connection: ordered messages, bounded on both sides. :class:`weft.Peer` documents its methods."""
+
+    def send(
+        self, first: BufferLike, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False, /
+    ) -> Request[None]: ...
+
+    def lend(self, buffer: BufferLike, /) -> Request[None]: ...
+
+    def recv(self) -> Request[Any]:
+        """Receive a memoryview, or a tuple of them: one for each segment that the other side sent."""
+        ...
+
+    def send_placed(
+        self, first: Buffer, rest: list[Buffer], lend: bool, stage: bool, placed: list[Buffer], /
+    ) -> list[Request[None]]:
+        """Send a message, and after it each of `placed`, for ``recv_placed`` of the other side."""
+        ...
+
+    def recv_placed(self, place: int, buffer: Buffer, /) -> Request[Any]:
+        """Receive what was sent as number `place`, from 0 on, into `buffer`, which has just its size."""
+        ...
+
+    def close(self) -> Request[None]: ...
+
+    def abort(self, reason: str = ..., /) -> None: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    @property
+    def next_place(self) -> int:
+        """How many messages were sent with ``send_placed``."""
+        ...
+
+    @property
+    def lent_sent_nbytes(self) -> int: ...
+
+    @property
+    def lent_received_nbytes(self) -> int: ...
+
+    @property
+    def memory_types(self) -> list[str]: ...
+
+    @property
+    def transports(self) -> list[str]: ...

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The way to a peer: the address that a connection uses, and the UCX settings that lead there."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from weft._connect.address import device_of, infiniband_ports, is_loopback
+from weft._connect.encryption import memory_only
+from weft.config import link_queue, link_settings, uses_shm
+from weft.errors import UnreachableError
+
+
+class Route(NamedTuple):
+    """The address of this host that a connection uses; UCX's network transports are limited to its device.
+
+    `ucx` holds UCX settings that the user gave for the connection, sorted by name, without ``UCX_``.
+    """
+
+    host: str
+    ucx: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def memory_only(self) -> bool:
+        """Links to processes on this host have no network transport; only the user can give them one."""
+        return memory_only(dict(self.ucx).get("TLS") or os.environ.get("UCX_TLS"))
+
+    @property
+    def queue(self) -> dict[str, str]:
+        """The size of the queues of links on this host; both sides must have them alike."""
+        return link_queue(dict(self.ucx))
+
+    def settings(self, *, same_host: bool) -> dict[str, str]:
+        """Return the UCX settings for a peer on this host, or across the network.
+
+        Raises
+        ------
+        UnreachableError
+            Only the loopback leads there, and UCX's unauthenticated tcp is not opened on it unasked.
+        """
+        given = dict(self.ucx)
+        asked = given.get("TLS") or os.environ.get("UCX_TLS")
+        if same_host:
+            queue = link_settings(given) if uses_shm(asked or "all") else {}
+            return queue | ({} if asked else {"TLS": "^tcp,sysv,cma,ib"}) | given
+        if not asked and is_loopback(self.host):
+            raise UnreachableError(
+                f"{self.host}: the peer shares this loopback, but not this user, its capabilities, or the IPC, PID or"
+                " user namespace, so there is no shared memory; set UCX_TLS=tcp,self,posix on both sides to let UCX"
+                " listen on the loopback"
+            )
+        # Containers may share /dev/shm and yet be two hosts: posix would be chosen, and its wake-ups, which go over
+        # abstract Unix sockets, would not arrive.
+        settings = {} if asked else {"TLS": "^posix,sysv,cma"}
+        if "NET_DEVICES" not in given and "UCX_NET_DEVICES" not in os.environ:
+            device = device_of(self.host)
+            if device is None:
+                raise UnreachableError(f"{self.host}: no network device of this host has this address")
+            settings["NET_DEVICES"] = ",".join([device, *infiniband_ports()])
+        return settings | given

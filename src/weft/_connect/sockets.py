@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What weft sets on its sockets: a forked child closes its copies, and a host that vanishes is noticed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+
+#: A host that vanishes (power, cable) is noticed after this many seconds, sending or idle.
+VANISHED_AFTER_S = 60
+
+# Python's own socket objects, so that the child's copies know that they are closed.
+_close_in_child: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def close_in_child(sock: socket.socket) -> None:
+    """Have a forked child close its copy of `sock` at once: the copy would keep the port, or the connection, open."""
+    _close_in_child.add(sock)
+
+
+def _after_fork_in_child() -> None:
+    for sock in list(_close_in_child):
+        sock.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the kernel probe the other host. The options are the socket's, so they also reach its duplicates."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_AFTER_S // 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(VANISHED_AFTER_S // 10, 1))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_AFTER_S * 1000)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Takes a handshake's steps over a socket: one stepper, with an adapter for blocking sockets and one for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import Any, Protocol
+
+from weft._connect.handshake import Joined, Steps, UpTo
+from weft._connect.links import OtherHandshake
+from weft.errors import Error, HandshakeError, NoMemoryError, TimedOutError
+
+
+class _Socket(Protocol):
+    """What the stepper needs. Each method raises an error of weft's, or an OSError of the socket."""
+
+    async def send(self, data: bytes) -> None: ...
+    async def receive(self, nbytes: int) -> bytes: ...
+    async def wait_for(self, other: OtherHandshake) -> None: ...
+
+
+class _InLoop:
+    """A socket in the running loop. Its caller limits the time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._sock, data)
+
+    async def receive(self, nbytes: int) -> bytes:
+        return await self._loop.sock_recv(self._sock, nbytes)
+
+    async def wait_for(self, other: OtherHandshake) -> None:
+        await other.ended()
+
+
+class _Blocking:
+    """A socket that blocks until `deadline`, so its coroutines never suspend."""
+
+    def __init__(self, sock: socket.socket, what: str, deadline: float, timeout: float) -> None:
+        self._sock, self._what, self._deadline = sock, what, deadline
+        self._timeout = timeout
+
+    async def send(self, data: bytes) -> None:
+        try:
+            self._set_timeout()
+            self._sock.sendall(data)
+        except TimeoutError:
+            raise self._too_late() from None
+
+    async def receive(self, nbytes: int) -> bytes:
+        try:
+            self._set_timeout()  # for each piece: a peer that drips bytes must not outlast the deadline
+            return self._sock.recv(nbytes)
+        except TimeoutError:
+            raise self._too_late() from None
+
+    async def wait_for(self, other: OtherHandshake) -> None:
+        raise HandshakeError(f"{self._what}: another handshake with the same process is under way in this thread")
+
+    def _set_timeout(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+
+    def _too_late(self) -> TimedOutError:
+        return TimedOutError(
+            f"{self._what}: no answer within {self._timeout} s; is it a weft listener, and does it accept?"
+        )
+
+
+async def run(steps: Steps, sock: socket.socket, what: str) -> Joined:
+    """Run a handshake in the running loop; `sock` does not block. `what` begins the errors' messages."""
+    return await _run(steps, _InLoop(sock), what)
+
+
+def run_blocking(steps: Steps, sock: socket.socket, what: str, *, deadline: float, timeout: float) -> Joined:
+    """Run a handshake until `deadline`, of ``time.monotonic``. `timeout` is what it was in seconds, for the error."""
+    try:
+        _run(steps, _Blocking(sock, what, deadline, timeout), what).send(None)
+    except StopIteration as stop:
+        joined: Joined = stop.value
+        return joined
+    raise AssertionError("a blocking socket's coroutine was suspended")
+
+
+async def _run(steps: Steps, sock: _Socket, what: str) -> Joined:
+    answer: Any = None
+    failure: BaseException | None = None
+    while True:
+        try:
+            step = steps.throw(failure) if failure is not None else steps.send(answer)
+        except StopIteration as stop:
+            joined: Joined = stop.value
+            return joined
+        except OSError as e:
+            raise e if isinstance(e, Error) else out_of_descriptors(what, e) from None
+        answer = failure = None
+        try:
+            if isinstance(step, bytes):
+                await sock.send(step)
+            elif isinstance(step, OtherHandshake):
+                await sock.wait_for(step)
+            elif isinstance(step, UpTo):
+                answer = await sock.receive(step.nbytes)
+            else:
+                answer = await _receive_exactly(sock, step, what)
+        except (asyncio.CancelledError, KeyboardInterrupt) as e:  # the steps undo what they began
+            failure = e
+        except OSError as e:
+            failure = e if isinstance(e, Error) else _cut(what, e)
+
+
+async def _receive_exactly(sock: _Socket, nbytes: int, what: str) -> bytearray:
+    answer = bytearray()
+    while len(answer) < nbytes:
+        data = await sock.receive(nbytes - len(answer))
+        if not data:
+            raise HandshakeError(
+                f"{what}: the other side closed the socket in the middle of the handshake; is it a weft listener?"
+            )
+        answer += data
+    return answer
+
+
+def out_of_descriptors(what: str, error: OSError) -> NoMemoryError:
+    """Make the error for a descriptor that the kernel did not give."""
+    return NoMemoryError(f"{what}: {error.strerror or error}; is the limit of open files (ulimit -n) reached?")
+
+
+def _cut(what: str, error: OSError) -> HandshakeError:
+    return HandshakeError(f"{what}: the socket failed in the middle of the handshake: {error.strerror or error}")

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Requests that Python completes: asyncio's future protocol, once for all of them. UCX's own are native."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Generator
+from typing import Any
+
+from weft.errors import CanceledError, InvalidParamError, TimedOutError
+from weft.typing import Request, ResultT_co
+
+
+class PythonRequest(Request[ResultT_co]):
+    """A request that ends with :meth:`finish`, :meth:`fail` or :meth:`cancel`."""
+
+    _name: str  # begins the errors' messages
+    _done = _cancelled = False
+    _result: Any = None  # of type ResultT_co once it is there
+    _error: BaseException | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+    _callbacks: list[tuple[Callable[[Any], object], contextvars.Context]] | None = None
+
+    # what asyncio asks of its own futures
+    _asyncio_future_blocking = False
+    _cancel_message = None
+
+    def _make_cancelled_error(self) -> asyncio.CancelledError:
+        return asyncio.CancelledError()
+
+    # ---- what differs
+
+    @abstractmethod
+    def _block(self, timeout: float | None) -> None:
+        """Do what can be done within `timeout` seconds to end the request."""
+
+    @abstractmethod
+    def _withdraw(self) -> bool:
+        """Withdraw the operation; False if that is too late, because it has ended."""
+
+    def _watch(self) -> None:
+        """Have the loop end the request: the first callback was added."""
+
+    # ---- its end
+
+    def finish(self, result: Any) -> None:
+        """End it with a result."""
+        self._result = result
+        self._end()
+
+    def fail(self, error: BaseException) -> None:
+        """End it with an error, unless it has ended."""
+        if not self._done:
+            self._error = error
+            self._end()
+
+    def _end(self) -> None:
+        self._done = True
+        callbacks, self._callbacks = self._callbacks, None
+        if callbacks is not None and self._loop is not None and not self._loop.is_closed():
+            for fn, context in callbacks:
+                self._loop.call_soon(fn, self, context=context)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """End the waiter; False if it has ended already."""
+        if self._done or not self._withdraw():
+            return False
+        self._cancelled = True
+        self._end()
+        return True
+
+    # ---- waiting
+
+    def wait(self, timeout: float | None = None) -> ResultT_co:
+        """Block until the operation is complete and return its result; see :meth:`weft.Request.wait`."""
+        deadline = None
+        if timeout is not None:
+            if math.isnan(timeout):
+                raise InvalidParamError(f"{self._name}: a timeout of nan is none")
+            deadline = time.monotonic() + timeout
+        while not self._done:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            self._block(left)
+            if left == 0 and not self._done:
+                raise TimedOutError(f"{self._name}: not complete after {timeout} s")
+        if self._cancelled:
+            raise CanceledError(f"{self._name}: cancelled by its waiter")
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[no-any-return]
+
+    @abstractmethod
+    def __await__(self) -> Generator[Any, None, ResultT_co]: ...
+
+    def done(self) -> bool:
+        """Tell whether the waiter has ended: by completion, failure or cancellation."""
+        return self._done
+
+    def cancelled(self) -> bool:
+        """Tell whether it was cancelled."""
+        return self._cancelled
+
+    def result(self) -> ResultT_co:
+        """Return the result, or raise what ended the operation; InvalidStateError while it is pending."""
+        if not self._done or self._error is not None or self._cancelled:
+            error = self.exception()
+            if error is not None:
+                raise error
+        return self._result  # type: ignore[no-any-return]
+
+    def exception(self) -> BaseException | None:
+        """Return what ended the operation, or None; InvalidStateError while it is pending."""
+        if self._cancelled:
+            raise asyncio.CancelledError
+        if not self.done():
+            raise asyncio.InvalidStateError(f"{self._name}: the request is not complete")
+        return self._error
+
+    # ---- callbacks
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop that this request is awaited in."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def add_done_callback(self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None) -> None:
+        """Have the running loop call `fn` with this request once it is done."""
+        context = contextvars.copy_context() if context is None else context
+        loop = self.get_loop()
+        if self.done():
+            loop.call_soon(fn, self, context=context)
+        elif self._callbacks is not None:
+            self._callbacks.append((fn, context))
+        else:
+            self._callbacks = [(fn, context)]
+            self._watch()
+
+    def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
+        """Forget `fn`; return how often it had been added."""
+        callbacks = self._callbacks or []
+        kept = [entry for entry in callbacks if entry[0] != fn]
+        removed = len(callbacks) - len(kept)
+        callbacks[:] = kept
+        return removed
+
+    def __repr__(self) -> str:
+        state = "cancelled" if self._cancelled else "pending" if not self._done else "failed" if self._error else "done"
+        return f"<weft.Request {self._name} {state}>"

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: BSD-3-Clause
+from collections.abc import Mapping
+from typing import Any
+
+config: dict[str, Any]
+
+def get(key: str, default: Any = ...) -> Any: ...
+def set(arg: Mapping[str, Any]) -> Any: ...
+def update_defaults(new: Mapping[str, Any]) -> None: ...
