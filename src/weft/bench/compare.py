@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rich import box
 from rich.console import Console
@@ -94,14 +93,11 @@ def _run(args: argparse.Namespace) -> int:
 
 def read(path: Path) -> tuple[str, dict[str, Any]]:
     """Read a record and tell whose it is: ``"demo"``, ``"bench merge"``, ``"bench sweep"``, ``"bench pingpong"``..."""
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise BenchError(f"{path} is not a record: {error}") from error
-    if isinstance(record, dict) and "workloads" in record:
+    record = outcome.read_record(path)
+    if "workloads" in record:
         return str(record.get("command", "weft demo")).removeprefix("weft "), record
-    records = record.get("records", []) if isinstance(record, dict) else []
-    first: dict[str, Any] = records[0] if records and isinstance(records[0], dict) else {}
+    records: list[Any] = record.get("records", [])
+    first = cast("dict[str, Any]", records[0]) if records and isinstance(records[0], dict) else {}
     if "measure" in first:
         return "bench sweep", record
     if "latency_s" in first:
@@ -124,7 +120,7 @@ def compare(
     a: Mapping[tuple[str, ...], Sequence[float]], b: Mapping[tuple[str, ...], Sequence[float]]
 ) -> tuple[list[Row], list[tuple[str, ...]]]:
     """Divide B's times by A's where both have a row; return those rows, and the keys that only one has."""
-    rows = []
+    rows: list[Row] = []
     for key in a:
         if key in b:
             middle_a, middle_b = statistics.median(a[key]), statistics.median(b[key])

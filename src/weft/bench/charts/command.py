@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,19 +46,16 @@ def _run(args: argparse.Namespace) -> int:
 
 def drawable(path: Path) -> dict[str, Any]:
     """Read the record of a sweep, a ping-pong or Dask's work; raise `BenchError` for anything else."""
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise BenchError(f"{path} is not a record: {error}") from error
-    if not isinstance(record, dict) or not (_first(record).keys() & {"measure", "latency_s", "wall_s"}):
+    record = outcome.read_record(path)
+    if not (_first(record).keys() & {"measure", "latency_s", "wall_s"}):
         raise BenchError(f"{path} is not what a benchmark that can be drawn wrote with --json, or nothing was measured")
     return record
 
 
 def _first(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the first measurement of a record, by which kinds are told apart."""
-    entries = record.get("records") or record.get("workloads") or [{}]
-    return dict(entries[0])
+    entries: list[dict[str, Any]] = [*record.get("records", ()), *record.get("workloads", ())]
+    return entries[0] if entries else {}
 
 
 def refuse(args: argparse.Namespace) -> None:

@@ -12,12 +12,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from matplotlib.figure import Figure, FigureBase
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator
 
 from weft._units import format_nbytes, format_rate, format_ratio, format_seconds
 from weft.bench.charts import drawing
-from weft.bench.charts.drawing import BLUE, GREY, INK, RED, styled, svg
+from weft.bench.charts.drawing import BLUE, GREY, INK, RED, Figure, styled, svg
 from weft.bench.charts.page import document, environment, table
 from weft.bench.common.stats import Ratio
 from weft.bench.dask import report
@@ -97,7 +96,7 @@ def chart(record: Mapping[str, Any]) -> Figure:
 
 @styled
 def _svg(
-    draw: Callable[[FigureBase, Mapping[str, Any]], None], record: Mapping[str, Any], width: float, height: float
+    draw: Callable[[Figure, Mapping[str, Any]], None], record: Mapping[str, Any], width: float, height: float
 ) -> str:
     figure = drawing.new(width, height)
     draw(figure, record)
@@ -108,7 +107,7 @@ def _p2p_height(record: Mapping[str, Any]) -> float:
     return 0.8 + 0.42 * len(record["workloads"])
 
 
-def _draw_wall(figure: FigureBase, record: Mapping[str, Any]) -> None:
+def _draw_wall(figure: Figure, record: Mapping[str, Any]) -> None:
     """Draw a panel per workload, each with its own scale: the workloads are not to be compared."""
     names, protocols = _names(record), record["protocols"]
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
@@ -138,7 +137,7 @@ def _apart(x: float, count: int) -> list[float]:
     return [x + 0.1 * (i - (count - 1) / 2) * min(1, 5 / count) for i in range(count)]
 
 
-def _draw_p2p(figure: FigureBase, record: Mapping[str, Any]) -> None:
+def _draw_p2p(figure: Figure, record: Mapping[str, Any]) -> None:
     """Draw one line per workload and protocol: 25 % to 75 % as a bar, the median as a mark."""
     rows = [
         (name, protocol, _entry(record, name, protocol)["p2p_Bps"])
@@ -170,7 +169,7 @@ def _comparison(record: Mapping[str, Any]) -> str:
     head = ["workload", *(f"{p}:// wall clock, throughput" for p in record["protocols"])]
     for above, below in dict.fromkeys((c.above, c.below) for c in compared):
         head += [f"wall, {above}/{below}", f"bandwidth, {above}/{below}"]
-    rows = []
+    rows: list[list[str]] = []
     for name in _names(record):
         row = [name]
         for protocol in record["protocols"]:
@@ -186,7 +185,7 @@ def _comparison(record: Mapping[str, Any]) -> str:
 
 def _pairs(record: Mapping[str, Any]) -> str:
     head = ["workload", "(w1,w2)", "25 %", "50 %", "75 %", "moved", "lanes"]
-    rows = []
+    rows: list[list[str]] = []
     for e in record["workloads"]:
         for p in e["pairs"]:
             rates = [format_rate(p[q]) for q in ("q25", "q50", "q75")]
@@ -198,7 +197,7 @@ def _pairs(record: Mapping[str, Any]) -> str:
 
 
 def _lent(record: Mapping[str, Any]) -> str:
-    parts = []
+    parts: list[str] = []
     for e in record["workloads"]:
         if any(e["lent_nbytes"]):
             lent, moved = (statistics.median(e[key]) for key in ("lent_nbytes", "moved_nbytes"))
@@ -244,7 +243,7 @@ class Row(NamedTuple):
 def rows_of(record: Mapping[str, Any], variant: str = "") -> list[Row]:
     """Read the rows of a record of tcp and ucx; `variant` stands behind the workloads' names."""
     found = {(e["name"], e["protocol"]): e for e in record["workloads"]}
-    rows = []
+    rows: list[Row] = []
     for c in report.comparisons(record):
         tcp, ucx = found[c.name, c.below], found[c.name, c.above]
         communication = [statistics.median(e.get("communication_s", [0])) for e in (ucx, tcp)]
@@ -291,9 +290,7 @@ def overview(rows: Sequence[Row], record: Mapping[str, Any]) -> Figure:
     axes.axvline(1, color=INK, linewidth=1.2, zorder=0.5)
     axes.set_xscale("log")
     axes.set_xlim(min(row.wall.low for row in rows) / 1.3, max(1.6, 1.9 * max(row.wall.high for row in rows)))
-    axes.xaxis.set_major_locator(FixedLocator(_TICKS))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value != 1 else "1 = tcp"))
+    drawing.ticks(axes.xaxis, lambda value: f"{value:g}" if value != 1 else "1 = tcp", locator=FixedLocator(_TICKS))
     drawing.rows(axes, [row.name for row in rows])
     axes.set_title("Wall clock over ucx://, of tcp://'s: left of 1 is faster", loc="left")
     return figure

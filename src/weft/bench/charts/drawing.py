@@ -11,11 +11,11 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib import figure as figures
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 INK = "#1f2630"
 # A grey, and Okabe and Ito's: colour-blind readers tell them apart, and so does a grey printer.
@@ -42,6 +42,11 @@ _STYLE: dict[str, Any] = {
     "grid.color": "#e6eaf0",
     "axes.axisbelow": True,
 }
+#: Matplotlib knows the types of its methods in part only.
+Axes: TypeAlias = Any
+Figure: TypeAlias = Any
+_matplotlib: Any = mpl
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -51,7 +56,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> R:
-        with mpl.rc_context(_STYLE):
+        with _matplotlib.rc_context(_STYLE):
             return draw(*args, **kwargs)
 
     return drawn
@@ -59,7 +64,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 def new(width: float, height: float, record: Mapping[str, Any] | None = None) -> Figure:
     """Make an empty figure of so many inches; above it stands where `record` was taken, if one is given."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure: Figure = figures.Figure(figsize=(width, height), layout="constrained")
     if record is not None:
         figure.suptitle(under(record), x=0.01, ha="left", fontsize=9, color=SOFT)
     return figure
@@ -72,6 +77,19 @@ def panels(figure: Figure, count: int, *, share_rows: bool = False) -> list[Axes
     for axes in every[count:]:
         axes.remove()
     return every[:count]
+
+
+def ticks(axis: Any, text: Callable[[float], str], *, locator: Any = None) -> None:
+    """Write the ticks of an x or y axis as `text` does, where `locator` puts them, and none between."""
+
+    def written(value: float, _position: int) -> str:
+        return text(value)
+
+    if locator is not None:
+        axis.set_major_locator(locator)
+        axis.set_minor_locator(NullLocator())
+    formatter: Any = FuncFormatter
+    axis.set_major_formatter(formatter(written))
 
 
 def rows(axes: Axes, names: Sequence[str]) -> None:
@@ -97,7 +115,7 @@ def save(figure: Figure, path: Path) -> None:
 def under(record: Mapping[str, Any]) -> str:
     """Say under what the figures were taken: a picture travels without its record."""
     e = record["environment"]
-    ucx = (e["ucx"] or {}).get("version", "?")
+    ucx = e["ucx"]["version"] if e["ucx"] else "?"
     rounds = record.get("rounds") or max((r["rounds"] for r in record.get("records", ())), default=1)
     times = f"{rounds} round{'s' if rounds != 1 else ''}"
     return f"weft {e['weft']}, UCX {ucx}, {e['cpu_model']}, {e['cores_usable']} cores, {times}, {e['date_utc'][:10]}"

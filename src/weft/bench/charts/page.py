@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;color:#1f2630;background:#fff;max-width:60rem;margin:2rem
@@ -48,12 +48,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[
 
 def flat(value: object, name: str = "") -> list[tuple[str, str]]:
     """List what a JSON value holds, the path to each with dots."""
-    if isinstance(value, Mapping) and value:
-        return [row for key, inner in value.items() for row in flat(inner, f"{name}.{key}" if name else str(key))]
     if isinstance(value, Mapping):
-        return [(name, "none")]
+        items = cast("Mapping[object, object]", value).items()
+        rows = [row for key, inner in items for row in flat(inner, f"{name}.{key}" if name else str(key))]
+        return rows or [(name, "none")]
     if isinstance(value, list | tuple):
-        return [(name, ", ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in value) or "none")]
+        each = cast("Sequence[object]", value)
+        return [(name, ", ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in each) or "none")]
     return [(name, "-" if value is None else str(value))]
 
 

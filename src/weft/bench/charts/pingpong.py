@@ -11,13 +11,11 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator
 
 from weft._units import format_seconds, format_size
 from weft.bench.charts import drawing
-from weft.bench.charts.drawing import BLUE, GREY, INK, styled, svg
+from weft.bench.charts.drawing import BLUE, GREY, INK, Axes, Figure, styled, svg
 from weft.bench.charts.page import document, environment, table
 from weft.bench.pingpong.table import losses, named
 
@@ -49,9 +47,7 @@ def _panel(axes: Axes, records: list[Mapping[str, Any]], names: list[str]) -> No
     every = [end for r in records for end in r["latency_s"]["round_medians"]]
     axes.set_xscale("log")
     axes.set_xlim(min(every) / 1.6, max(every) * 6)
-    axes.xaxis.set_major_locator(LogLocator(numticks=6))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_seconds(value)))
+    drawing.ticks(axes.xaxis, format_seconds, locator=LogLocator(numticks=6))
     drawing.rows(axes, names)
     for text in axes.get_yticklabels():
         text.set_color(BLUE if text.get_text().startswith("weft") else INK)

@@ -12,24 +12,30 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from weft._units import format_size
 from weft.bench.charts import drawing
-from weft.bench.charts.drawing import GREY, styled, svg
+from weft.bench.charts.drawing import GREY, Axes, Figure, styled, svg
 from weft.bench.charts.page import document, environment, table
 from weft.bench.sweep import table as sweep_table
 from weft.bench.sweep.loops import MAPPED
 from weft.bench.sweep.table import FIGURES
 
 # Okabe and Ito's: colour-blind readers tell them apart. What a machine usually has keeps its colour.
-_COLOURS = {"posix": "#0072b2", "sysv": "#009e73", "cma": "#cc79a7", "tcp": "#d55e00", "all": "#1f2630"}
-_COLOURS |= {"lent": "#e69f00", "lent-read": "#7a5200", "self": "#8a94a3"}
+_COLOURS = {
+    "posix": "#0072b2",
+    "sysv": "#009e73",
+    "cma": "#cc79a7",
+    "tcp": "#d55e00",
+    "all": "#1f2630",
+    "lent": "#e69f00",
+    "lent-read": "#7a5200",
+    "self": "#8a94a3",
+}
 _OTHERS = ("#56b4e9", "#7d4fa3", "#5b3a1e")
-_DASHES = {"block": "-", "await": (0, (4, 2))}
+_DASHES: dict[str, Any] = {"block": "-", "await": (0, (4, 2))}
 _MARKS = {"reused": "o", "fresh": "s", "pooled": "^", "cuda": "D", MAPPED: "v"}
 
 
@@ -40,17 +46,17 @@ def _colours(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 @styled
-def chart(record: Mapping[str, Any], names: list[str] | None = None) -> Figure:
+def chart(record: Mapping[str, Any], only: Sequence[str] = ()) -> Figure:
     """Draw a panel for each figure, a line in it for each transport, wait and memory.
 
     Parameters
     ----------
     record : mapping
         As in the file that ``weft bench sweep --json`` writes.
-    names : list of str, optional
-        From ``FIGURES``; those of the record without it.
+    only : sequence of str
+        From ``FIGURES``; empty: those of the record.
     """
-    names = names or record["measures"]
+    names: Sequence[str] = only or record["measures"]
     height = (3.4 if len(names) > 1 else 4.2) * -(-len(names) // 2) + 0.9
     figure = drawing.new(drawing.WIDTH, height, record)
     for axes, name in zip(drawing.panels(figure, len(names)), names, strict=True):
@@ -91,7 +97,7 @@ def _panel(axes: Axes, record: Mapping[str, Any], name: str) -> None:
     shown = _ticks(measured)
     axes.set_xticks(shown, [format_size(n) for n in shown])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    drawing.ticks(axes.yaxis, lambda value: f"{value:,.10g}")
     axes.set_title(f"{figure.title}, {figure.unit}", loc="left")
     axes.set_xlabel("size of the message")
     axes.grid(which="major")
@@ -137,7 +143,7 @@ def _figures(record: Mapping[str, Any], name: str) -> str:
     """Make a table for each way to wait: all lines in one would be wider than a page."""
     figure, lines = FIGURES[name], sweep_table.lines_of(record, name)
     nbytes = sorted({n for sizes in lines.values() for n in sizes})
-    parts = []
+    parts: list[str] = []
     for wait in dict.fromkeys(wait for _, wait, _ in lines):
         shown = {(line[0], line[2]): sizes for line, sizes in lines.items() if line[1] == wait}
         one_memory = len({memory for _, memory in shown if memory != MAPPED}) <= 1

@@ -12,7 +12,7 @@ import io
 import mmap
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def pages(nbytes: int) -> mmap.mmap:
 
 
 @contextlib.contextmanager
-def opened(role: str, nbytes: str, limit_s: str, control_fd: str, tls: str) -> Iterator[Child]:
+def opened(role: str, nbytes: str, limit_s: str, control_fd: str, tls: str) -> Generator[Child]:
     """Make a child from what its parent wrote on the command line."""
     # The parent may be killed while this spins: whatever happens, it ends.
     signal.alarm(int(limit_s))
@@ -73,7 +73,7 @@ def opened(role: str, nbytes: str, limit_s: str, control_fd: str, tls: str) -> I
 @contextlib.contextmanager
 def connected(
     swap: Callable[[str], str], settings: Mapping[str, str], *, features: Sequence[str] = (), alone: bool = False
-) -> Iterator[tuple[Endpoint, Worker]]:
+) -> Generator[tuple[Endpoint, Worker]]:
     """Connect weft to the other process, under these UCX settings; close at the same moment as it does.
 
     `swap` gives the other process a text and returns its own. Who is `alone` connects to itself.

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import IO, NamedTuple
 
 from weft.bench.common.child import CLOSE_S
@@ -42,7 +42,7 @@ class Spawned(NamedTuple):
 
 
 @contextlib.contextmanager
-def _started(command: list[str], settings: Sequence[str], role: str, *, core: int | None) -> Iterator[Spawned]:
+def _started(command: list[str], settings: Sequence[str], role: str, *, core: int | None) -> Generator[Spawned]:
     ours, theirs = socket.socketpair()
     with ours, tempfile.TemporaryFile() as log:
         with theirs:
@@ -135,7 +135,7 @@ def children(
     limit_s: float,
     cores: Sequence[int],
     hosts: Sequence[Sequence[str]] = ((), ()),
-) -> Iterator[Children]:
+) -> Generator[Children]:
     """Start both children; whatever happens, both are ended.
 
     Parameters
@@ -152,7 +152,7 @@ def children(
         What runs a command on the host of the pong, and on that of the ping; nothing for this one.
     """
     with contextlib.ExitStack() as stack:
-        spawned = []
+        spawned: list[Spawned] = []
         for role, core, host in zip(("pong", "ping"), cores or (None, None), hosts, strict=False):
             arguments = [*host, *command, role, str(nbytes), str(int(limit_s) + 5)]
             spawned.append(stack.enter_context(_started(arguments, settings, role, core=core)))

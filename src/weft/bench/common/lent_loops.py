@@ -15,7 +15,7 @@ from __future__ import annotations
 import array
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,7 +55,7 @@ class Line(NamedTuple):
 
 
 @contextlib.contextmanager
-def connected(me: Child) -> Iterator[weft.Peer]:
+def connected(me: Child) -> Generator[weft.Peer]:
     """Connect to the other process of the pair as programs do; close at the same moment as it does."""
     if me.pings:
         peer = weft.connect(me.swap("-"), timeout=CONNECT_S).open()

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 from rich.console import Console
@@ -51,6 +51,15 @@ def refuse_sizes(sizes: Sequence[int]) -> None:
     """Raise for messages that this machine's memory does not hold: two processes have two of each, and copies."""
     if 8 * max(sizes) > psutil.virtual_memory().available:
         raise BenchError(f"{format_size(max(sizes))} is too large for the memory that is free")
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read a record; empty for JSON that is none."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BenchError(f"{path} is not a record: {error}") from error
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def write(path: Path | None, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 
 def sampled(
@@ -39,7 +39,7 @@ def sampled(
 
 
 @contextlib.contextmanager
-def progress(name: str, total: int) -> Iterator[Callable[[str], None]]:
+def progress(name: str, total: int) -> Generator[Callable[[str], None]]:
     """Show how far a benchmark is, on stderr; yield what is told each step of `total` before it is taken.
 
     It is drawn between measurements only: a thread that redraws would take turns on the cores that are measured.

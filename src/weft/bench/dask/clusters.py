@@ -15,7 +15,7 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -35,7 +35,7 @@ _LOG_LENGTH = 100_000
 
 
 @contextlib.contextmanager
-def named(what: str, timeout: float) -> Iterator[None]:
+def named(what: str, timeout: float) -> Generator[None]:
     """Turn whatever is raised inside into a `BenchError` whose one line begins with `what`.
 
     Parameters
@@ -157,7 +157,7 @@ class Reading(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(protocol: str, timeout: float, deployment: Deployment = Deployment()) -> Iterator[Cluster]:
+def running(protocol: str, timeout: float, deployment: Deployment = Deployment()) -> Generator[Cluster]:
     """Own a cluster and take it down on every way out, or use one that runs already.
 
     Raises

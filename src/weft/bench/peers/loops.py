@@ -10,9 +10,10 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import importlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from weft.bench.common.child import Child, trips_of
@@ -21,7 +22,7 @@ from weft.bench.pingpong.loops import Cell, Loops
 
 
 @contextlib.contextmanager
-def _uvloop(me: Child) -> Iterator[Loops]:
+def _uvloop(me: Child) -> Generator[Loops]:
     import uvloop
 
     with loops.streams(me, uvloop.new_event_loop) as both:
@@ -29,9 +30,9 @@ def _uvloop(me: Child) -> Iterator[Loops]:
 
 
 @contextlib.contextmanager
-def _zmq(me: Child) -> Iterator[Loops]:
+def _zmq(me: Child) -> Generator[Loops]:
     """Pair sockets of ZeroMQ over a Unix socket, its fastest way between processes."""
-    import zmq
+    zmq: Any = importlib.import_module("zmq")
 
     with zmq.Context() as context, context.socket(zmq.PAIR) as sock:
         if me.pings:
@@ -63,7 +64,7 @@ def _zmq(me: Child) -> Iterator[Loops]:
 
 
 @contextlib.contextmanager
-def _ucx(me: Child, library: Any) -> Iterator[Loops]:
+def _ucx(me: Child, library: Any) -> Generator[Loops]:
     """Run ucx-py's or UCXX's asyncio API, which are alike, as they ship."""
     import numpy as np
 
@@ -85,8 +86,7 @@ def _ucx(me: Child, library: Any) -> Iterator[Loops]:
                 await ep.recv(into)
                 await ep.send(out)
 
-        run = runner.run
-        yield Loops(lambda stamps: run(ping(stamps)), lambda n: run(pong(n)), lambda: ["default"])
+        yield loops.awaited(runner, ping, pong, lambda: ["default"])
         # Both close at the same moment, which either library may answer with an error; all is measured.
         me.control.close()
         os._exit(0)
@@ -109,18 +109,14 @@ async def _endpoint(me: Child, library: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _ucx_py(me: Child) -> Iterator[Loops]:
-    import ucp
-
-    with _ucx(me, ucp) as both:
+def _ucx_py(me: Child) -> Generator[Loops]:
+    with _ucx(me, importlib.import_module("ucp")) as both:
         yield both
 
 
 @contextlib.contextmanager
-def _ucxx(me: Child) -> Iterator[Loops]:
-    import ucxx
-
-    with _ucx(me, ucxx) as both:
+def _ucxx(me: Child) -> Generator[Loops]:
+    with _ucx(me, importlib.import_module("ucxx")) as both:
         yield both
 
 

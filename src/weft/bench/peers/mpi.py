@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import array
+import importlib
 import itertools
 import json
 import os
 import signal
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from weft.bench.common.child import FILL, pages, trips_of
 from weft.bench.common.errors import BenchError
@@ -18,11 +20,11 @@ from weft.bench.common.rounds import sampled
 
 def rank(arguments: Sequence[str]) -> None:
     """Run one rank; `arguments` are nbytes, seconds, iterations and the two cores as JSON."""
-    from mpi4py import MPI
+    mpi: Any = importlib.import_module("mpi4py.MPI")
 
     nbytes, seconds, iterations = int(arguments[0]), float(arguments[1]), int(arguments[2])
     signal.alarm(int(120 + 20 * seconds + nbytes / 10e6))
-    world, trips = MPI.COMM_WORLD, trips_of(nbytes)
+    world, trips = mpi.COMM_WORLD, trips_of(nbytes)
     me = world.Get_rank()
     cores = json.loads(arguments[3])
     if cores:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from weft.bench.common.errors import BenchError
@@ -98,7 +98,7 @@ def _listens(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def _running(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
+def _running(command: Sequence[str], environment: Mapping[str, str]) -> Generator[None]:
     process = subprocess.Popen(
         command,
         env=environment,

@@ -12,8 +12,8 @@ import contextlib
 import operator
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from weft.bench.common.child import FILL, TAG, Child, connected, opened, trips_of
 from weft.bench.common.errors import BenchError
@@ -39,8 +39,25 @@ class Loops(NamedTuple):
     lanes: Callable[[], list[str]]
 
 
+def awaited(
+    runner: asyncio.Runner,
+    ping: Callable[[array.array[int]], Coroutine[Any, Any, None]],
+    pong: Callable[[int], Coroutine[Any, Any, None]],
+    lanes: Callable[[], list[str]],
+) -> Loops:
+    """Make loops of coroutines."""
+
+    def run_ping(stamps: array.array[int]) -> None:
+        runner.run(ping(stamps))
+
+    def run_pong(count: int) -> None:
+        runner.run(pong(count))
+
+    return Loops(run_ping, run_pong, lanes)
+
+
 @contextlib.contextmanager
-def _weft_block(me: Child) -> Iterator[Loops]:
+def _weft_block(me: Child) -> Generator[Loops]:
     with connected(me.swap, {"TLS": me.tls}) as (endpoint, worker):
 
         def ping(stamps: array.array[int]) -> None:
@@ -62,7 +79,7 @@ def _weft_block(me: Child) -> Iterator[Loops]:
 
 
 @contextlib.contextmanager
-def _weft_await(me: Child) -> Iterator[Loops]:
+def _weft_await(me: Child) -> Generator[Loops]:
     with asyncio.Runner() as runner, connected(me.swap, {"TLS": me.tls}) as (endpoint, worker):
 
         async def ping(stamps: array.array[int]) -> None:
@@ -80,12 +97,11 @@ def _weft_await(me: Child) -> Iterator[Loops]:
                 await w.tag_recv(into, TAG)
                 await ep.tag_send(out, TAG)
 
-        run = runner.run
-        yield Loops(lambda stamps: run(ping(stamps)), lambda n: run(pong(n)), lambda: endpoint.transports)
+        yield awaited(runner, ping, pong, lambda: endpoint.transports)
 
 
 @contextlib.contextmanager
-def _lent(me: Child) -> Iterator[Loops]:
+def _lent(me: Child) -> Generator[Loops]:
     from weft.bench.common import lent_loops as lent
 
     with lent.connected(me) as peer:
@@ -113,7 +129,7 @@ def _tcp_socket(me: Child) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _tcp(me: Child) -> Iterator[Loops]:
+def _tcp(me: Child) -> Generator[Loops]:
     with _tcp_socket(me) as sock, memoryview(me.into) as into:
 
         def receive() -> None:
@@ -141,7 +157,7 @@ def _tcp(me: Child) -> Iterator[Loops]:
 
 
 @contextlib.contextmanager
-def streams(me: Child, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> Iterator[Loops]:
+def streams(me: Child, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> Generator[Loops]:
     """Run asyncio's streams, in a loop of `loop_factory`."""
     with asyncio.Runner(loop_factory=loop_factory) as runner, memoryview(me.out) as out:
         reader, writer = runner.run(asyncio.open_connection(sock=_tcp_socket(me)))
@@ -164,8 +180,7 @@ def streams(me: Child, loop_factory: Callable[[], asyncio.AbstractEventLoop] | N
                 await writer.drain()
             me.into[-1] = got[-1]
 
-        run = runner.run
-        yield Loops(lambda stamps: run(ping(stamps)), lambda n: run(pong(n)), lambda: ["tcp"])
+        yield awaited(runner, ping, pong, lambda: ["tcp"])
         writer.transport.abort()
 
 

@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import weft
@@ -36,8 +36,19 @@ BACKENDS = {
     "tornado": ("streams", True),
     "socket": ("socket", False),
 }
-UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
-UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
+UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 10**3,
+    "kb": 10**3,
+    "m": 10**6,
+    "mb": 10**6,
+    "g": 10**9,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
 START_S = 60.0
 CHILD = "import sys; from weft.bench.send_recv.command import serve; serve(sys.argv[1])"
 _PR_SET_PDEATHSIG = 1
@@ -190,7 +201,7 @@ def _memory(args: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def _within(seconds: float) -> Iterator[None]:
+def _within(seconds: float) -> Generator[None]:
     """Interrupt whatever this process waits for after `seconds`."""
 
     def over(_signal: int, _frame: object) -> None:
@@ -207,7 +218,7 @@ def _within(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _server(args: argparse.Namespace) -> Iterator[int]:
+def _server(args: argparse.Namespace) -> Generator[int]:
     """Start a server in a process of its own; yield its port, and end it."""
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD, json.dumps(vars(args), default=str)],

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import importlib
 import json
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import weft
@@ -75,7 +76,7 @@ def objects(kind: str, nbytes: int, device: int) -> Objects:
             each = np.arange(256, dtype="u1")
             return Objects(lambda: np.resize(each, nbytes), lambda: np.zeros(nbytes, dtype="u1"), host=True)
         if kind == "torch":
-            import torch
+            torch: Any = importlib.import_module("torch")
 
             at = torch.device("cuda", device)
             torch.zeros(1, device=at)
@@ -83,12 +84,12 @@ def objects(kind: str, nbytes: int, device: int) -> Objects:
                 lambda: torch.arange(nbytes, dtype=torch.uint8, device=at),
                 lambda: torch.zeros(nbytes, dtype=torch.uint8, device=at),
             )
-        import cupy
+        cupy: Any = importlib.import_module("cupy")
 
         cupy.cuda.Device(device).use()
         cupy.zeros(1)
         if kind == "rmm":
-            import rmm
+            rmm: Any = importlib.import_module("rmm")
 
             return Objects(lambda: rmm.DeviceBuffer.to_device(bytes(nbytes)), lambda: rmm.DeviceBuffer(size=nbytes))
         return Objects(lambda: cupy.arange(nbytes, dtype="u1"), lambda: cupy.zeros(nbytes, dtype="u1"))
@@ -115,7 +116,7 @@ def agree(control: Any, parameters: Parameters) -> None:
 
 
 @contextlib.contextmanager
-def _controlled(sock: socket.socket, parameters: Parameters) -> Iterator[Any]:
+def _controlled(sock: socket.socket, parameters: Parameters) -> Generator[Any]:
     # unbuffered: with some backends messages follow on the same socket
     with sock.makefile("rwb", buffering=0) as control:
         agree(control, parameters)
@@ -197,7 +198,7 @@ def _blocked(steps: Steps, sock: socket.socket) -> list[float]:
 
 
 @contextlib.contextmanager
-def _signalled(sock: socket.socket) -> Iterator[None]:
+def _signalled(sock: socket.socket) -> Generator[None]:
     def look(*_: object) -> None:
         if _gone(sock):
             raise weft.PeerLostError(_GONE)
@@ -252,7 +253,8 @@ class _Mover:
 
     def client(self) -> Steps:
         out = [self.make.filled() for _ in range(self.parameters.buffers)]
-        seconds = []
+        back: list[Any] = []
+        seconds: list[float] = []
         for _ in range(self.parameters.iterations):
             start = time.perf_counter()
             yield from self._send(out)
@@ -278,7 +280,7 @@ class _Mover:
 
     def _receive(self) -> Generator[Request[Any], Any, list[Any]]:
         if self.parameters.api == "am":
-            received = []
+            received: list[Any] = []
             for request in [self.worker.am_recv(AM_ID) for _ in range(self.parameters.buffers)]:
                 _, data = yield request
                 received.append(data)
@@ -292,7 +294,7 @@ def over_socket(sock: socket.socket, parameters: Parameters, make: Objects, *, c
     """Run one side over the socket itself, blocking."""
     with _controlled(sock, parameters):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        out, kept, seconds = make.filled(), make.place() if reuse else None, []
+        out, kept, seconds = make.filled(), make.place() if reuse else None, list[float]()
         for _ in range(parameters.iterations):
             start = time.perf_counter()
             if client:
@@ -323,7 +325,7 @@ def over_streams(sock: socket.socket, parameters: Parameters, make: Objects, *, 
         return seconds
 
     async def trips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> list[float]:
-        out, seconds = memoryview(make.filled()), []
+        out, seconds = memoryview(make.filled()), list[float]()
         for _ in range(parameters.iterations):
             start = time.perf_counter()
             if client:

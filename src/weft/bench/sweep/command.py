@@ -201,15 +201,15 @@ def entry(cell: Cell, rounds: Sequence[Taken], window: int) -> dict[str, Any]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
-    add, partial = parser.add_argument, functools.partial
+    add = parser.add_argument
     figures = tuple(sweep_table.FIGURES)
     options.add_sizes(parser, None, shown=FULL["sizes"])
     tls = "UCX transports, 'all' for UCX's own choice, weft's lent and lent-read (default: what UCX finds, and those)"
     add("--tls", metavar="NAMES", help=tls)
-    add("--measures", type=partial(options.some_of, figures), default=",".join(figures), help="(%(default)s)")
+    add("--measures", type=functools.partial(options.some_of, figures), default=",".join(figures), help="(%(default)s)")
     options.add_wait(parser)
     memory = f"where messages are received: {', '.join(MEMORIES)} (%(default)s)"
-    add("--memory", type=partial(options.some_of, MEMORIES), default="reused", help=memory)
+    add("--memory", type=functools.partial(options.some_of, MEMORIES), default="reused", help=memory)
     window = "messages sent before any is waited for, at most 64 MiB of them (%(default)s)"
     add("--window", type=options.whole, default=64, help=window)
     options.add_rounds(parser, None, shown=FULL["rounds"])

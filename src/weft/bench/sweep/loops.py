@@ -18,10 +18,12 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import functools
+import importlib
 import itertools
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.bench.common.child import FILL, LENT_LEAST_NBYTES, TAG, Child, connected, opened, trips_of
@@ -196,35 +198,28 @@ async def _self_pong_await(line: Line, measure: str, window: int, count: int) ->
 def _line(me: Child, memory: str, nbytes: int, endpoint: Endpoint, worker: Worker) -> Line:
     """Lay out what is sent and where it is received."""
     out: Any = memoryview(me.out)[:nbytes]
-    places: Callable[[int], Iterable[Any]]
-    if memory == "reused":
-        into = memoryview(me.into)[:nbytes]
-
-        def places(count: int) -> Iterable[Any]:
-            return itertools.repeat(into, count)
-
-    elif memory == "fresh":
+    into: Any = memoryview(me.into)[:nbytes]
+    make: Callable[[], Any] | None = None
+    if memory == "fresh":
         from numpy import empty
 
-        def places(count: int) -> Iterable[Any]:
-            return (empty(nbytes, "u1") for _ in range(count))
-
+        make = functools.partial(empty, nbytes, "u1")
     elif memory == "pooled":
         from weft._native import pool_allocate
 
-        def places(count: int) -> Iterable[Any]:
-            return (pool_allocate(nbytes) for _ in range(count))
-
-    else:
-        import cupy
-
-        out = cupy.full(nbytes, FILL, "u1")
-        there = cupy.empty(nbytes, "u1")
+        make = functools.partial(pool_allocate, nbytes)
+    elif memory == "cuda":
+        cupy: Any = importlib.import_module("cupy")
+        out, into = cupy.full(nbytes, FILL, "u1"), cupy.empty(nbytes, "u1")
         cupy.cuda.get_current_stream().synchronize()
 
-        def places(count: int) -> Iterable[Any]:
-            return itertools.repeat(there, count)
+    def again(count: int) -> Iterable[Any]:
+        return itertools.repeat(into, count)
 
+    def made(count: int) -> Iterable[Any]:
+        return (make() for _ in range(count)) if make else ()
+
+    places = made if make else again
     return Line(endpoint, worker, out, places, bytearray(1))
 
 
@@ -254,7 +249,7 @@ def child(arguments: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _over_ucp(me: Child, transport: str, wait: str, memory: str) -> Iterator[Loops]:
+def _over_ucp(me: Child, transport: str, wait: str, memory: str) -> Generator[Loops]:
     features = ["amo"] if transport in WITHOUT_PEER_ERRORS else []
     alone = transport == "self"
     with connected(me.swap, {"TLS": me.tls}, features=features, alone=alone) as (endpoint, worker):
@@ -271,7 +266,7 @@ def _over_ucp(me: Child, transport: str, wait: str, memory: str) -> Iterator[Loo
 
 
 @contextlib.contextmanager
-def _over_pool(me: Child, transport: str, wait: str) -> Iterator[Loops]:
+def _over_pool(me: Child, transport: str, wait: str) -> Generator[Loops]:
     from weft.bench.common import lent_loops as lent
 
     with lent.connected(me) as peer:
@@ -285,7 +280,9 @@ def _over_pool(me: Child, transport: str, wait: str) -> Iterator[Loops]:
 
 
 def _serve(me: Child, loops: Loops, runner: asyncio.Runner | None) -> None:
-    run = runner.run if runner else lambda done: done
+
+    def run(done: Any) -> Any:
+        return runner.run(done) if runner else done
 
     def timed(line: Any, measure: str, window: int, count: int) -> bytes:
         stamps = array.array("q", [0]) * (count + 1)
