@@ -32,9 +32,9 @@ from typing import Any
 
 import weft
 from weft._connect import handshake, links
+from weft._connect.admission import SameHostListener
 from weft._connect.encryption import POLICIES, EncryptionPolicy
 from weft._connect.route import Route
-from weft._connect.same_host import SameHostListener
 from weft.bench.common import environment
 
 STEPS_MAX = 40

@@ -19,13 +19,13 @@ DESIGN = Path(__file__).parent.parent / "docs/design.md"
 ORDER = """
 errors typing _units
 _native
-_frames _load _claim _request
+_frames _load _claim_scheme _request
 config
-_connect.encryption _connect.channel _connect.sockets _connect.address _connect.namespaces
-_connect.route _connect.same_host
+_connect.encryption _connect.channel_protocol _connect.sockets _connect.address
+_connect.route _connect.admission
 _connect.links
 _connect.handshake
-_connect.stepper
+_connect.handshake_io
 _tls
 explain
 peer

@@ -12,8 +12,8 @@ import pytest
 from scripts import fuzz_handshake as fuzz
 
 import weft
-from weft._connect import handshake, links, namespaces, stepper
-from weft._connect.same_host import SameHostListener
+from weft._connect import admission, handshake, handshake_io, links
+from weft._connect.admission import SameHostListener
 
 FUZZ_CASES = int(os.environ.get("WEFT_TEST_FUZZ", "2000"))
 
@@ -203,7 +203,10 @@ def test_a_listener_cannot_have_its_callers_write_to_any_socket(hello):
         other.setblocking(False)
         other.bind(b"\0" + (name or f"{os.urandom(8).hex()}").encode())
         other.listen()
-        assert handshake._prove_same_host({"unix": name, "nonce": nonce, "spaces": namespaces.own()}, "connect") is None
+        assert (
+            handshake._prove_same_host({"unix": name, "nonce": nonce, "spaces": admission.own_namespaces()}, "connect")
+            is None
+        )
         with pytest.raises(BlockingIOError):
             other.accept()
 
@@ -230,7 +233,7 @@ def test_a_drip_does_not_outlast_the_deadline():
     thread.start()
     with mine, theirs:
         with pytest.raises(weft.TimedOutError, match=r"no answer within 0\.02 s"):
-            stepper.run_blocking(wants(), mine, "accept", deadline=time.monotonic() + 0.02, timeout=0.02)
+            handshake_io.run_blocking(wants(), mine, "accept", deadline=time.monotonic() + 0.02, timeout=0.02)
         stop.set()
         thread.join(100)
 

@@ -10,8 +10,8 @@ import pytest
 from tests.certificates import authority
 
 import weft
-from weft._connect import handshake, links, namespaces
-from weft._connect.same_host import PREFIX, SameHostListener
+from weft._connect import admission, handshake, links
+from weft._connect.admission import PREFIX, SameHostListener
 
 NOBODY = 65534
 
@@ -68,7 +68,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
     name = os.urandom(8).hex()
     stranger = as_nobody(code, name)
     assert stranger.line() == "listens"
-    hello = {"unix": PREFIX + name, "nonce": "00" * 16, "spaces": namespaces.own()}
+    hello = {"unix": PREFIX + name, "nonce": "00" * 16, "spaces": admission.own_namespaces()}
     assert handshake._prove_same_host(hello, "connect") is None
     assert stranger.line() == "b''"
 

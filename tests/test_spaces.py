@@ -13,7 +13,7 @@ import sys
 import pytest
 
 import weft
-from weft._connect import namespaces
+from weft._connect import admission
 
 ALONE = [shutil.which("unshare") or "unshare", "--fork", "--kill-child"]
 TIMEOUT_S = 20
@@ -100,12 +100,12 @@ TRACE = 1 << 19
     ],
 )
 def test_who_may_open_whose_files(monkeypatch, mine, theirs, share):
-    monkeypatch.setattr(namespaces, "own", lambda: ["a b c", mine])
-    assert namespaces.shared(["a b c", theirs]) is share
-    assert not namespaces.shared(["a b d", theirs])
+    monkeypatch.setattr(admission, "own_namespaces", lambda: ["a b c", mine])
+    assert admission.shares_memory(["a b c", theirs]) is share
+    assert not admission.shares_memory(["a b d", theirs])
 
 
 @pytest.mark.parametrize("noise", [None, "ipc:[1] pid:[2]", [], ["a b c"], ["a b c", "0"], [0, "a b c"], {"a": 1}])
 def test_who_says_it_otherwise_is_elsewhere(noise):
-    assert not namespaces.shared(noise)
-    assert namespaces.shared(namespaces.own())
+    assert not admission.shares_memory(noise)
+    assert admission.shares_memory(admission.own_namespaces())

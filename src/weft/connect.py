@@ -14,9 +14,9 @@ from typing import Any
 from weft._connect import handshake
 from weft._connect.address import join, resolve, split
 from weft._connect.encryption import EncryptionPolicy, policy_of
+from weft._connect.handshake_io import out_of_descriptors, run, run_blocking
 from weft._connect.links import Workers, workers_of_loop, workers_of_thread
 from weft._connect.route import Route
-from weft._connect.stepper import out_of_descriptors, run, run_blocking
 from weft._tls.session import Session
 from weft.config import named
 from weft.errors import InvalidParamError, PeerLostError, TimedOutError, UnreachableError

@@ -16,12 +16,12 @@ from typing import Any
 
 from weft._connect import handshake
 from weft._connect.address import is_wildcard, join, of_socket, outward, resolve, split
+from weft._connect.admission import SameHostListener
 from weft._connect.encryption import EncryptionPolicy, policy_of
+from weft._connect.handshake_io import out_of_descriptors, run, run_blocking
 from weft._connect.links import Workers, workers_of_loop, workers_of_thread
 from weft._connect.route import Route
-from weft._connect.same_host import SameHostListener
 from weft._connect.sockets import close_in_child
-from weft._connect.stepper import out_of_descriptors, run, run_blocking
 from weft._tls.session import Session
 from weft.config import named
 from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft import _frames, _native
 from weft._connect.address import join
-from weft._connect.channel import Channel
+from weft._connect.channel_protocol import Channel
 from weft._connect.sockets import close_in_child, keep_alive
 from weft._request import PythonRequest
 from weft._tls.channel import TlsChannel

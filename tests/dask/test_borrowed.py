@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.nodes import Node, lend_along, row_of
 
-from weft.dask.memory import borrowed
-from weft.dask.memory.borrowed import NOTHING, Borrowed, Reader, read
+from weft.dask.memory import shared_pages
+from weft.dask.memory.shared_pages import NOTHING, Borrowed, Reader, read
 
 MIB = 1 << 20
 
@@ -70,7 +70,7 @@ class Readings:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.count = 0.0, 0
-        monkeypatch.setattr(borrowed, "read", self.read)
+        monkeypatch.setattr(shared_pages, "read", self.read)
 
     def __call__(self) -> float:
         return self.now

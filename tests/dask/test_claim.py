@@ -92,7 +92,7 @@ def test_weft_does_without_distributed() -> None:
         sys.modules["distributed"] = None
         import dask.sizeof, weft
         assert dask.sizeof.sizeof(b"abc") >= 3
-        assert "weft._claim" in sys.modules
+        assert "weft._claim_scheme" in sys.modules
         assert not any(name.startswith("distributed.") for name in sys.modules)
     """
     python(code)

@@ -19,8 +19,8 @@ from tests.dask.clusters import TIMEOUT_S, local_cluster, workers_of
 from tornado.ioloop import PeriodicCallback
 
 from weft import _native
-from weft.dask.memory.borrowed import NOTHING, Borrowed, Reader
 from weft.dask.memory.limits import WorkerCount, count_in_nanny, count_worker
+from weft.dask.memory.shared_pages import NOTHING, Borrowed, Reader
 
 MIB = 1 << 20
 LIMIT = 640 * MIB

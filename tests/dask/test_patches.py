@@ -105,7 +105,7 @@ def test_worker_metrics_have_bandwidths_and_spilled_bytes() -> None:
 
 
 def test_comm_placeholder_for_ucx_is_a_module_of_its_own() -> None:
-    """What ``weft._claim`` keeps out, before distributed's comms are loaded."""
+    """What ``weft._claim_scheme`` keeps out, before distributed's comms are loaded."""
     register = source(distributed.comm._register_transports)
     assert register.index("import distributed_ucxx") < register.index("from distributed.comm import ucx")
     assert isinstance(distributed.comm.registry.backends, dict)

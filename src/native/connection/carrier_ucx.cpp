@@ -6,6 +6,7 @@
 #include "connection/channel.hpp"
 #include "connection/message.hpp"
 #include "operations/active.hpp"
+#include "ucp/lanes.hpp"
 
 namespace {
 

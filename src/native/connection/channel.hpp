@@ -20,7 +20,7 @@
 
 #include "connection/link.hpp"
 #include "connection/message.hpp"
-#include "connection/wire.hpp"
+#include "connection/wire_format.hpp"
 
 struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     static constexpr size_t window = 4 << 20;

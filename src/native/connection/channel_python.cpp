@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Channels as Python sees them: opened over a Link, used through weft.Peer.
 #include "connection/channel.hpp"
-#include "operations/endpoint.hpp"
+#include "ucp/lanes.hpp"
 #include "ucp/forks.hpp"
 
 ChannelObject::~ChannelObject() {

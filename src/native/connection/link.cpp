@@ -1,23 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// What joins two workers, and the links of a worker. How its loss is noticed is in peer_loss.cpp.
 #include "connection/link.hpp"
 
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include <cstring>
 
 #include "ucp/forks.hpp"
-
-namespace {
-
-struct LinkFailure : Arrival {
-    std::shared_ptr<WatchedSocket> link;
-    std::string reason;
-    LinkFailure(std::shared_ptr<WatchedSocket> failed, const char *why) : link(std::move(failed)), reason(why) {}
-    void deliver(Worker &, std::unique_ptr<Arrival> &) override { static_cast<Link &>(*link).lose(reason); }
-};
-
-}  // namespace
 
 void Link::join(nb::bytes address, int descriptor, bool same_host) {
     if (lost) raise("PeerLostError", "connect to " + name + ": the peer was lost", "connect");
@@ -40,44 +29,6 @@ bool Link::read_socket() noexcept {
     if (socket->answered())
         for (LinkUser *user : std::unordered_set<LinkUser *>(users)) user->resume();
     return there;
-}
-
-bool Link::ready(uint32_t events) noexcept {
-    return (!socket || read_socket()) && !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR));
-}
-
-void Link::peer_gone() noexcept {
-    lose("the peer's process has ended, or cut the connection");
-}
-
-// UCX notices only some of the ends: of a process on this host, none (docs/design.md).
-void Link::fail(const char *reason) {
-    if (!lost) worker->arrivals.push_front(std::make_unique<LinkFailure>(shared_from_this(), reason));
-}
-
-void Link::lose(const std::string &reason) noexcept {
-    if (lost) return;
-    lost = true;
-    auto why = std::make_shared<const Fault>(Fault{"PeerLostError", name + ": " + reason});
-    for (LinkUser *user : std::unordered_set<LinkUser *>(users)) user->lose(why);
-    release();
-    const std::shared_ptr<WatchedSocket> self = shared_from_this();
-    Links::of(*worker).all.remove_if([this](auto &link) { return link.get() == this; });
-}
-
-void Link::release() noexcept {
-    if (fd >= 0) {
-        epoll_ctl(worker->epoll_fd, EPOLL_CTL_DEL, fd, nullptr);
-        if (socket) {
-            socket->retire();
-            socket.reset();
-        } else {
-            keep_in_child(fd);
-            ::close(fd);
-        }
-        fd = -1;
-    }
-    carrier->close();
 }
 
 Links &Links::of(Worker &worker) {

@@ -45,13 +45,6 @@ ucs_status_t create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_han
                              ucp_ep_h *endpoint);
 /// To the worker with this address.
 ucp_ep_h create_endpoint(Engine *engine, nb::bytes address, ucp_err_handler_cb_t on_error, void *argument);
-/// (transport, device) of every lane, as "transport/device".
-nb::list transports(ucp_ep_h endpoint);
-/// What UCX prints of it: lanes, and the protocols chosen so far for each operation. Empty if this libucp cannot.
-std::string print_info(ucp_ep_h endpoint);
-/// Seconds that UCX expects a message of `nbytes` to take; None if this libucp cannot tell.
-nb::object evaluate_perf(ucp_ep_h endpoint, size_t nbytes);
-extern const char *const print_info_doc, *const evaluate_perf_doc;
 nb::class_<Endpoint> define_endpoint(nb::module_ &m, nb::class_<Worker> &worker);
 // What the other files of this folder add to both.
 void define_tags(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tagged messages: send, synchronous send, receive, probe, and receive of what a probe took.
 #include "operations/endpoint.hpp"
-#include "progress/fast.hpp"
+#include "progress/fast_method.hpp"
 #include "ucp/forks.hpp"
 
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "progress/fast.hpp"
+#include "progress/fast_method.hpp"
 #include "progress/request.hpp"
 
 namespace {

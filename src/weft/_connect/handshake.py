@@ -34,12 +34,11 @@ import struct
 from collections.abc import Generator
 from typing import Any, NamedTuple, cast
 
-from weft._connect import namespaces
-from weft._connect.channel import Channel
+from weft._connect.admission import NONCE_NBYTES, PREFIX, SameHostListener, own_namespaces, same_user, shares_memory
+from weft._connect.channel_protocol import Channel
 from weft._connect.encryption import EncryptionPolicy, over_tls
 from weft._connect.links import ConnectionWorker, Link, OtherHandshake, Workers
 from weft._connect.route import Route
-from weft._connect.same_host import NONCE_NBYTES, PREFIX, SameHostListener
 from weft.errors import (
     ClosedError,
     EncryptionError,
@@ -270,7 +269,7 @@ def server(
     hello = yield from _receive(what, _encode(error="another version is spoken here"))  # its head tells which
     remote = _field(hello, "info", dict, what)
     nonce = os.urandom(NONCE_NBYTES)
-    proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": namespaces.own()}
+    proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": own_namespaces()}
     yield _encode(info=info, **proof, payload=policy, memory_only=route.memory_only)
     claimed = _field((yield from _receive(what)), "route", str, what)
     closed = same_host_listener.closed  # then a caller of this host could not prove it
@@ -330,7 +329,7 @@ def _compare_queues(mine: dict[str, str], hello: dict[str, Any], what: str) -> N
 def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
     """Connect to the listener's Unix socket and send the nonce; None if it is out of reach, or another user's."""
     name, nonce = hello.get("unix"), hello.get("nonce")
-    if not isinstance(name, str) or not isinstance(nonce, str) or not namespaces.shared(hello.get("spaces")):
+    if not isinstance(name, str) or not isinstance(nonce, str) or not shares_memory(hello.get("spaces")):
         return None
     # A listener must not be able to have this process send what it likes to any socket of this host.
     if not name.startswith(PREFIX) or len(nonce) != 2 * NONCE_NBYTES:
@@ -339,7 +338,7 @@ def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
     unix.setblocking(False)
     try:
         unix.connect(b"\0" + name.encode())
-        if not namespaces.same_user(unix):
+        if not same_user(unix):
             raise PermissionError
         unix.send(bytes.fromhex(nonce))
     except (OSError, ValueError):  # another host, another namespace, another user: the network it is

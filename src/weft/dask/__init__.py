@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Dask over weft: the ``ucx://`` protocol. Importing this makes ``ucx`` weft's in this process.
 
-Nothing needs to import it: installing weft is enough (see ``weft/_claim.py``).
+Nothing needs to import it: installing weft is enough (see ``weft/_claim_scheme.py``).
 """
 
 from typing import TYPE_CHECKING, Any

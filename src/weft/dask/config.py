@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What weft reads from Dask's configuration: ``weft.yaml`` beside this file has the keys and their defaults.
 
-``weft-schema.yaml`` says what each means and may be. ``weft.claim-ucx`` is not read here but in ``weft._claim``, which
-runs before these defaults are loaded.
+``weft-schema.yaml`` says what each means and may be. ``weft.claim-ucx`` is not read here but in ``weft._claim_scheme``,
+which runs before these defaults are loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import dask.config
 import yaml
 
-from weft._claim import flag
+from weft._claim_scheme import flag
 from weft._connect.encryption import POLICIES, EncryptionPolicy
 from weft.errors import InvalidParamError
 

@@ -183,7 +183,7 @@ def scheme(machine: Machine) -> Finding:
     evidence = [f"{name} {brief(have[name][0])}" for name in ("distributed", "weft") if name in have]
     others = [name for name in have if name.startswith("distributed-ucxx")]
     entry_points = machine.text(f"{have['weft'][1]}/entry_points.txt") if "weft" in have else None
-    if "weft._claim:claim" not in (entry_points or ""):
+    if "weft._claim_scheme:claim" not in (entry_points or ""):
         return warning(
             "weft is on the path and not installed: ucx:// is not weft's in workers and schedulers",
             *evidence,
@@ -191,7 +191,7 @@ def scheme(machine: Machine) -> Finding:
             source="docs/design.md: Dask",
         )
     if not others:
-        return ok("ucx:// is weft's", *evidence, "entry point dask.sizeof: weft._claim")
+        return ok("ucx:// is weft's", *evidence, "entry point dask.sizeof: weft._claim_scheme")
     evidence += [f"{name} {brief(have[name][0])}" for name in others]
     variable = "DASK_WEFT__CLAIM_UCX"
     asked, where = _claim(machine, variable)

@@ -5,7 +5,7 @@ A worker spills and pauses by its resident memory, and its nanny kills it by the
 is resident: what is spilled to make room comes back to the pool first, and Dask would find nothing gained and spill on.
 So is what was spilled while other workers have it on loan: that becomes theirs.
 
-What a worker has borrowed is resident too, though its owner counts it (`borrowed`). So worker and nanny
+What a worker has borrowed is resident too, though its owner counts it (`shared_pages`). So worker and nanny
 leave it out by the same reading of the kernel's, and managed memory, which Dask makes of the sizes of keys, leaves it
 out as well; what is spilled is the worker's own (`spill`). A nanny that weft is not in would look at resident
 memory and kill a worker that sees no need to spill: under one, a worker counts as if it had copies.
@@ -21,7 +21,7 @@ import psutil
 
 from weft import _native
 from weft.dask import patches
-from weft.dask.memory.borrowed import NOTHING, Borrowed, Reader
+from weft.dask.memory.shared_pages import NOTHING, Borrowed, Reader
 from weft.dask.memory.spill import spill_own
 
 if TYPE_CHECKING:

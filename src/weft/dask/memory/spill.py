@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What a worker spills: nothing that another process counts, for that makes no room here.
 
-A key that was borrowed costs its worker no memory while the owner counts it (`borrowed`). It comes back from
+A key that was borrowed costs its worker no memory while the owner counts it (`shared_pages`). It comes back from
 disk as a copy, which does.
 """
 
