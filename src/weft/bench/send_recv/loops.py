@@ -286,7 +286,9 @@ class _Mover:
                 received.append(data)
             return received
         places = self.kept or [self.make.place() for _ in range(self.parameters.buffers)]
-        yield from [self.worker.tag_recv(each, TAG) for each in places]
+        requests = [self.worker.tag_recv(each, TAG) for each in places]
+        for request in requests:  # not yield from: as above
+            yield request
         return places
 
 
