@@ -286,9 +286,8 @@ class _Mover:
                 received.append(data)
             return received
         places = self.kept or [self.make.place() for _ in range(self.parameters.buffers)]
-        requests = [self.worker.tag_recv(each, TAG) for each in places]
-        for request in requests:  # not yield from: as above
-            yield request
+        for receive in [self.worker.tag_recv(each, TAG) for each in places]:  # noqa: UP028  as above
+            yield receive
         return places
 
 
