@@ -363,7 +363,7 @@ def fuzz(
             except FindingError as e:
                 raise FindingError(f"seed {seed}, case {number}: {e}") from e
             if marks is not None and (number + 1) % max(count // 10, 1) == 0:
-                room.door.take(b"")  # the last callers hung up: let go of them before counting
+                room.same_host.accept(b"")  # the last callers hung up: let go of them before counting
                 gc.collect()  # CPython 3.14's leaves cycles for longer, a MiB of them
                 marks.append({"cases": number + 1, "seconds": time.monotonic() - began, "descriptors": descriptors()})
                 marks[-1] |= {"resident_kib": resident_kib(), "blocks": sys.getallocatedblocks()}

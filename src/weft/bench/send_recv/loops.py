@@ -286,7 +286,8 @@ class _Mover:
                 received.append(data)
             return received
         places = self.kept or [self.make.place() for _ in range(self.parameters.buffers)]
-        yield from [self.worker.tag_recv(each, TAG) for each in places]
+        for receive in [self.worker.tag_recv(each, TAG) for each in places]:  # noqa: UP028  as above
+            yield receive
         return places
 
 
