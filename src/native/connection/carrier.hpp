@@ -37,6 +37,8 @@ struct Carrier {
     virtual void refuse(void *descriptor) noexcept = 0;
 
     // ---- ending ----
+    /// Some posted headers still wait for room at the other side.
+    virtual bool has_headers_left() const noexcept = 0;
     /// Until `deadline_ns`, see to it that what was posted leaves.
     virtual void flush(int64_t deadline_ns) noexcept = 0;
     /// By force: what is under way is ended or abandoned.

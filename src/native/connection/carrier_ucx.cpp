@@ -18,8 +18,9 @@ void sent(void *ucx_request, ucs_status_t status, void *request) {
 }
 
 // A header alone has neither buffer nor waiter.
-void header_sent(void *ucx_request, ucs_status_t, void *) {
+void header_sent(void *ucx_request, ucs_status_t, void *engine) {
     ucp.request_free(ucx_request);
+    --static_cast<Engine *>(engine)->headers_left;
 }
 
 void message_landed(void *message, ucs_status_t status) noexcept {
@@ -52,6 +53,7 @@ struct UcxCarrier : Carrier {
     void answer(Message *message) noexcept override;
     void answer_into(Request *r, void *descriptor) noexcept override;
     void refuse(void *descriptor) noexcept override { ucp.am_data_release(engine->handle, descriptor); }
+    bool has_headers_left() const noexcept override { return engine && engine->headers_left; }
     void flush(int64_t deadline_ns) noexcept override {
         if (engine) engine->flush(deadline_ns);
     }
@@ -119,10 +121,12 @@ void UcxCarrier::post_header(const void *header, size_t nbytes) noexcept {
     if (!endpoint) return;
     worker->poll(engine.get());
     ucp_request_param_t param;
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_FLAGS;
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_COPY_HEADER | UCP_AM_SEND_FLAG_EAGER;
     param.cb.send = header_sent;
-    ucp.am_send_nbx(endpoint, connection_am_id, header, nbytes, nullptr, 0, &param);
+    param.user_data = engine.get();
+    void *ucx_request = ucp.am_send_nbx(endpoint, connection_am_id, header, nbytes, nullptr, 0, &param);
+    if (UCS_PTR_IS_PTR(ucx_request)) ++engine->headers_left;
 }
 
 void UcxCarrier::answer(Message *message) noexcept {

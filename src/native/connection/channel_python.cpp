@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Channels as Python sees them: opened over a Link, used through weft.Peer.
 #include "connection/channel.hpp"
-#include "ucp/lanes.hpp"
 #include "ucp/forks.hpp"
+#include "ucp/lanes.hpp"
 
 ChannelObject::~ChannelObject() {
     if (!channel || in_forked_child) return;
@@ -69,7 +69,10 @@ void define_channel(nb::module_ &m) {
                 // From another thread: the owner does it at its next turn.
                 if (core->worker->owner != __builtin_thread_pointer())
                     return core->worker->defer([core, reason] { core->abort("ClosedError", reason, true); });
+                const std::shared_ptr<Link> link = core->link;
                 core->abort("ClosedError", reason, true);
+                // Without a loop nobody may come back to this worker for long, and the other side would not be told.
+                if (!core->worker->loop.is_valid()) link->send_headers(now_ns() + 100'000'000);
                 core->worker->drain();
             },
             nb::arg("reason") = "the connection was aborted by this side")

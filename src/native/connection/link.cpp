@@ -31,6 +31,10 @@ bool Link::read_socket() noexcept {
     return there;
 }
 
+void Link::send_headers(int64_t deadline_ns) noexcept {
+    while (carrier->has_headers_left() && now_ns() < deadline_ns) worker->progress();
+}
+
 Links &Links::of(Worker &worker) {
     if (!worker.links) {
         worker.links = std::make_shared<Links>();

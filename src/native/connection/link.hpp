@@ -43,6 +43,8 @@ struct Link : WatchedSocket {
     // side's.
     bool ready(uint32_t events) noexcept override;
     void peer_gone() noexcept override;
+    /// Until `deadline_ns`, wait for room for the headers that were posted.
+    void send_headers(int64_t deadline_ns) noexcept;
     /// From the carrier, in progress: drain will end the link.
     void fail(const char *reason);
     /// The other side is gone: end every channel, close carrier and socket, and leave the worker's links.

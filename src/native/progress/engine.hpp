@@ -35,6 +35,7 @@ struct Engine {
     bool armed = false;  // its descriptor tells of the next event; the owner does not poll it
     unsigned work = 0;   // what progress found since the last look
     size_t closing_endpoints = 0;
+    size_t headers_left = 0;  // of connections, that wait for room at the other side
     std::unordered_set<Landing *> landings;
     std::vector<Request *> abandoned;  // under way when the worker left; UCX has them until `handle` is destroyed
     std::unordered_map<ucp_ep_h, std::shared_ptr<struct Reply>> replies;  // of the senders that are there
