@@ -38,6 +38,13 @@ def test_every_fault_names_tests_that_exist_or_says_that_there_is_none():
             assert name in functions_of(path), f"{path}::{name}"
 
 
+def test_the_files_that_the_design_names_are_there():
+    text = (ROOT / "docs/design.md").read_text()
+    named = set(re.findall(r"`((?:src|tests|scripts|docs)/[\w./]+)`", text))
+    assert len(named) >= 12
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
 def blocks_of(page):
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
 
