@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 from typing import Any
 
-class SpecCluster:
+from distributed.deploy.cluster import Cluster
+
+class SpecCluster(Cluster):
     worker_spec: dict[int, dict[str, Any]]
     def __init__(self, **kwargs: Any) -> None: ...
     def scale(self, n: int = 0, memory: int | str | None = None, cores: int | None = None) -> Any: ...

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
+from dask.delayed import delayed
 from distributed import Client, wait
 
 from weft.bench.dask.workloads import Workload, on_device, on_host, submit_to
@@ -152,7 +152,7 @@ class SingularValues(Workload):
     def result(self, client: Client, computed: Any, timeout: float) -> Any:
         u = computed[0].to_delayed().ravel()
         s, v = (on_host(future.result(timeout=timeout)) for future in client.compute(list(computed[1:])))
-        check = dask.delayed(decomposition_errors, pure=False)
+        check = delayed(decomposition_errors, pure=False)
         checks = client.compute([check(block, s, v, i, self.chunk) for i, block in enumerate(u)])
         errors = [future.result(timeout=timeout) for future in checks]
         return len(u), s, v, max(residual for residual, _ in errors), sum(gram for _, gram in errors)

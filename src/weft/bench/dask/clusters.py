@@ -25,7 +25,7 @@ from weft.bench.common.errors import BenchError
 
 if TYPE_CHECKING:
     from distributed import Client
-    from distributed.deploy import Cluster as Started
+    from distributed.deploy.cluster import Cluster as Started
 
 WORKERS = 2
 #: Dask's protocol within one process: client, scheduler, and one worker with all the threads. Nothing moves.
@@ -174,7 +174,7 @@ def running(protocol: str, timeout: float, deployment: Deployment = Deployment()
             if deployment.address is None:
                 stack.callback(_close, cluster := _start(deployment, protocol, timeout))
             client = stack.enter_context(Client(cluster, timeout=timeout))
-            names = client.run(lambda dask_worker: str(dask_worker.name))
+            names: dict[str, str] = client.run(read_name)
             if not names:
                 raise BenchError(f"{deployment.address}: that scheduler has no workers")
         workers = sorted(names, key=lambda address: (len(names[address]), names[address]))  # 10 after 9
@@ -289,6 +289,11 @@ def _close(cluster: Started) -> None:
         cluster.close(timeout=10)
     finally:
         logger.setLevel(level)
+
+
+def read_name(dask_worker: Any) -> str:
+    """Return a worker's name; runs in the worker."""
+    return str(dask_worker.name)
 
 
 def read_worker(dask_worker: Any) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class _Payloads(Workload):
         if len(workers) < 2:
             raise ValueError("there must be two workers")
         # One at a time, here and below: idle workers steal tasks from one that has several.
-        made = []
+        made = list[Any]()
         for i in range(self.count):
             wait(future := submit_to(client, workers[0], payload, i, self.each, self.kind), timeout=timeout)
             made.append(future)
@@ -204,7 +204,7 @@ def work(what: str, timeout: float) -> None:
     until = time.monotonic() + timeout
     while _at_work.is_set() and time.monotonic() < until:
         if what == "numpy":
-            matrix @ matrix
+            _ = matrix @ matrix
         else:
             for _ in range(100_000):
                 number += 1

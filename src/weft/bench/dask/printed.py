@@ -186,7 +186,7 @@ def _comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     for protocol in protocols:
         if protocol != (below := baseline(protocols)):
             head += [f"{protocol}/{below}", "range"]
-    rows = []
+    rows = list[list[str]]()
     for name in dict.fromkeys(e["name"] for e in record["workloads"]):
         entries = {e["protocol"]: e for e in record["workloads"] if e["name"] == name}
         ratios = [c.ratio for c in compared if c.name == name]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import dask
+import dask.config
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -266,7 +266,7 @@ class Flights(Workload):
         self.nbytes = int(sum(t.memory_usage(deep=True).sum() for t in tables))
 
     def prepare(self, client: Client, workers: Sequence[str], timeout: float) -> Any:
-        tables = []
+        tables = list[Any]()
         for table, count in ((self.flights, 4), (self.weather, 2), (self.planes, 2)):
             step = -(-len(table) // count)
             parts = [
