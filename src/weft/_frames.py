@@ -53,7 +53,7 @@ class Packed(NamedTuple):
     on_device: bool
 
 
-class Place(NamedTuple):
+class DeviceBuffer(NamedTuple):
     """What the table says of a buffer that travels by itself. `number` is None if there is nothing to send."""
 
     number: int | None
@@ -154,7 +154,7 @@ def _threshold(views: list[memoryview]) -> int:
 def unpack(message: Message) -> tuple[list[Any], list[int]]:
     """Return the buffers of a message made by :func:`pack`, writable and aligned.
 
-    Those that travel by themselves are a :class:`Place` each; the second list says which they are.
+    Those that travel by themselves are a :class:`DeviceBuffer` each; the second list says which they are.
     """
     first, large = (message, ()) if isinstance(message, memoryview) else (message[0], message[1:])
     try:
@@ -169,7 +169,7 @@ def unpack(message: Message) -> tuple[list[Any], list[int]]:
         for size in entries:
             if size & _ON_DEVICE:
                 elsewhere.append(len(out))
-                out.append(_place(size, place))
+                out.append(_device_buffer(size, place))
                 place += bool(size & _SIZE_MASK)
                 continue
             if size >= threshold:
@@ -185,9 +185,9 @@ def unpack(message: Message) -> tuple[list[Any], list[int]]:
     return out, elsewhere
 
 
-def _place(entry: int, number: int) -> Place:
+def _device_buffer(entry: int, number: int) -> DeviceBuffer:
     library = entry >> _LIBRARY_SHIFT & 0x7F
     if library >= len(LIBRARIES):
         raise ValueError(f"memory of an unknown kind, {library}")
     nbytes = entry & _SIZE_MASK
-    return Place(number if nbytes else None, nbytes, entry >> _DEVICE_SHIFT & 0xFF, LIBRARIES[library])
+    return DeviceBuffer(number if nbytes else None, nbytes, entry >> _DEVICE_SHIFT & 0xFF, LIBRARIES[library])

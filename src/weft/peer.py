@@ -245,7 +245,10 @@ class Peer:
         return self._channel.close()
 
     def abort(self) -> None:
-        """Close at once. What was not received is lost; the peer gets PeerLostError. Any thread; idempotent."""
+        """Close at once. What was not received is lost; the peer gets PeerLostError. Any thread; idempotent.
+
+        Without an event loop it waits, for 0.1 s at most, until the peer's queue has room for the news.
+        """
         self._channel.abort()
 
     @property
