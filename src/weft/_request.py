@@ -80,7 +80,7 @@ class PythonRequest(Request[ResultT_co]):
         deadline = None
         if timeout is not None:
             if math.isnan(timeout):
-                raise InvalidParamError(f"{self._name}: a timeout of nan is none")
+                raise InvalidParamError(f"{self._name}: the timeout is nan, not a number of seconds")
             deadline = time.monotonic() + timeout
         while not self._done:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)

@@ -247,7 +247,7 @@ class Peer:
     def abort(self) -> None:
         """Close at once. What was not received is lost; the peer gets PeerLostError. Any thread; idempotent.
 
-        Without an event loop it waits, for 0.1 s at most, until the peer's queue has room for the news.
+        Without an event loop it waits, for 0.1 s at most, until the notice fits into the peer's queue.
         """
         self._channel.abort()
 

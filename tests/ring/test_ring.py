@@ -38,7 +38,10 @@ def run(tmp_path: Path):
 
 
 def test_each_promise_by_itself(run):
-    assert "all hold" in run("unit")
+    printed = run("unit")
+    assert "all hold" in printed
+    if "not tried" in printed:
+        pytest.skip(printed.splitlines()[0])
 
 
 @pytest.mark.slow

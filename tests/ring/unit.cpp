@@ -311,7 +311,10 @@ void a_filter_that_refuses_memfd_is_an_error() {
               };
               sock_fprog program{4, code};
               CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-              if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) return;  // no filters here
+              if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+                  dprintf(STDOUT_FILENO, "not tried: this machine takes no seccomp filter\n");
+                  return;
+              }
               Ring::Arena arena;
               CHECK(arena.open() == EPERM && arena.fd() < 0);
           }) == 0);

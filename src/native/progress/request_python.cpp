@@ -86,7 +86,8 @@ double read_timeout(nb::handle timeout, const char *op) {
     if (timeout.is_none()) return -1;
     const double seconds = PyFloat_AsDouble(timeout.ptr());
     if (seconds == -1 && PyErr_Occurred()) throw nb::python_error();
-    if (std::isnan(seconds)) raise("InvalidParamError", std::string(op) + ": a timeout of nan is none", op);
+    if (std::isnan(seconds))
+        raise("InvalidParamError", std::string(op) + ": the timeout is nan, not a number of seconds", op);
     return std::max(seconds, 0.0);
 }
 
