@@ -88,6 +88,7 @@ class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
             wake_up
         };
         uint64_t kind, value;
+        bool answers() const noexcept { return kind == segment_taken || kind == segment_refused; }
     };
 
     bool send(const Record *records, size_t count, int descriptor) noexcept;
@@ -114,4 +115,5 @@ class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
     std::unordered_map<uint64_t, std::shared_ptr<Borrowed>> segments;
     size_t borrowed = 0;          // leases that the other side is still to have back
     std::vector<Record> backlog;  // what the socket had no room for
+    size_t answers_left = 0;      // in it: a peer that asks on and never reads is as good as gone
 };
