@@ -263,6 +263,9 @@ void arenas_are_carved() {
     CHECK(none.map(-1, 0, page, true) == EINVAL);
     const int open_file = memfd_create("can be shortened", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK(ftruncate(open_file, off_t(page)) == 0 && none.map(open_file, 0, page, true) == EINVAL);
+    const int huge = memfd_create("of huge pages", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+    CHECK(huge < 0 || (ftruncate(huge, 1 << 21) == 0 && fcntl(huge, F_ADD_SEALS, F_SEAL_SHRINK) == 0));
+    CHECK(none.map(huge, 0, 1 << 21, true) == EINVAL);
     // What is freed is given back, and its offset is never carved again.
     arena.free(first);
     arena.free(large);

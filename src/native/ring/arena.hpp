@@ -21,9 +21,11 @@
 #pragma once
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -161,7 +163,10 @@ class Mapping {
     int map(int fd, uint64_t offset, size_t size, bool writable) noexcept {
         const int seals = fcntl(fd, F_GET_SEALS);
         struct stat status;
+        struct statfs system;
         if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) < 0) return EINVAL;
+        // Of huge pages there may be none left when one is touched.
+        if (fstatfs(fd, &system) < 0 || system.f_type == HUGETLBFS_MAGIC) return EINVAL;
         const uint64_t there = uint64_t(status.st_size);
         if (!size || offset % page_nbytes() || size % page_nbytes() || offset > there || size > there - offset)
             return EINVAL;
