@@ -111,6 +111,12 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
     if (closed || lost || closing || wire.number < head || index > max_ahead) return false;
     while (arrived.size() <= index) arrived.push_back(nullptr);
     if (arrived[index]) return false;
+    const size_t charge = charge_of(message->nbytes);
+    if (unread_charge + charge > window) {
+        tell(abort_kind, 0);
+        return lose(make_fault("PeerLostError", name + ": the peer sent more than this side allowed")), false;
+    }
+    unread_charge += charge;
     if (wire.kind == placed_kind) {
         message->descriptor = rendezvous ? data : nullptr;
         arrived[index] = new Message;  // in its turn there is nothing to do
@@ -209,12 +215,13 @@ Message *Channel::take() noexcept {
     arrived.pop_front();
     ++head;
     unread_nbytes -= m->nbytes;
-    consume(m->charge);
+    consume(m->charge, m->nbytes);
     return m;
 }
 
 // Less than a quarter of the window is left unreported: Channel::may_send never waits for that little.
-void Channel::consume(size_t charge) noexcept {
+void Channel::consume(size_t charge, size_t nbytes) noexcept {
+    unread_charge -= charge_of(nbytes);
     consumed += charge;
     if (consumed - reported >= window / 4 && !ended) tell(credit_kind, 0);
 }
@@ -325,5 +332,8 @@ bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_
     auto found = channels.find(wire.channel);
     if (found == channels.end()) return ++worker.dropped_messages, false;
     auto user = found->second;  // kept: what the message says may end it
-    return static_cast<Channel *>(user.get())->on_message(wire, std::move(message), data, way);
+    auto *channel = static_cast<Channel *>(user.get());
+    // Over another link its id may be known too, but `data` would be another carrier's.
+    if (channel->link->socket.get() != socket) return ++worker.dropped_messages, false;
+    return channel->on_message(wire, std::move(message), data, way);
 }
