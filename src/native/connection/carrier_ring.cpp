@@ -17,6 +17,7 @@ constexpr size_t most_parts = 8;           // of a message that is one record
 constexpr size_t whole_nbytes = 4 << 10;   // up to here a message is one record
 constexpr size_t inline_nbytes = 4 << 10;  // of a piece that goes through the ring
 constexpr unsigned most_pieces = 64;       // in a turn
+constexpr size_t most_headers = 1 << 16;   // for a peer that reads none of them
 
 /// What the other side's `join` needs. Offsets are into the arena whose descriptor goes with it.
 struct Address {
@@ -98,6 +99,7 @@ void RingCarrier::join(nb::bytes told, int socket) {
     their_area_nbytes = theirs.area_nbytes;
     writer.emplace(their_ring.data(), theirs.ring_nbytes);
     bell.emplace(their_bits.data(), their_state.data(), theirs.link);
+    attend();
 }
 
 nb::list RingCarrier::transports() const {
@@ -164,6 +166,7 @@ void RingCarrier::tell(Kind kind, uint64_t id) noexcept {
 // What has no request.
 void RingCarrier::queue(Outgoing &&out) noexcept {
     if (openings.empty() && open_with(out)) return;
+    if (headers_left >= most_headers) return fail("never_reads");
     openings.push_back(std::move(out));
     ++headers_left;
     rings->wait_for_room(this);
@@ -262,7 +265,7 @@ void RingCarrier::collect() noexcept {
 
 bool RingCarrier::finds_room() noexcept {
     if (broken || send_more()) return true;
-    size_t nbytes = inline_nbytes;
+    size_t nbytes = sizeof(uint64_t) + inline_nbytes;
     if (!openings.empty()) {
         const Outgoing &next = openings.front();
         nbytes = next.head.size() + (next.kind == Kind::message ? nbytes_of(next.iov.data(), next.iov.size()) : 0);
