@@ -392,3 +392,13 @@ def test_leaving_a_block_raises_a_loss_once(ends, sockets, raised):
     with contextlib.nullcontext() if raised else pytest.raises(weft.PeerLostError), a:
         pass
     assert a.closed
+
+
+def test_leaving_a_block_after_a_goodbye_answers_it(ends, monkeypatch):
+    a, b = ends
+    closing = b.close()
+    with a, monkeypatch.context() as patch:
+        patch.setattr(a._channel, "_send", lambda: None)  # the socket has no room for the answer
+        with pytest.raises(weft.PeerClosedError):
+            a.recv().wait()
+    finish(closing, a)

@@ -1016,7 +1016,9 @@ class Channel:
 
     @property
     def loss_raised(self) -> bool:
-        """Somebody was told by an exception why it has ended."""
+        """
+        The other side was lost, without a goodbye, and somebody was told by an exception.
+        """
 
     def send_placed(self, first: Buffer, rest: list[Buffer], lend: bool, stage: bool, placed: list[Buffer]) -> list[weft.typing.Request[None]]:
         """

@@ -71,7 +71,7 @@ def test_record(library, cells, tmp_path, capsys):
     written = json.loads(path.read_text())
     assert set(written) == {"records", "environment"}
     records = written["records"]
-    assert {r["transport"] for r in records if r["library"] == "peer"} <= {"posix/memory", "ring/memory"}
+    assert {r["transport"] for r in records if r["library"] == "peer"} <= {"posix", "ring"}
     over = [LANE if r["library"] == "peer" else r["transport"] for r in records]
     assert [(r["nbytes"], r["library"], r["mode"], lane) for r, lane in zip(records, over, strict=True)] == [
         (nbytes, *cell) for nbytes in (8, 65536) for cell in cells if cell[0] != "lent" or nbytes > 8

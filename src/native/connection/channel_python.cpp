@@ -96,8 +96,9 @@ void define_channel(nb::module_ &m) {
             "ended", [](ChannelObject &c) { return c.channel->ended || c.channel->lost; },
             "The other side has closed it or is gone; messages may be left to receive.")
         .def_prop_ro(
-            "loss_raised", [](ChannelObject &c) { return c.channel->fault && c.channel->fault->raised; },
-            "Somebody was told by an exception why it has ended.")
+            "loss_raised",
+            [](ChannelObject &c) { return c.channel->lost && !c.channel->ended && c.channel->fault->raised; },
+            "The other side was lost, without a goodbye, and somebody was told by an exception.")
         .def(
             "send_placed",
             [](Self self, nb::handle first, nb::handle rest, bool lend, bool stage, nb::handle placed) {

@@ -54,7 +54,7 @@ class Channel(Protocol):
 
     @property
     def loss_raised(self) -> bool:
-        """Somebody was told by an exception why it has ended."""
+        """The other side was lost, without a goodbye, and somebody was told by an exception."""
         ...
 
     @property

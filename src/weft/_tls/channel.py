@@ -166,7 +166,7 @@ class TlsChannel:
 
     @property
     def loss_raised(self) -> bool:
-        return self._fault is not None and self._fault.__traceback__ is not None
+        return self._fault is not None and not self._goodbye and self._fault.__traceback__ is not None
 
     @property
     def transports(self) -> list[str]:
