@@ -60,9 +60,10 @@ class Peer(_native.Peer):
         same_host: bool,
         remote: dict[str, Any],
         config: Mapping[str, tuple[str, str]] | None = None,
+        why_ucx: str | None = "",
     ) -> None:
         super().__init__(channel)
-        self._config = config
+        self._config, self._why_ucx = config, why_ucx
         self.local_address = local_address
         self.remote_address = remote_address
         self.same_host = same_host
@@ -370,10 +371,11 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
     if joined.link is None or channel is None:
         channel = _over_tls(joined, sock)
     else:
-        config = joined.link.worker.context.config
+        context = joined.link.worker.context
+        config = None if context is None else context.config
         if not joined.same_host:
             keep_alive(sock)
-        if joined.new_link and _announces():
+        if joined.new_link and _announces() and config is not None:
             from weft import explain  # seldom asked for, and a quarter of weft's own import
 
             explain.announce(joined.link.native, config, same_host=joined.same_host)
@@ -384,6 +386,7 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
         same_host=joined.same_host,
         remote=joined.remote,
         config=config,
+        why_ucx=joined.why_ucx,
     )
 
 

@@ -33,6 +33,7 @@ Sending *sending_of(const Request &r) noexcept {
 void item_ended(Request &item, ucs_status_t status) noexcept {
     Sending *many = sending_of(item);
     if (many->status == UCS_OK) many->status = status;
+    item.ended = true;
     many->idle.push_back(&item);
     --many->under_way;
     if (!many->posting) item.channel->sent_one(many->request);
@@ -92,7 +93,7 @@ bool Channel::post_many(Request *r) noexcept {
         if (!may_send(charge)) break;
         Request *item = many.idle.empty() ? new_item(many) : many.idle.back();
         if (!many.idle.empty()) many.idle.pop_back();
-        item->status = UCS_INPROGRESS;
+        item->ended = false;
         item->nbytes = nbytes;
         ++many.posted;
         ++many.under_way;

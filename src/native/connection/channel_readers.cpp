@@ -257,12 +257,17 @@ void Channel::answer() noexcept {
         if (position >= wanted && unread_nbytes + m->nbytes > landing_limit) return;
         unanswered.pop_front();
         unread_nbytes += m->nbytes;
-        Request *first = position || receives.empty() ? nullptr : receives.front();
-        if (first && first->operation == &recv_into_operation && m->lent.empty() && m->nbytes <= first->nbytes)
-            m->answer_into(first);
-        else
-            m->answer();
+        bring(m);
     }
+}
+
+// Have the carrier bring the data of a message: into the buffer of the recv_into that is to have it, or into blocks.
+void Channel::bring(Message *m) noexcept {
+    Request *first = receives.empty() || !returned.empty() || m->sequence != head ? nullptr : receives.front();
+    if (first && first->operation == &recv_into_operation && m->lent.empty() && m->nbytes <= first->nbytes)
+        m->answer_into(first);
+    else
+        m->answer();
 }
 
 // The carrier is done with the buffer of a recv_into.

@@ -8,7 +8,8 @@
 // A peer's memory is bounded by its credit, so this many messages out of order are garbage.
 constexpr uint64_t max_ahead = 1 << 20;
 
-bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, bool rendezvous) noexcept {
+bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, Way way) noexcept {
+    const bool rendezvous = way == Way::rendezvous;
     if (wire.consumed > credited && wire.consumed <= sent_charge) {
         credited = wire.consumed;
         resume();
@@ -79,6 +80,11 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
         return true;
     }
     unread_nbytes += m->nbytes;
+    if (way == Way::streamed) {
+        m->descriptor = data;
+        bring(m);
+        return true;
+    }
     if (!m->copy(data)) m->status = UCS_ERR_NO_MEMORY, m->ready = true;
     complete(m);
     return false;
@@ -162,7 +168,7 @@ static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *res
 }
 
 bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_t header_nbytes, void *data,
-                     size_t nbytes, bool rendezvous) noexcept {
+                     size_t nbytes, Way way) noexcept {
     Wire wire;
     if (header_nbytes >= sizeof wire) std::memcpy(&wire, header, sizeof wire);
     if (header_nbytes < sizeof wire || wire.magic != Wire::magic_value) return ++worker.dropped_messages, false;
@@ -176,5 +182,5 @@ bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_
         if (found == worker.links->channels.end()) return ++worker.dropped_messages, false;
         worker.links->last = {wire.channel, found->second.get()};
     }
-    return static_cast<Channel *>(user)->on_message(wire, std::move(message), data, rendezvous);
+    return static_cast<Channel *>(user)->on_message(wire, std::move(message), data, way);
 }
