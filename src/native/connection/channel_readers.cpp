@@ -11,13 +11,40 @@
 
 namespace {
 
-/// What a recv_many has taken so far. Owns the messages.
+/// What a recv_many has taken so far. Of a small message only its memory is kept: there may be many thousands.
 struct Collected {
+    struct Each {
+        uint64_t sequence;
+        SmallBlock *small;
+        Message *message;  // null if it is small
+    };
     size_t count;
-    std::vector<Message *> messages;
+    std::vector<Each> messages;
 
-    ~Collected() {
-        for (Message *m : messages) delete m;
+    ~Collected() { clear(); }
+    void add(Message *m) {
+        messages.push_back({m->sequence, std::exchange(m->small, nullptr), m});
+        if (!messages.back().small) return;
+        delete std::exchange(messages.back().message, nullptr);
+    }
+    /// As it was before `add`. The caller owns it.
+    static Message *restore(Each &each) {
+        Message *m = each.message ? each.message : new Message;
+        if (!each.message) {
+            m->sequence = each.sequence;
+            m->nbytes = each.small->nbytes;
+            m->small = each.small;
+            m->ready = true;
+        }
+        each = {};
+        return m;
+    }
+    void clear() {
+        for (Each &each : messages) {
+            SmallBlock::release(each.small);
+            delete each.message;
+        }
+        messages.clear();
     }
 };
 
@@ -111,7 +138,10 @@ PyObject *received_all(Request &r) {
     nb::object views = nb::steal(PyList_New(Py_ssize_t(collected(r)->count)));
     if (!views.is_valid()) throw nb::python_error();
     Py_ssize_t i = 0;
-    for (Message *m : collected(r)->messages) PyList_SET_ITEM(views.ptr(), i++, m->view().release().ptr());
+    for (auto &each : collected(r)->messages) {
+        nb::object view = each.small ? std::exchange(each.small, nullptr)->view() : each.message->view();
+        PyList_SET_ITEM(views.ptr(), i++, view.release().ptr());
+    }
     return views.release().ptr();
 }
 
@@ -119,12 +149,14 @@ PyObject *received_all(Request &r) {
 void give_all_back(Request &r) noexcept {
     if (r.value && Py_REFCNT(r.value) != 1) return;
     Py_ssize_t i = 0;
-    for (Message *&m : collected(r)->messages)
-        if (!r.value || m->reclaim(reinterpret_cast<PyListObject *>(r.value)->ob_item[i++]))
-            return_later(r, std::exchange(m, nullptr));
-        else
-            delete std::exchange(m, nullptr);
-    collected(r)->messages.clear();
+    for (auto &each : collected(r)->messages) {
+        if (r.value) {
+            PyObject *&view = reinterpret_cast<PyListObject *>(r.value)->ob_item[i++];
+            if (each.message ? !each.message->reclaim(view) : !(each.small = SmallBlock::reclaim(view))) continue;
+        }
+        return_later(r, Collected::restore(each));
+    }
+    collected(r)->clear();
     Py_CLEAR(r.value);
     r.retrieved = true;
 }
@@ -210,7 +242,7 @@ bool Channel::serve(Request *r) noexcept {
             r->taken = m;
             return true;
         }
-        collected(*r)->messages.push_back(m);
+        collected(*r)->add(m);
         if (!wanted_by(*r)) return true;
     }
     return false;
@@ -299,7 +331,7 @@ void Channel::return_message(std::unique_ptr<Message> message) noexcept {
 bool Channel::put_back(Request *r) noexcept {
     if (r->operation != &recv_many_operation || collected(*r)->messages.empty()) return false;
     auto &messages = collected(*r)->messages;
-    returned.insert(returned.begin(), messages.begin(), messages.end());
+    for (auto each = messages.rbegin(); each != messages.rend(); ++each) returned.push_front(Collected::restore(*each));
     messages.clear();
     return true;
 }

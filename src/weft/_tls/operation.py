@@ -71,8 +71,8 @@ class Receive(Operation[ResultT_co]):
 
     def take(self, message: Message) -> bool:
         """Take a message; False if there is no room for it, which ends this."""
+        total = sum(segment.nbytes for segment in message)
         if self._into is not None:
-            total = sum(segment.nbytes for segment in message)
             if total > self._into.nbytes:
                 text = f"{self._name}: the message has {total} B and stays for the next receive"
                 self.fail(TruncatedError(text, op="recv_into"))
@@ -83,7 +83,7 @@ class Receive(Operation[ResultT_co]):
                 at += segment.nbytes
         self._taken.append(message)
         if self._into is not None:
-            self.finish(at)
+            self.finish(total)
         elif self._count is None:
             self.finish(_view(message))
         elif len(self._taken) == self._count:
