@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     refuse(args)
     surroundings, hosts = environment.collect(), network(args.lab) if args.lab else None
-    with contextlib.ExitStack() as stack:
+    with ended_by_signals(), contextlib.ExitStack() as stack:
         place = _lab(hosts, stack) if hosts else Place(one_run.here)
         entries = _measure(args, place)
     record = {
@@ -134,7 +134,6 @@ def _measure(args: argparse.Namespace, place: Place) -> list[dict[str, Any]]:
 def _lab(hosts: lab.Network, stack: contextlib.ExitStack) -> Place:
     """Build the lab, which stands as long as `stack`, and say how processes are started there."""
     cable = lab_hosts.common_cable(hosts)
-    stack.enter_context(ended_by_signals())
     standing = stack.enter_context(lab.Lab(hosts))
     return Place(in_turn(standing.start, [host.name for host in hosts.hosts]), standing.device(cable))
 
