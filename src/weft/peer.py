@@ -59,9 +59,11 @@ class Peer:
         same_host: bool,
         remote: dict[str, Any],
         config: Mapping[str, tuple[str, str]] | None = None,
+        why_ucx: str | None = "",
     ) -> None:
         self._channel = channel
         self._config = config
+        self._why_ucx = why_ucx  # None if the ring carries the messages
         self.local_address = local_address
         self.remote_address = remote_address
         self.same_host = same_host
@@ -285,7 +287,8 @@ class Peer:
             To print, or as :meth:`Explanation.json`: lanes, which size goes by which protocol, what UCX expects
             messages to take, and each transport that is not used, with the reason and what that was read from;
             ``unknown`` where nothing was found. Nothing is sent, so nothing is measured: ``weft explain`` does that.
-            UCX 1.23 chooses protocols with the first message: before that it has no sizes to tell.
+            UCX 1.23 chooses protocols with the first message: before that it has no sizes to tell. Of a connection
+            that weft's own ring carries, UCX is asked nothing, nor is it loaded.
 
         Raises
         ------
@@ -294,20 +297,20 @@ class Peer:
         PeerLostError
             The peer is gone, and its lanes with it.
         UnsupportedError
-            UCX does not carry its messages: they go over the TLS connection.
+            Its messages go over the TLS connection.
 
-        The first call in a process runs ``ucx_info``, half a second in which an event loop stands still.
+        Where UCX carries the messages, the first call in a process runs ``ucx_info``, half a second in which an event
+        loop stands still.
         Source: ``ucp_ep_query``, ``ucp_ep_print_info``, ``ucp_ep_evaluate_perf``.
         """
-        if self._config is None or not isinstance(self._channel, _native.Channel):
-            raise UnsupportedError(
-                f"explain {self.remote_address}: its messages go over the TLS connection, not by UCX"
-            )
+        if not isinstance(self._channel, _native.Channel):
+            raise UnsupportedError(f"explain {self.remote_address}: its messages go over the TLS connection")
         from weft.explain import explain  # seldom asked for, and a quarter of weft's own import
 
         return explain(
             self._channel,
-            config=self._config,
+            config=self._config or {},
+            why_ucx=self._why_ucx,
             same_host=self.same_host,
             local_address=self.local_address,
             remote_address=self.remote_address,
@@ -448,13 +451,15 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
     if joined.link is None or channel is None:
         channel = _over_tls(joined, sock)
     else:
-        config = joined.link.worker.context.config
+        if joined.why_ucx is not None:
+            config = joined.link.worker.context.config
         if not joined.same_host:
             keep_alive(sock)
         if joined.new_link and _announces():
             from weft import explain  # seldom asked for, and a quarter of weft's own import
 
-            explain.announce(joined.link.native, config, same_host=joined.same_host)
+            native, why_ucx, same_host = joined.link.native, joined.why_ucx, joined.same_host
+            explain.announce(native, config or {}, why_ucx=why_ucx, same_host=same_host)
     return Peer(
         channel,
         local_address=join(*sock.getsockname()[:2]),
@@ -462,6 +467,7 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
         same_host=joined.same_host,
         remote=joined.remote,
         config=config,
+        why_ucx=joined.why_ucx,
     )
 
 

@@ -73,13 +73,19 @@ def test_on_one_host():
     assert max(map(len, text.splitlines())) <= 120
 
 
-def test_a_worker_to_itself_lends_nothing():
+def test_a_worker_lends_to_itself_too():
     import asyncio
+
+    import numpy
+
+    with weft.arrays_in_pool():
+        array = numpy.zeros(1 << 20, "u1")
 
     async def main():
         async def talk(peer):
-            await peer.send(b"x")
+            await peer.lend(array)
             await peer.recv()
+            assert peer.lent_nbytes == (1 << 20, 1 << 20)
             told.append(peer.explain())
 
         async with weft.listen("127.0.0.1:0", talk) as listener, weft.connect(listener.address) as peer:
@@ -90,7 +96,7 @@ def test_a_worker_to_itself_lends_nothing():
     told = []
     asyncio.run(asyncio.wait_for(main(), 100))
     assert [each.scope for each in told] == ["self cfg#0"] * 2
-    assert [len([size for size in each.sizes if size.operation == "lend"]) for each in told] == [1, 1]
+    assert [[size.first for size in each.sizes if size.operation == "lend"] for each in told] == [[0, 64 << 10]] * 2
 
 
 def test_a_connection_whose_worker_is_closed():

@@ -32,6 +32,8 @@ void define_channel(nb::module_ &m) {
     channel.attr("header_nbytes") = sizeof(Wire);
     channel.attr("rendezvous_nbytes") = rendezvous_nbytes;
     channel.attr("lend_nbytes") = Pool::page_threshold;
+    channel.attr("stage_nbytes") = Channel::stage_nbytes;
+    channel.attr("stage_limit_nbytes") = Channel::stage_limit;
     channel
         .def(
             "send",

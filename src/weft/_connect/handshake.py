@@ -85,6 +85,7 @@ class Joined:
     """
 
     session: Any = None
+    why_ucx: str | None = ""
 
     def __init__(
         self,
