@@ -62,8 +62,7 @@ class Peer:
         why_ucx: str | None = "",
     ) -> None:
         self._channel = channel
-        self._config = config
-        self._why_ucx = why_ucx  # None if the ring carries the messages
+        self._config, self._why_ucx = config, why_ucx
         self.local_address = local_address
         self.remote_address = remote_address
         self.same_host = same_host
@@ -451,8 +450,8 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
     if joined.link is None or channel is None:
         channel = _over_tls(joined, sock)
     else:
-        if joined.why_ucx is not None:
-            config = joined.link.worker.context.config
+        context = joined.link.worker.context
+        config = None if context is None else context.config
         if not joined.same_host:
             keep_alive(sock)
         if joined.new_link and _announces():

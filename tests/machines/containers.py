@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Containers as trees of files, each with one piece missing that weft needs or would use; see docs/containers.md."""
 
+import dataclasses
+
 from tests.machines import hosts, trees
 
 THP = "sys/kernel/mm/transparent_hugepage"
@@ -31,7 +33,17 @@ def shared_with_the_host(root):
 
 
 def small_shm(root):
+    """Docker's default, which is enough."""
     return docker(root, shm_mib=64, ipc=IPC, pid=PID)
+
+
+def small_shm_for_ucx(root):
+    return docker(root, shm_mib=64, environ={"DASK_WEFT__UCX__TLS": "posix,tcp,self"}, ipc=IPC, pid=PID)
+
+
+def no_memfd(root):
+    """With a seccomp profile of one's own."""
+    return dataclasses.replace(docker(root, ipc=IPC, pid=PID), memfd="memfd_create: Operation not permitted")
 
 
 def own_pid(root):
@@ -100,6 +112,11 @@ def pod_by_default(root):
     return pod(root)
 
 
+def pod_by_default_with_ucx(root):
+    machine = pod(root)
+    return dataclasses.replace(machine, environ={**machine.environ, "DASK_WEFT__UCX__TLS": "posix,tcp,self"})
+
+
 def pod_of_several(root):
     """With an emptyDir in memory at /dev/shm."""
     return pod(root, shm_mib=4096)
@@ -116,7 +133,9 @@ _DOCKER = {"container": ("note", f"{_OUTSIDE}--ipc=host --pid=host --network=hos
 #: Everything that is not ok, by check: its level, and how its remedy begins.
 FOUND = {
     shared_with_the_host: {},
-    small_shm: _DOCKER | {"shared memory": ("warning", "start the container with --shm-size=8g")},
+    small_shm: _DOCKER,
+    small_shm_for_ucx: _DOCKER | {"shared memory": ("warning", "start the container with --shm-size=8g")},
+    no_memfd: _DOCKER | {"memfd": ("warning", "allow memfd_create and fcntl in the container's seccomp profile")},
     own_pid: {"container": ("note", f"{_OUTSIDE}--pid=host --network=host, or --pid=container:NAME alike")},
     own_ipc: {"container": ("note", f"{_OUTSIDE}--ipc=host --network=host, or --ipc=container:NAME alike")},
     rootless: _DOCKER,
@@ -141,7 +160,8 @@ FOUND = {
     few_files: _DOCKER | {"open files": ("note", "start the container with --ulimit nofile=65536")},
     little_memory: _DOCKER | {"memory limit": ("warning", "ask for more")},
     half_a_cpu: _DOCKER | {"CPUs": ("warning", "ask for whole CPUs")},
-    pod_by_default: {
+    pod_by_default: {"container": ("note", _POD)},
+    pod_by_default_with_ucx: {
         "shared memory": ("warning", "mount an emptyDir with medium: Memory at /dev/shm"),
         "container": ("note", _POD),
     },
