@@ -22,14 +22,16 @@ def namespaces(machine: Machine) -> Finding:
         return note("whether this is a container is not known", *evidence)
     if not own and not machine.container:
         return ok("no container: processes of this user share memory", *evidence)
-    what = f", with {', '.join(own)} of its own" if own else ""
-    return note(
-        f"a container{what}: its processes share memory with each other, and reach those outside over the network",
-        *evidence,
-        *([_PAUSE] if _shares_processes(machine) else []),
-        remedy=_share(machine, own or ()),
-        source="docs/containers.md; docs/design.md: connections; namespaces(7)",
-    )
+    with_own = f", with {', '.join(own)} of its own" if own else ""
+    what = f"a container{with_own}: its processes share memory with each other"
+    source = "docs/containers.md; docs/design.md: connections; namespaces(7)"
+    if not (why := why_ucx(machine)):
+        what += " and with this user's in the same network namespace, and reach others over the network"
+        return note(what, *evidence, remedy=_share_network(machine), source=source)
+    what += ", and reach those outside over the network"
+    evidence.append(f"UCX carries messages between processes of this host: {why}")
+    evidence += [_PAUSE] if _shares_processes(machine) else []
+    return note(what, *evidence, remedy=_share(machine, own or ()), source=source)
 
 
 _PAUSE = "/proc/1/comm: pause, so all containers of this pod share their processes"
@@ -39,8 +41,15 @@ def _shares_processes(machine: Machine) -> bool:
     return machine.text("proc/1/comm") == "pause"
 
 
+def _share_network(machine: Machine) -> str:
+    """Say what to share, so that weft's ring leads to processes outside of this container."""
+    if "KUBERNETES_SERVICE_HOST" in machine.environ:
+        return ""  # the containers of a pod have one network
+    return "to share memory with processes outside: --network=host, or --network=container:NAME, as the same user"
+
+
 def _share(machine: Machine, own: tuple[str, ...]) -> str:
-    """Say what to share, so that memory can be shared with processes outside of this container."""
+    """Say what to share, so that UCX can share memory with processes outside of this container."""
     if "KUBERNETES_SERVICE_HOST" in machine.environ:
         if _shares_processes(machine):
             return ""
