@@ -61,6 +61,9 @@ class PaperLink:
         self.lost = False
         self._fd = -1
 
+    def offer(self, fd: int) -> None:
+        pass
+
     def join(self, address: bytes, fd: int) -> None:
         if len(address) < 8:
             raise FindingError(f"UCX is given an address of {len(address)} B")
@@ -90,17 +93,18 @@ class PaperWorkers:
     """What a loop or thread has: one worker, with the id that a case wants."""
 
     def __init__(self, worker_id: str) -> None:
-        self.made = links.ConnectionWorker(None, same_host=True)  # type: ignore[arg-type]
+        self.made = links.ConnectionWorker(None, same_host=True)
         self.made.id = worker_id
 
-    def worker(self, route: Route, *, same_host: bool) -> links.ConnectionWorker:
+    def worker(self, route: Route, *, same_host: bool, ring: bool) -> links.ConnectionWorker:
         self.made.same_host = same_host
         return self.made
 
     def know(self, remote_id: str, *, settled: bool) -> None:
         """Have a link to that worker: a settled one, or one that another handshake is making."""
         link, _ = next_value(self.made.decide(remote_id))
-        link.prepare("known")
+        with socket.socket() as sock:
+            link.prepare(sock, "known")
         if settled:
             link.settle()
 

@@ -22,7 +22,7 @@ _native
 _frames _load _claim_scheme _request
 config
 _connect.encryption _connect.channel_protocol _connect.sockets _connect.address
-_connect.route _connect.admission
+_connect.route _connect.admission _connect.ring
 _connect.links
 _connect.handshake
 _connect.handshake_io

@@ -51,7 +51,7 @@ def _is_socket(pid, fd):
 def test_blocking_in_two_processes(spawn):
     child = spawn(ECHO)
     with weft.connect(child.line()) as peer:
-        assert peer.transports == ["posix/memory"]
+        assert peer.transports == ["ring/memory"]
         for size in (0, 5, 10_000, 3 << 20):
             data = os.urandom(size)
             peer.send(data).wait(100)

@@ -13,7 +13,11 @@ def wants_16_mib():
     return weft.ucx_library().version < (1, 17)
 
 
-SMALL_SHM = """
+#: Has UCX carry the messages between two processes of one host; rings take nothing of /dev/shm.
+UCX = {"TLS": "posix,self"}
+SMALL_SHM = (
+    f"UCX = {UCX}"
+    + """
 import ctypes, os, subprocess, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS = 0x20000
@@ -30,6 +34,7 @@ def fill():
         except OSError:
             pass
 """
+)
 
 FULL_SHM = (
     SMALL_SHM
@@ -41,10 +46,10 @@ try:
     weft.Worker(context)
 except weft.NoMemoryError as e:
     print(e, flush=True)
-with weft.listen("127.0.0.1:0") as listener:
+with weft.listen("127.0.0.1:0", settings=UCX) as listener:
     def client():
         try:
-            weft.connect(listener.address, timeout=20).open()
+            weft.connect(listener.address, timeout=20, settings=UCX).open()
         except weft.Error as e:
             print(type(e).__name__, e, flush=True)
     thread = threading.Thread(target=client)
@@ -83,7 +88,7 @@ FULL_LATER = (
     + '''
 ECHO = """
 import sys, weft
-with weft.connect(sys.argv[1]) as peer:
+with weft.connect(sys.argv[1], settings=eval(sys.argv[2])) as peer:
     try:
         while True:
             peer.send(peer.recv().wait(60)).wait(60)
@@ -91,8 +96,11 @@ with weft.connect(sys.argv[1]) as peer:
         pass
 """
 import weft
-with weft.listen("127.0.0.1:0") as listener:
-    other = subprocess.Popen([sys.executable, "-c", ECHO, listener.address])
+settings = UCX if sys.argv[1] == "posix/memory" else {}
+if not settings:
+    fill()
+with weft.listen("127.0.0.1:0", settings=settings) as listener:
+    other = subprocess.Popen([sys.executable, "-c", ECHO, listener.address, repr(settings)])
     with listener.accept(100) as peer:
         fill()
         print(*peer.transports, os.statvfs("/dev/shm").f_bavail, flush=True)
@@ -108,13 +116,14 @@ with weft.listen("127.0.0.1:0") as listener:
 )
 
 
-def test_connections_outlast_a_full_shm(spawn):
-    """UCX takes what it needs there when it connects."""
-    child = spawn(FULL_LATER)
+@pytest.mark.parametrize("lane", ["ring/memory", "posix/memory"])
+def test_connections_outlast_a_full_shm(spawn, lane):
+    """Rings need nothing there, UCX takes what it needs when it connects."""
+    child = spawn(FULL_LATER, lane)
     line = child.line()
     if line.startswith("skip"):
         pytest.skip(line)
-    assert line == "posix/memory 0"
+    assert line == f"{lane} 0"
     assert [child.line() for _ in range(5)] == ["8", "1024", "100000", "1048576", "67108864"]
     assert child.wait(HANG_S) == 0
 
@@ -122,17 +131,17 @@ def test_connections_outlast_a_full_shm(spawn):
 ROOM = (
     SMALL_SHM
     + '''
-ONE = """
+ONE = f"UCX = {UCX}" + """
 import asyncio, weft
 def client(address):
     try:
-        with weft.connect(address, timeout=60) as peer:
+        with weft.connect(address, timeout=60, settings=UCX) as peer:
             peer.send(bytes(100_000)).wait(60)
         print("worked", flush=True)
     except weft.Error as e:
         print(type(e).__name__, e, flush=True)
 async def main():
-    async with weft.listen("127.0.0.1:0", lambda peer: peer.recv()) as listener:
+    async with weft.listen("127.0.0.1:0", lambda peer: peer.recv(), settings=UCX) as listener:
         await asyncio.to_thread(client, listener.address)
 asyncio.run(main())
 """
@@ -165,10 +174,10 @@ def test_a_link_works_or_is_refused_whatever_the_room(spawn):
 CALLERS = (
     SMALL_SHM
     + '''
-CALLER = """
+CALLER = f"UCX = {UCX}" + """
 import sys, weft
 try:
-    peer = weft.connect(sys.argv[1], timeout=60).open()
+    peer = weft.connect(sys.argv[1], timeout=60, settings=UCX).open()
     peer.send(b"here").wait(60)
     print("here", flush=True)
     sys.stdin.readline()
@@ -192,7 +201,7 @@ def call():
         assert peer.recv().wait(60) == b"here"
     reader.join()
     return caller, peer, said[0]
-with weft.listen("127.0.0.1:0") as listener:
+with weft.listen("127.0.0.1:0", settings=UCX) as listener:
     taken = []
     while True:
         caller, peer, said = call()

@@ -4,6 +4,7 @@
 import asyncio
 import gc
 import os
+import socket
 import threading
 
 import pytest
@@ -31,7 +32,8 @@ def test_lost_links_go_when_new_ones_come(worker, decides):
             link, _ = fuzz.next_value(worker.decide(remote_id))
         else:
             link = worker.follow(remote_id, {"id": "1", "new": True}, "accept")
-        link.prepare("peer")
+        with socket.socket() as sock:
+            link.prepare(sock, "peer")
         link.settle()
         if number:  # the first one stays
             link.native.close()
@@ -67,19 +69,24 @@ def test_what_the_user_says_of_queues_goes_before_wefts_word(given, environment,
     assert not Route("127.0.0.1", (("TLS", "tcp,self"),)).settings(same_host=True).keys() - {"TLS"}
 
 
-OTHER_QUEUE = """
+#: Has UCX carry the messages between two processes of one host.
+UCX = {"TLS": "posix,self"}
+OTHER_QUEUE = (
+    f"UCX = {UCX}"
+    + """
 import sys, weft
 try:
-    weft.connect(sys.argv[1]).open()
+    weft.connect(sys.argv[1], settings=UCX).open()
 except weft.Error as e:
     print(type(e).__name__, e, flush=True)
-with weft.listen("127.0.0.1:0") as listener:
+with weft.listen("127.0.0.1:0", settings=UCX) as listener:
     print(listener.address, flush=True)
     try:
         listener.accept(5)
     except weft.TimedOutError:
         print("nobody", flush=True)
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +95,14 @@ with weft.listen("127.0.0.1:0") as listener:
 )
 def test_processes_whose_queues_differ_are_told_so(spawn, caplog, name, value, ours):
     """Each side writes to the other's by its own settings: it ended one of them with SIGSEGV, or both waited."""
-    with weft.listen("127.0.0.1:0") as listener:
+    with weft.listen("127.0.0.1:0", settings=UCX) as listener:
         child = spawn(OTHER_QUEUE, listener.address, env={f"UCX_POSIX_{name}": value})
         with pytest.raises(weft.TimedOutError):
             listener.accept(5)
         assert f"UCX_POSIX_{name} is {ours} here and {value} there" in child.line()
         assert f"UCX_POSIX_{name} is {ours} here and {value} there" in caplog.text
         with pytest.raises(weft.UnreachableError, match=f"UCX_POSIX_{name} is {value} here and {ours} there"):
-            weft.connect(child.line()).open()
+            weft.connect(child.line(), settings=UCX).open()
     assert child.line() == "nobody"
     assert child.wait(HANG_S) == 0
 

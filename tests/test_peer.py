@@ -181,7 +181,7 @@ def test_what_the_sides_know_of_each_other():
             assert b.same_host
             assert a.local_address == b.remote_address
             assert a.remote_address == b.local_address
-            assert a.transports == b.transports == ["posix/memory"]
+            assert a.transports == b.transports == ["ring/memory"]
 
     run(main())
 

@@ -115,7 +115,11 @@ def test_connections_have_neither_remote_access_nor_atomics():
     """Where a transport has no remote access of its own, UCX writes where a message says."""
 
     async def main():
-        async with weft.listen("127.0.0.1:0", echo) as listener, weft.connect(listener.address) as peer:
+        ucx = {"TLS": "posix,self"}
+        async with (
+            weft.listen("127.0.0.1:0", echo, settings=ucx) as listener,
+            weft.connect(listener.address, settings=ucx) as peer,
+        ):
             await peer.send(b"x")
             contexts = {links._context(settings) for _, settings in (await links.workers_of_loop())._workers}
             assert [context.features for context in contexts] == [["am", "tag"]]

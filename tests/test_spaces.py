@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Two containers of one pod: one network and one Unix socket's reach, but other namespaces or capabilities.
 
-UCX's posix refuses a peer in another of those, so the network it is, or a refusal that says why.
+Rings need no more than the Unix socket. UCX's posix refuses a peer in another of those, so with UCX the network it is,
+or a refusal that says why.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy
 import pytest
 
 import weft
@@ -28,6 +30,8 @@ pytestmark = pytest.mark.skipif(not may_unshare(), reason="namespaces cannot be 
 CONNECT = """
 import sys, weft
 try:
+    if "no-rings" in sys.argv:
+        weft._native.ring_error = lambda: "refused"
     with weft.connect(sys.argv[1], timeout=100) as peer:
         peer.send(b"x" * 1_000_000).wait(100)
         print(peer.same_host, *peer.transports, peer.recv().wait(100).nbytes)
@@ -45,8 +49,8 @@ APART = {
 }
 
 
-def connect_from(kind, address, **env):
-    command = [*APART[kind], sys.executable, "-c", CONNECT, address]
+def connect_from(kind, address, *options, **env):
+    command = [*APART[kind], sys.executable, "-c", CONNECT, address, *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | env)
 
 
@@ -54,11 +58,25 @@ def connect_from(kind, address, **env):
 def test_over_the_loopback_it_is_refused_with_the_reason(kind):
     async def main():
         async with weft.listen("127.0.0.1:0", lambda peer: peer.close()) as listener:
-            other = connect_from(kind, listener.address)
+            other = connect_from(kind, listener.address, "no-rings")
             return (await asyncio.to_thread(other.communicate, timeout=TIMEOUT_S))[0]
 
     told = asyncio.run(main())
     assert "but not this user, its capabilities, or the IPC, PID or user namespace" in told
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_by_rings_it_works(kind):
+    with weft.listen("127.0.0.1:0") as listener:
+        other = connect_from(kind, listener.address)
+        with listener.accept(100) as peer:
+            assert peer.same_host
+            assert peer.recv().wait(TIMEOUT_S).nbytes == 1_000_000
+            with weft.arrays_in_pool():
+                data = numpy.ones(70_000, "u1")
+            peer.lend(data).wait(TIMEOUT_S)
+            assert peer.lent_nbytes == (70_000, 0)
+        assert other.communicate(timeout=TIMEOUT_S)[0].split() == ["True", "ring/memory", "70000"]
 
 
 @pytest.mark.parametrize("kind", APART)
@@ -72,16 +90,17 @@ def test_by_the_network_it_works(kind):
         assert other.communicate(timeout=TIMEOUT_S)[0].split() == ["False", "tcp/lo", "70000"]
 
 
-def test_another_dev_shm_is_no_hindrance():
-    """As with an emptyDir for each container: UCX opens the peer's memory by /proc."""
+@pytest.mark.parametrize(("tls", "lane"), [("", "ring/memory"), ("posix,self", "posix/memory")])
+def test_another_dev_shm_is_no_hindrance(tls, lane):
+    """As with an emptyDir for each container: rings need none, and UCX opens the peer's memory by /proc."""
     code = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" -c "$1" "$2"'
-    with weft.listen("127.0.0.1:0") as listener:
+    with weft.listen("127.0.0.1:0", settings={"TLS": tls} if tls else {}) as listener:
         command = [*ALONE, "--mount", "sh", "-c", code, sys.executable, CONNECT, listener.address]
-        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"UCX_TLS": tls})
         with listener.accept(100) as peer:
             assert peer.recv().wait(TIMEOUT_S).nbytes == 1_000_000
             peer.send(b"y" * 70_000).wait(TIMEOUT_S)
-        assert other.communicate(timeout=TIMEOUT_S)[0].split() == ["True", "posix/memory", "70000"]
+        assert other.communicate(timeout=TIMEOUT_S)[0].split() == ["True", lane, "70000"]
 
 
 TRACE = 1 << 19

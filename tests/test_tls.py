@@ -31,7 +31,7 @@ def test_both_faces_and_both_ways():
                     peer.send(b"x" * 300_000).wait(100)
                     return bytes(peer.recv().wait(100)), peer.remote, peer.transports
 
-            assert await asyncio.to_thread(blocking) == (b"x" * 300_000, {"a": 1}, ["posix/memory"])
+            assert await asyncio.to_thread(blocking) == (b"x" * 300_000, {"a": 1}, ["ring/memory"])
             async with weft.connect(address, ssl=authority().connector()) as peer:
                 await peer.send(b"again")
                 assert await peer.recv() == b"again"
@@ -238,7 +238,7 @@ def test_the_stricter_side_decides_and_both_name_it(two_hosts, listens, connects
 
 
 def test_on_one_host_nothing_leaves_it():
-    assert connected("refuse", "refuse") == ["posix/memory"]
+    assert connected("refuse", "refuse") == ["ring/memory"]
 
 
 def test_both_sockets_send_at_once():

@@ -49,6 +49,6 @@ def test_wheel(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert out.stdout.split() == ["wheel", "posix/memory"]
+    assert out.stdout.split() == ["wheel", "ring/memory"]
     info = subprocess.run([tools / "weft", "info"], check=True, timeout=60, capture_output=True, text=True)
     assert "UCX" in info.stdout

@@ -244,7 +244,7 @@ class Worker:
     which one was awaited.
     """
 
-    def __init__(self, context: Context, *, links_only: bool = False) -> None: ...
+    def __init__(self, context: Context | None, *, links_only: bool = False) -> None: ...
 
     @property
     def address(self) -> bytes:
@@ -956,6 +956,11 @@ class Link:
     @property
     def address(self) -> bytes: ...
 
+    def offer(self, fd: int) -> None:
+        """
+        Send over the socket `fd` what goes with the address; before the other side is told the address.
+        """
+
     def join(self, address: bytes, fd: int) -> None:
         """
         Connect to the other side's address. `fd` becomes the link's on success; -1 for none.
@@ -975,6 +980,11 @@ class Link:
 
     @property
     def transports(self) -> list[str]: ...
+
+def ring_error() -> str:
+    """
+    Why this process can have no rings, in the system's words; empty: it can.
+    """
 
 def prepare_link(worker: Worker, same_host: bool, name: str) -> Link:
     """Make one side of a link; its `address` is for the other side's `join`."""

@@ -170,7 +170,7 @@ void payloads_are_read_from_any_offset() {
 
 void a_bad_record_is_named() {
     for (auto [word, fault] : {std::pair{uint64_t(0x55), Ring::Fault::bad_kind},
-                               {uint64_t(5) << 32, Ring::Fault::bad_kind},
+                               {uint64_t(8) << 32, Ring::Fault::bad_kind},
                                {uint64_t(1) << 63, Ring::Fault::bad_kind},
                                {uint64_t(1) << 32 | 0xffffffff, Ring::Fault::bad_length},
                                {uint64_t(2) << 32 | (4096 - 128 - 15), Ring::Fault::bad_length}}) {

@@ -9,6 +9,10 @@
 
 struct Message;
 
+/// How a message comes: all at once; in pieces that are on their way already, so that room for them is needed now; or
+/// announced, for the receiver to answer.
+enum class Way : uint8_t { whole, streamed, rendezvous };
+
 struct Carrier {
     std::shared_ptr<Engine> engine;  // what must be progressed for it; null once it is closed
     uint64_t memory_types;           // bit map of ucs_memory_type_t: what can be posted and received into
@@ -20,7 +24,10 @@ struct Carrier {
     // ---- making the link ----
     /// For the other side's `join`.
     virtual std::string address() const = 0;
-    virtual void join(nb::bytes address) = 0;
+    /// Send over `socket` what goes with the address, if anything does; before the other side is told the address.
+    virtual void offer(int socket) = 0;
+    /// `socket` is where the other side's offer comes.
+    virtual void join(nb::bytes address, int socket) = 0;
 
     // ---- messages; no Python ----
     /// Post a message for `request`, which ends with it: the header is copied at once, `parts` stay until then. A
@@ -35,6 +42,9 @@ struct Carrier {
     virtual void answer_into(Request *request, void *descriptor) noexcept = 0;
     /// Drop a rendezvous; its sender sees success.
     virtual void refuse(void *descriptor) noexcept = 0;
+
+    /// The socket has told of something: look at what came.
+    virtual void attend() noexcept = 0;
 
     // ---- ending ----
     /// Some posted headers still wait for room at the other side.

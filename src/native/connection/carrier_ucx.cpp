@@ -46,13 +46,15 @@ struct UcxCarrier : Carrier {
         if (!engine) raise("PeerLostError", "the link was lost", "connect");
         return engine->address();
     }
-    void join(nb::bytes address) override { endpoint = create_endpoint(engine.get(), address, failed, this); }
+    void offer(int) override {}
+    void join(nb::bytes address, int) override { endpoint = create_endpoint(engine.get(), address, failed, this); }
     void post(Request *r, const void *header, size_t header_nbytes, const iovec *parts, size_t count,
               ucs_memory_type_t memory_type, bool rendezvous) noexcept override;
     void post_header(const void *header, size_t nbytes) noexcept override;
     void answer(Message *message) noexcept override;
     void answer_into(Request *r, void *descriptor) noexcept override;
     void refuse(void *descriptor) noexcept override { ucp.am_data_release(engine->handle, descriptor); }
+    void attend() noexcept override {}
     bool has_headers_left() const noexcept override { return engine && engine->headers_left; }
     void flush(int64_t deadline_ns) noexcept override {
         if (engine) engine->flush(deadline_ns);
@@ -81,7 +83,8 @@ struct UcxCarrier : Carrier {
     static ucs_status_t receive(Worker &worker, FdSocket *socket, const void *header, size_t header_nbytes, void *data,
                                 size_t nbytes, const ucp_am_recv_param_t *param) noexcept {
         const bool rendezvous = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
-        const bool kept = receive_message(worker, socket, header, header_nbytes, data, nbytes, rendezvous);
+        const bool kept = receive_message(worker, socket, header, header_nbytes, data, nbytes,
+                                          rendezvous ? Way::rendezvous : Way::whole);
         return kept ? UCS_INPROGRESS : UCS_OK;
     }
 };

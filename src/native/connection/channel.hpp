@@ -79,7 +79,7 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
 
     /// From the carrier: one message for this channel. No Python. True: `data` is a descriptor that is now the
     /// channel's.
-    bool on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, bool rendezvous) noexcept;
+    bool on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, Way way) noexcept;
     /// From the carrier: a placed message is where it was asked to.
     void landed(Request *request, ucs_status_t status) noexcept;
 
@@ -124,7 +124,7 @@ std::string channel_name(const Request &request);
 bool withdraw_from_channel(Request &request) noexcept;
 
 /// From a carrier: a message for one of the worker's channels. `socket` is that of the link it came over, if it came
-/// over one of this host. True: `data`, of a rendezvous a descriptor, was kept.
+/// over one of this host. True: `data`, a descriptor unless the message is whole, was kept.
 bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_t header_nbytes, void *data,
-                     size_t nbytes, bool rendezvous) noexcept;
+                     size_t nbytes, Way way) noexcept;
 void define_channel(nb::module_ &m);

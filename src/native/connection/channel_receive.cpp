@@ -78,7 +78,8 @@ nb::object Channel::recv(PyObject *owner) {
     return request;
 }
 
-bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, bool rendezvous) noexcept {
+bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, Way way) noexcept {
+    const bool rendezvous = way == Way::rendezvous;
     if (wire.consumed > credited && wire.consumed <= sent_charge) {
         credited = wire.consumed;
         resume();
@@ -150,6 +151,11 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
         return true;
     }
     unread_nbytes += m->nbytes;
+    if (way == Way::streamed) {
+        m->descriptor = data;
+        m->answer();
+        return true;
+    }
     if (!m->copy(data)) m->status = UCS_ERR_NO_MEMORY, m->ready = true;
     complete(m);
     return false;
@@ -308,7 +314,7 @@ static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *res
 }
 
 bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_t header_nbytes, void *data,
-                     size_t nbytes, bool rendezvous) noexcept {
+                     size_t nbytes, Way way) noexcept {
     Wire wire;
     if (header_nbytes >= sizeof wire) std::memcpy(&wire, header, sizeof wire);
     if (header_nbytes < sizeof wire || wire.magic != Wire::magic_value) return ++worker.dropped_messages, false;
@@ -319,5 +325,5 @@ bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_
     auto found = channels.find(wire.channel);
     if (found == channels.end()) return ++worker.dropped_messages, false;
     auto user = found->second;  // kept: what the message says may end it
-    return static_cast<Channel *>(user.get())->on_message(wire, std::move(message), data, rendezvous);
+    return static_cast<Channel *>(user.get())->on_message(wire, std::move(message), data, way);
 }

@@ -10,7 +10,7 @@
 
 void Link::join(nb::bytes address, int descriptor, bool same_host) {
     if (lost) raise("PeerLostError", "connect to " + name + ": the peer was lost", "connect");
-    carrier->join(address);
+    carrier->join(address, descriptor);
     if (descriptor < 0) return;
     epoll_event event{};
     event.events = same_host ? EPOLLRDHUP | EPOLLIN : EPOLLRDHUP;

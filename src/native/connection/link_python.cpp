@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Links as Python sees them: made by the handshake of weft.connect.
+#include <cstring>
+
+#include "connection/carrier_ring.hpp"
 #include "connection/carrier_ucx.hpp"
 #include "connection/channel.hpp"
 #include "ucp/forks.hpp"
@@ -18,10 +21,22 @@ nb::object prepare_link(nb::pointer_and_handle<Worker> self, bool same_host, con
     w->check_owner("connect");
     if (!same_host) w->check_own("connect");
     auto link = std::make_shared<Link>(w, name);
-    link->carrier = make_ucx_carrier(link.get(), same_host);
+    link->carrier = w->context.is_none() ? make_ring_carrier(link.get()) : make_ucx_carrier(link.get(), same_host);
     FdSocket::sweep();
     Links::of(*w).all.push_back(link);
     return nb::cast(LinkObject{nb::borrow(self.h), link, same_host});
+}
+
+void offer_link(LinkObject &self, int fd) {
+    self.link->worker->check_owner("connect");
+    if (self.link->lost) raise("PeerLostError", "connect to " + self.link->name + ": the peer was lost", "connect");
+    self.link->carrier->offer(fd);
+}
+
+/// Why this process can have no rings, in the system's words; empty: it can.
+std::string ring_error() {
+    int error = 0;
+    return SharedArena::of_process(error) ? "" : strerror(error);
 }
 
 void join_link(LinkObject &self, nb::bytes address, int fd) {
@@ -56,6 +71,8 @@ void define_link(nb::module_ &m) {
                          std::string address = l.link->carrier->address();
                          return nb::bytes(address.data(), address.size());
                      })
+        .def("offer", &offer_link, nb::arg("fd"),
+             "Send over the socket `fd` what goes with the address; before the other side is told the address.")
         .def("join", &join_link, nb::arg("address"), nb::arg("fd"),
              "Connect to the other side's address. `fd` becomes the link's on success; -1 for none.")
         .def("open", &open_channel, nb::arg("local"), nb::arg("remote"), nb::arg("name"),
@@ -67,6 +84,7 @@ void define_link(nb::module_ &m) {
         .def_prop_ro(
             "transports", [](LinkObject &l) { return l.link->carrier->transports(); },
             nb::sig("def transports(self) -> list[str]"));
+    m.def("ring_error", &ring_error, "Why this process can have no rings, in the system's words; empty: it can.");
     m.def("prepare_link", &prepare_link, nb::arg("worker"), nb::arg("same_host"), nb::arg("name"),
           nb::sig("def prepare_link(worker: Worker, same_host: bool, name: str) -> Link"),
           "Make one side of a link; its `address` is for the other side's `join`.");

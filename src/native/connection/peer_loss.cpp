@@ -19,6 +19,7 @@ struct LinkFailure : Arrival {
 }  // namespace
 
 bool Link::ready(uint32_t events) noexcept {
+    carrier->attend();
     return (!socket || read_socket()) && !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR));
 }
 

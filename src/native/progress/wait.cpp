@@ -76,7 +76,7 @@ void Spin::preempted(int64_t now) noexcept {
 // Have the descriptors tell of the next event. False: something is there already, and no descriptor would tell.
 bool Worker::arm() {
     arm_idle(nullptr);
-    return polled.empty() && !due();
+    return polled.empty() && !due() && (!poller || poller->arm());
 }
 
 // Arm what is polled and idle, but for one. UCX arms a completion queue of verbs without a look into it, and what came
@@ -188,6 +188,7 @@ bool Worker::wait(Request *r, double timeout_s) {
         int64_t slept_from = now;
         check_sockets(int(std::max<int64_t>(left_ms, 1)));
         now = now_ns();
+        if (poller && !loop.is_valid()) poller->wake_up();  // a loop may sleep again without another look
         spin_state.slept(now - slept_from);
         gil_since = now;
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -338,6 +339,7 @@ bool Worker::spin(Request *r, int64_t &now) {
 void Worker::turn() {
     turn_scheduled = false;
     if (closed()) return;
+    if (poller) poller->wake_up();
     const int64_t start = now_ns();
     if (slept_from_ns) {
         spin_state.slept(start - slept_from_ns);

@@ -9,10 +9,11 @@
 
 Worker::Worker(nb::object context_object, bool links_only)
     : context(std::move(context_object)), owner(__builtin_thread_pointer()) {
-    if (!nb::isinstance<Context>(context)) throw nb::type_error("Worker: a Context is needed");
-    auto *c = nb::inst_ptr<Context>(context);
-    if (!c->handle) raise("ClosedError", "Worker: the context is closed", "Worker");
-    memory_types = c->memory_types;
+    if (!nb::isinstance<Context>(context) && !(context.is_none() && links_only))
+        throw nb::type_error("Worker: a Context is needed");
+    Context *c = context.is_none() ? nullptr : nb::inst_ptr<Context>(context);
+    if (c && !c->handle) raise("ClosedError", "Worker: the context is closed", "Worker");
+    if (c) memory_types = c->memory_types;
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (epoll_fd < 0) raise("NoMemoryError", std::string("Worker: epoll: ") + strerror(errno), "Worker");
     if (!links_only) {
@@ -29,7 +30,7 @@ Worker::Worker(nb::object context_object, bool links_only)
         address = own->address();
     }
     open = true;
-    ++c->workers;
+    if (c) ++c->workers;
 }
 
 Worker::~Worker() {
@@ -137,7 +138,8 @@ void Worker::close() {
     if (own) own->leave();
     own.reset();
     open = false;
-    --nb::inst_ptr<Context>(context)->workers;
+    if (!context.is_none()) --nb::inst_ptr<Context>(context)->workers;
+    poller.reset();
     for (Request *r = in_flight; r; r = r->in_flight_next)
         if (!r->ucx) r->end(UCS_ERR_CANCELED);  // the others are the engine's, which somebody holds
     drain();
@@ -196,8 +198,8 @@ which one was awaited.)");
                new (self.p) Worker(nb::borrow(context), links_only);
                self.p->self = self.h.ptr();
            },
-           nb::arg("context"), nb::kw_only(), nb::arg("links_only") = false,
-           nb::sig("def __init__(self, context: Context, *, links_only: bool = False) -> None"))
+           nb::arg("context").none(), nb::kw_only(), nb::arg("links_only") = false,
+           nb::sig("def __init__(self, context: Context | None, *, links_only: bool = False) -> None"))
         .def_prop_ro(
             "address", [](Worker &w) { return nb::bytes(w.address.data(), w.address.size()); },
             "The worker's address: bytes for :meth:`connect` on another worker.")

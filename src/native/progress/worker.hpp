@@ -41,6 +41,17 @@ struct WatchedSocket : std::enable_shared_from_this<WatchedSocket> {
     virtual void peer_gone() noexcept = 0;
 };
 
+/// What a worker progresses beside its engines, and what it looks at before it sleeps: the rings of its links.
+struct Poller {
+    virtual ~Poller() = default;
+    /// Return how much there was to do.
+    virtual unsigned turn() noexcept = 0;
+    /// Have descriptors of the worker's epoll set tell of what comes from now on. False: something is there.
+    virtual bool arm() noexcept = 0;
+    /// They need not tell of anything until `arm`: there will be turns.
+    virtual void wake_up() noexcept = 0;
+};
+
 /// What stands on a worker and ends with it. They end in this order.
 enum Standing : uint8_t { links_stand, listeners_stand, endpoints_stand, keys_stand, standing_kinds };
 struct Dependent {
@@ -68,9 +79,10 @@ struct Spin {
 
 /// Owns its engines, the epoll set over their descriptors and others, and every request in flight.
 struct Worker {
-    nb::object context;
+    nb::object context;            // None: without UCX, for links on this host
     std::vector<Engine *> polled;  // in each turn; the others are armed. Outlives the engines, which leave it
-    std::shared_ptr<Engine> own;   // of tags, active messages and network links; none in a worker for links only
+    std::shared_ptr<Poller> poller;
+    std::shared_ptr<Engine> own;  // of tags, active messages and network links; none in a worker for links only
     int epoll_fd = -1;
     int wake_fd = -1;          // an eventfd in the epoll set, once a loop sleeps on that: something was deferred
     void *owner;               // the thread, as __builtin_thread_pointer gives it: pthread_self without the call
@@ -127,7 +139,7 @@ struct Worker {
         return n;
     }
     unsigned progress() noexcept {
-        unsigned n = 0;
+        unsigned n = poller ? poller->turn() : 0;
         for (size_t i = 0; i < polled.size(); ++i) n += turn_of(polled[i]);
         return n;
     }

@@ -110,8 +110,11 @@ class Doorbell {
     bool attends(size_t link) const noexcept { return attended[link / 64] >> link % 64 & 1; }
 
     /// To be followed by `take` of all words and a look at all rings attended to, and only then by sleep.
-    void fall_asleep() noexcept { state->sleeps.store(++sleeps, std::memory_order_seq_cst); }
-    void wake_up() noexcept { state->sleeps.store(++sleeps, std::memory_order_seq_cst); }
+    /// Again without `wake_up` before: who has written a byte writes another.
+    void fall_asleep() noexcept { state->sleeps.store(sleeps += 1 + sleeps % 2, std::memory_order_seq_cst); }
+    void wake_up() noexcept {
+        if (sleeps % 2) state->sleeps.store(++sleeps, std::memory_order_seq_cst);
+    }
 
   private:
     DoorbellBits *bits;

@@ -54,9 +54,16 @@ inline const char *name_of(Fault fault) noexcept {
     return "unknown";
 }
 
-/// `begin` opens a message that is longer than its record; each `piece` carries more of the latest one begun. Other
-/// messages may lie between. `room` is no record: the writer waits for room, and overwrites it when it has some.
-enum class Kind : uint8_t { message = 1, begin = 2, piece = 3, room = 4 };
+/// `message` is whole. `begin` opens one that is longer than its record, and `announce` one that the reader has to
+/// `answer` or `refuse` first; each `piece` carries more of one of these. Other records may lie between. `room` is no
+/// record: the writer waits for room, and overwrites it when it has some.
+enum class Kind : uint8_t { message = 1, begin, announce, answer, refuse, piece, room };
+
+/// A record's word: how many bytes its payload has (32 bits), its kind (8), and a note of its writer's (24).
+constexpr uint64_t word_of(Kind kind, size_t nbytes, uint32_t note = 0) noexcept {
+    return uint64_t(note) << 40 | uint64_t(kind) << 32 | nbytes;
+}
+constexpr uint32_t max_note = (1 << 24) - 1;
 
 /// At the beginning of the pages, and the only thing in them that the reader writes. 128 B: some Arm cores have such
 /// lines, and x86 prefetches lines in pairs.
@@ -110,11 +117,18 @@ class Writer {
     size_t max_payload() const noexcept { return capacity - 2 * word_nbytes; }
     Fault fault() const noexcept { return broken; }
 
+    /// So much was written, and so much of it the reader is known to be done with.
+    uint64_t written() const noexcept { return head; }
+    uint64_t read() noexcept {
+        look();
+        return tail;
+    }
+
     /// Write a record of the next `nbytes` of `from`, unseen until `publish`. False: no room now, too long for this
     /// ring, or a fault.
-    bool append(Kind kind, Gather &from, size_t nbytes) noexcept {
+    bool append(Kind kind, Gather &from, size_t nbytes, uint32_t note = 0) noexcept {
         if (nbytes > max_payload() || !has_room(nbytes)) return false;
-        const uint64_t word = uint64_t(kind) << 32 | nbytes;
+        const uint64_t word = word_of(kind, nbytes, note);
         if (!first_word) {
             first_word = word;
             first_position = position;
@@ -152,7 +166,7 @@ class Writer {
     /// After a write that found no room, with nothing left to publish: ask for that much. True: there is room by now.
     /// False: ring the reader's bell, and it will ring back when it has read all there is (`Reader::release`).
     bool want(size_t nbytes) noexcept {
-        if (broken == Fault::none) at(position).store(uint64_t(Kind::room) << 32, std::memory_order_seq_cst);
+        if (broken == Fault::none) at(position).store(word_of(Kind::room, 0), std::memory_order_seq_cst);
         return has_room(nbytes);
     }
 
@@ -166,13 +180,16 @@ class Writer {
         const uint64_t nbytes = record_nbytes(payload_nbytes) + word_nbytes;
         if (broken != Fault::none) return false;
         if (nbytes <= capacity - (head - tail)) return true;
+        look();
+        return broken == Fault::none && nbytes <= capacity - (head - tail);
+    }
+
+    void look() noexcept {
         const uint64_t seen = cursor->tail.load(std::memory_order_seq_cst);
-        if (head - seen > head - tail || seen % 8) {
+        if (head - seen > head - tail || seen % 8)
             broken = Fault::bad_tail;
-            return false;
-        }
-        tail = seen;
-        return nbytes <= capacity - (head - tail);
+        else
+            tail = seen;
     }
 
     Cursor *cursor;
@@ -188,6 +205,7 @@ class Writer {
 /// A record in place: its payload lies in `first`, and what did not fit before the end of the ring in `second`.
 struct Record {
     Kind kind;
+    uint32_t note;
     size_t nbytes;
     const std::byte *first, *second;
     size_t first_nbytes;
@@ -219,7 +237,7 @@ class Reader {
         const std::atomic_ref<uint64_t> at(*reinterpret_cast<uint64_t *>(bytes + position));
         const uint64_t word = at.load(std::memory_order_seq_cst);
         if (!word) return false;
-        const uint64_t nbytes = word & UINT32_MAX, kind = word >> 32;
+        const uint64_t nbytes = word & UINT32_MAX, kind = word >> 32 & UINT8_MAX;
         if (kind == uint64_t(Kind::room)) {
             asked = true;
             return false;
@@ -228,6 +246,7 @@ class Reader {
         if (nbytes > capacity - 2 * word_nbytes) return fail(Fault::bad_length);
         const size_t begin = position + word_nbytes == capacity ? 0 : position + word_nbytes;
         record.kind = Kind(kind);
+        record.note = uint32_t(word >> 40);
         record.nbytes = nbytes;
         record.first = bytes + begin;
         record.second = bytes;
@@ -244,12 +263,12 @@ class Reader {
         taken = 0;
     }
 
-    /// Give the writer back the room of what was consumed, when that is much or it waits for it. True: it waits, so
-    /// ring its bell. To be called at the end of each turn at this ring.
-    bool release() noexcept {
+    /// Give the writer back the room of what was consumed, when that is much or it waits for it, or `at_once`. True: it
+    /// waits, so ring its bell. To be called at the end of each turn at this ring.
+    bool release(bool at_once = false) noexcept {
         const bool waits = asked && answered != tail + 1;
         asked = false;
-        if (tail - released >= capacity / 4 || waits) {
+        if (tail - released >= capacity / 4 || waits || (at_once && tail != released)) {
             released = tail;
             cursor->tail.store(tail, std::memory_order_seq_cst);
         }

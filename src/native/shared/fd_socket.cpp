@@ -39,7 +39,44 @@ int first_descriptor(msghdr &message) noexcept {
     return first;
 }
 
+bool send_whole(int socket, const void *data, size_t nbytes, int descriptor) noexcept {
+    iovec iov{const_cast<void *>(data), nbytes};
+    msghdr message{};
+    message.msg_iov = &iov;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    if (descriptor >= 0) {
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        cmsghdr *c = CMSG_FIRSTHDR(&message);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        std::memcpy(CMSG_DATA(c), &descriptor, sizeof(int));
+    }
+    return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == ssize_t(nbytes);
+}
+
 }  // namespace
+
+bool send_descriptor(int socket, int descriptor) noexcept {
+    return send_whole(socket, "", 1, descriptor);
+}
+
+int receive_descriptor(int socket) noexcept {
+    char byte;
+    iovec iov{&byte, 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    if (recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1) return -1;
+    const int descriptor = first_descriptor(message);
+    if (descriptor < 0) errno = message.msg_flags & MSG_CTRUNC ? EMFILE : EBADMSG;
+    return descriptor;
+}
 
 FdSocket::FdSocket(int fd, int epoll, void *data) noexcept : socket(fd), epoll_fd(epoll), epoll_data(data) {
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -60,21 +97,7 @@ FdSocket::Handover::~Handover() {
 
 bool FdSocket::send(const Record *records, size_t count, int descriptor) noexcept {
     if (gone || in_forked_child) return false;
-    iovec iov{const_cast<Record *>(records), count * sizeof(Record)};
-    msghdr message{};
-    message.msg_iov = &iov;
-    message.msg_iovlen = 1;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    if (descriptor >= 0) {
-        message.msg_control = control;
-        message.msg_controllen = sizeof control;
-        cmsghdr *c = CMSG_FIRSTHDR(&message);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int));
-        std::memcpy(CMSG_DATA(c), &descriptor, sizeof(int));
-    }
-    return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == ssize_t(iov.iov_len);
+    return send_whole(socket, records, count * sizeof(Record), descriptor);
 }
 
 bool FdSocket::read() noexcept {
@@ -125,8 +148,15 @@ void FdSocket::take(const Record &record, int &descriptor) noexcept {
             break;
         case Record::segment_dropped: segments.erase(record.value); break;
         case Record::lease_over: break;  // see `read`
+        case Record::wake_up: break;     // it has
         case Record::goodbye_said: goodbye = true; break;
     }
+}
+
+void FdSocket::wake() noexcept {
+    std::lock_guard lock(mutex);
+    const Record record{Record::wake_up, 0};
+    send(&record, 1, -1);  // a full socket wakes as well
 }
 
 void FdSocket::send_later(const Record &record) noexcept {

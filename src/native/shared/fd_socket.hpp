@@ -25,6 +25,10 @@ struct Lent {
     uint64_t segment, offset, lease;
 };
 
+/// A descriptor over a connected Unix socket, with a byte. False, or -1: `errno` says why.
+bool send_descriptor(int socket, int descriptor) noexcept;
+int receive_descriptor(int socket) noexcept;
+
 /// The socket, and what was lent over it. Any thread may use it; no Python.
 class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
   public:
@@ -49,6 +53,9 @@ class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
     /// Map lent bytes. Null `data`: the lender named no segment that arrived, or nothing of this size in it.
     Block borrow(const Lent &lent, size_t nbytes) noexcept;
     void lease_over(uint64_t lease) noexcept override;
+
+    /// Have the other side's epoll set tell of this socket.
+    void wake() noexcept;
 
     /// Take what has arrived. False: the other side is gone, or its link is.
     bool read() noexcept;
@@ -77,7 +84,8 @@ class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
             segment_refused,
             segment_dropped,
             lease_over,
-            goodbye_said
+            goodbye_said,
+            wake_up
         };
         uint64_t kind, value;
     };

@@ -15,7 +15,19 @@
 #include "ucp/forks.hpp"
 
 Ucp ucp;
-const char *(*ucx_status_string)(ucs_status_t);
+
+// UCX's own words, for the little that can happen without UCX.
+static const char *own_status_string(ucs_status_t status) {
+    switch (status) {
+        case UCS_OK: return "Success";
+        case UCS_ERR_NO_MEMORY: return "Out of memory";
+        case UCS_ERR_NO_RESOURCE: return "No resources are available to initiate the operation";
+        case UCS_ERR_CANCELED: return "Request canceled";
+        default: return "Failed";
+    }
+}
+
+const char *(*ucx_status_string)(ucs_status_t) = own_status_string;
 
 namespace {
 

@@ -6,8 +6,8 @@ this process that it waits for. ``stepper`` takes the steps over a socket, block
 written once. ``weft._tls.session`` puts TLS around them.
 
 Client                                     Server
-magic, version, hello {payload, queue} ->
-                                       <-  magic, version, hello {unix socket, nonce, payload}
+magic, version, hello {payload, ring, queue} ->
+                                       <-  magic, version, hello {unix socket, nonce, payload, ring}
 (connects to the unix socket, writes the nonce: same host, same user)
 route {same host or network}           ->
                                        <-  worker {id}
@@ -17,8 +17,10 @@ worker {id}, channel, link?            ->
 address?                               ->  (joins the link, opens the channel)
                                        <-  ready
 
-One link joins two workers; the addresses are told when it is new. The worker with the lower id decides whether a
-handshake makes the link or uses the one that is there, and it decides for one handshake at a time.
+One link joins two workers; the addresses are told when it is new. On one host rings carry it if both hellos say so
+(``_connect.ring``), else UCX; a ring's memory is handed over on the unix socket, before its address is told. The worker
+with the lower id decides whether a handshake makes the link or uses the one that is there, and it decides for one
+handshake at a time.
 
 With TLS, both sides know after the route whether messages would leave the host unencrypted. The policies of both
 (``payload``) then decide: an error on both, or the server is ready at once and messages go over the TLS socket.
@@ -34,6 +36,7 @@ import struct
 from collections.abc import Generator
 from typing import Any, NamedTuple, cast
 
+from weft._connect import ring
 from weft._connect.admission import NONCE_NBYTES, PREFIX, SameHostListener, own_namespaces, same_user, shares_memory
 from weft._connect.channel_protocol import Channel
 from weft._connect.encryption import EncryptionPolicy, over_tls
@@ -52,7 +55,7 @@ from weft.errors import (
 )
 
 MAGIC = b"WEFT"
-VERSION = 4
+VERSION = 5
 _HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
 _MAX_NBYTES = 1 << 16
 _ADDRESS_MIN_NBYTES = 8  # the worker's uuid, which every address begins with
@@ -80,6 +83,8 @@ class Joined:
     ----------
     new_link : bool
         This handshake made the link.
+    why_ucx : str or None
+        None if rings carry the messages; else why they do not, empty if the other side is not on this host.
     session : Session or None
         The TLS session that the handshake was carried over, set by it.
     """
@@ -93,6 +98,7 @@ class Joined:
         *,
         same_host: bool,
         remote: _Message,
+        why_ucx: str | None = "",
         link: Link | None = None,
         new_link: bool = False,
         channel: Channel | None = None,
@@ -100,7 +106,7 @@ class Joined:
         self.workers = workers
         self.link, self.new_link = link, new_link
         self.channel = channel
-        self.same_host = same_host
+        self.same_host, self.why_ucx = same_host, why_ucx
         self.remote = remote
 
 
@@ -209,17 +215,21 @@ def client(
     `policy` is None without TLS.
     """
     what = f"connect to {name}"
-    yield _encode(info=info, payload=policy, memory_only=route.memory_only, queue=route.queue)
+    rings = ring.offer(dict(route.ucx))
+    yield _encode(info=info, payload=policy, memory_only=route.memory_only, ring=rings, queue=route.queue)
     hello = yield from _receive(what)
     remote = _field(hello, "info", dict, what)
-    unix = _prove_same_host(hello, what)
+    why_ucx = ring.why_ucx(rings, hello.get("ring"))
+    unix = _prove_same_host(hello, why_ucx is None)
     same_host = unix is not None
+    if not same_host:
+        why_ucx = ""
     link: Link | None = None
     try:
         yield _encode(route="host" if same_host else "network")
         try:
             tls = over_tls(policy, hello, same_host and route.memory_only, what)
-            worker = None if tls else workers.worker(route, same_host=same_host)
+            worker = None if tls else workers.worker(route, same_host=same_host, ring=why_ucx is None)
         except UnreachableError:
             # No transport leads there; or the Unix socket is gone because the listener closes, which its message tells.
             with contextlib.suppress(HandshakeError, TimedOutError):
@@ -253,7 +263,9 @@ def client(
     finally:
         if unix is not None:
             unix.close()
-    return Joined(workers, same_host=same_host, remote=remote, link=link, new_link=new, channel=channel)
+    return Joined(
+        workers, same_host=same_host, remote=remote, why_ucx=why_ucx, link=link, new_link=new, channel=channel
+    )
 
 
 def server(
@@ -271,11 +283,13 @@ def server(
     remote = _field(hello, "info", dict, what)
     nonce = os.urandom(NONCE_NBYTES)
     proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": own_namespaces()}
-    yield _encode(info=info, **proof, payload=policy, memory_only=route.memory_only)
+    rings = ring.offer(dict(route.ucx))
+    yield _encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings)
     claimed = _field((yield from _receive(what)), "route", str, what)
     closed = same_host_listener.closed  # then a caller of this host could not prove it
     unix = same_host_listener.accept(nonce) if claimed == "host" and not closed else None
     same_host = unix is not None
+    why_ucx = ring.why_ucx(rings, hello.get("ring")) if same_host else ""
     link: Link | None = None
     try:
         if closed:
@@ -285,9 +299,9 @@ def server(
         if over_tls(policy, hello, same_host and route.memory_only, what):
             yield _encode(ready=True)
             return Joined(workers, same_host=same_host, remote=remote)
-        if same_host:
+        if same_host and why_ucx is not None:
             _compare_queues(route.queue, hello, what)
-        worker = workers.worker(route, same_host=same_host)
+        worker = workers.worker(route, same_host=same_host, ring=why_ucx is None)
         yield _encode(worker=worker.id)
         message = yield from _receive(what)
         remote_id = _worker_of(message, worker, what)
@@ -296,7 +310,7 @@ def server(
             link, decision = yield from worker.decide(remote_id)
         else:
             link = worker.follow(remote_id, _field(message, "link", dict, what), what)
-        address = link.prepare(name)
+        address = link.prepare(unix or sock, name)
         channel_id = new_channel_id()
         yield _encode(channel=f"{channel_id:x}", link=decision, address=address)
         link.join(_address_of((yield from _receive(what)), what), unix or sock, name)
@@ -313,7 +327,9 @@ def server(
     finally:
         if unix is not None:
             unix.close()
-    return Joined(workers, same_host=same_host, remote=remote, link=link, new_link=new, channel=channel)
+    return Joined(
+        workers, same_host=same_host, remote=remote, why_ucx=why_ucx, link=link, new_link=new, channel=channel
+    )
 
 
 def _compare_queues(mine: dict[str, str], hello: dict[str, Any], what: str) -> None:
@@ -327,10 +343,15 @@ def _compare_queues(mine: dict[str, str], hello: dict[str, Any], what: str) -> N
             )
 
 
-def _prove_same_host(hello: dict[str, Any], what: str) -> socket.socket | None:
-    """Connect to the listener's Unix socket and send the nonce; None if it is out of reach, or another user's."""
+def _prove_same_host(hello: dict[str, Any], rings: bool) -> socket.socket | None:
+    """Connect to the listener's Unix socket and send the nonce; None if it is out of reach, or another user's.
+
+    `rings` need no more than this; UCX opens the other process's files.
+    """
     name, nonce = hello.get("unix"), hello.get("nonce")
-    if not isinstance(name, str) or not isinstance(nonce, str) or not shares_memory(hello.get("spaces")):
+    if not isinstance(name, str) or not isinstance(nonce, str):
+        return None
+    if not rings and not shares_memory(hello.get("spaces")):
         return None
     # A listener must not be able to have this process send what it likes to any socket of this host.
     if not name.startswith(PREFIX) or len(nonce) != 2 * NONCE_NBYTES:

@@ -71,15 +71,20 @@ class Link:
     def lost(self) -> bool:
         return self._native is not None and self._native.lost
 
-    def prepare(self, name: str) -> str | None:
-        """Make this side of a new link; return its address for the other side. None if the link is there."""
+    def prepare(self, sock: socket.socket, name: str) -> str | None:
+        """Make this side of a new link; return its address for the other side. None if the link is there.
+
+        What goes with the address is sent over `sock`.
+        """
         if self._native is None:
             self._native = _native.prepare_link(self.worker.native, self.worker.same_host, name)
+            if self.remote_id != self.worker.id:
+                self._native.offer(sock.fileno())
         return None if self._joined else self.native.address.hex()
 
     def join(self, address: bytes | None, sock: socket.socket, name: str) -> str | None:
         """Connect a new link to the other side; `sock` becomes its liveness. Return what :meth:`prepare` does."""
-        mine = self.prepare(name)
+        mine = self.prepare(sock, name)
         if self._joined:
             return mine
         if self.remote_id == self.worker.id:  # to itself: neither end can be lost
@@ -144,7 +149,7 @@ def _close(fd: int) -> None:
 class ConnectionWorker:
     """A worker of this loop or thread, and its links by the other worker's id."""
 
-    def __init__(self, context: Context, *, same_host: bool) -> None:
+    def __init__(self, context: Context | None, *, same_host: bool) -> None:
         self.native = _native.Worker(context, links_only=same_host)
         self.context = context
         self.same_host = same_host
@@ -198,19 +203,19 @@ class Workers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self.loop = loop
-        self._workers: dict[tuple[bool, tuple[tuple[str, str], ...]], ConnectionWorker] = {}
+        self._workers: dict[tuple[bool, tuple[tuple[str, str], ...] | None], ConnectionWorker] = {}
         self._shutdown: AsyncGenerator[None] | None = None
         self._connections: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.pid = os.getpid()
 
-    def worker(self, route: Route, *, same_host: bool) -> ConnectionWorker:
-        """Return the worker for peers on this host, or for those that `route` leads to."""
-        settings = route.settings(same_host=same_host)
-        settled = tuple(sorted(settings.items()))
+    def worker(self, route: Route, *, same_host: bool, ring: bool) -> ConnectionWorker:
+        """Return the worker for peers on this host, with rings or with UCX, or for those that `route` leads to."""
+        settled = None if ring else tuple(sorted(route.settings(same_host=same_host).items()))
         key = (same_host, settled)
         worker = self._workers.get(key)
         if worker is None or worker.native.closed:
-            worker = self._workers[key] = ConnectionWorker(_context(settled), same_host=same_host)
+            context = None if settled is None else _context(settled)
+            worker = self._workers[key] = ConnectionWorker(context, same_host=same_host)
             if self.loop is not None:
                 worker.native.attach(self.loop)
         return worker

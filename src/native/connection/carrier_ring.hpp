@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Carries a link between two processes of one host without UCX: a ring for each direction (ring/ring.hpp), in pages of
+// its receiver's.
+//
+// A small message is one record. A larger one is opened by a record (`begin`), and its bytes follow in pieces: each is
+// copied into the sender's area, and a record says where; where the area has no room, the bytes go through the ring.
+// One that UCX would send by rendezvous is announced, and its pieces follow when the other side answers. Records of
+// other messages lie between pieces, so a large message holds up nobody.
+#pragma once
+
+#include <optional>
+#include <unordered_map>
+
+#include "connection/link.hpp"
+#include "connection/rings.hpp"
+#include "ring/ring.hpp"
+
+/// Owns this side's ring, and the mappings of the other side's.
+struct RingCarrier final : Carrier, RingEnd {
+    Link *link;
+    std::shared_ptr<Rings> rings;  // null once it is closed
+
+    explicit RingCarrier(Link *link);
+    ~RingCarrier() override;
+
+    std::string address() const override;
+    void offer(int socket) override;
+    void join(nb::bytes address, int socket) override;
+    void post(Request *request, const void *header, size_t header_nbytes, const iovec *parts, size_t count,
+              ucs_memory_type_t memory_type, bool rendezvous) noexcept override;
+    void post_header(const void *header, size_t nbytes) noexcept override;
+    void answer(Message *message) noexcept override;
+    void answer_into(Request *request, void *incoming) noexcept override;
+    void refuse(void *incoming) noexcept override;
+    void attend() noexcept override;
+    bool has_headers_left() const noexcept override { return headers_left; }
+    void flush(int64_t deadline_ns) noexcept override;
+    void close() noexcept override;
+    nb::list transports() const override;
+    std::string print_info() const override { return ""; }
+    nb::object evaluate_perf(size_t) const override { return nb::none(); }
+    uintptr_t handle() const noexcept override { return 0; }
+
+    // For Rings.
+    unsigned receive() noexcept override;
+    unsigned send_more() noexcept override;
+    bool has_unsent() const noexcept override { return !openings.empty() || !transfers.empty(); }
+    bool finds_room() noexcept override;
+    void collect() noexcept override;
+
+  private:
+    /// A message that comes in pieces, and where they go.
+    struct Incoming {
+        uint64_t id;
+        size_t left;
+        bool announced;              // it waits for an answer, or did
+        Message *message = nullptr;  // the receiver is one of these, or nobody, and then what comes is dropped
+        Request *request = nullptr;
+        std::vector<iovec> parts{};
+        size_t part = 0;
+    };
+    /// A message, or what opens it, that waits for room; then its bytes, in pieces.
+    struct Outgoing {
+        Request *request = nullptr;  // none: a header alone
+        Ring::Kind kind = Ring::Kind::message;
+        uint64_t id = 0;
+        size_t left = 0;              // bytes that follow in pieces
+        std::vector<std::byte> head;  // of the opening record; what kind it is decides how much of it is the header
+        uint32_t note = 0;
+        std::vector<iovec> iov;
+        Ring::Gather from{nullptr, 0};
+    };
+    struct Piece {
+        uint64_t written;  // where the ring ended with its record
+        int number;
+    };
+
+    bool open_with(Outgoing &out) noexcept;
+    void queue(Outgoing &&out) noexcept;
+    bool send_piece(Outgoing &out) noexcept;
+    void finish(Request *request, ucs_status_t status) noexcept;
+    void tell(Ring::Kind kind, uint64_t id) noexcept;
+    void publish() noexcept;
+    void ring_bell() noexcept;
+
+    void take(const Ring::Record &record) noexcept;
+    void take_message(const Ring::Record &record) noexcept;
+    void take_opening(const Ring::Record &record) noexcept;
+    void take_piece(const Ring::Record &record) noexcept;
+    void take_answer(const Ring::Record &record) noexcept;
+    void land(Incoming &incoming, const std::byte *from, size_t nbytes) noexcept;
+    void landed(Request *request, ucs_status_t status) noexcept;
+    void end_incoming() noexcept;
+    void fail(const char *fault) noexcept;
+
+    Ring::Pages pages;
+    Ring::Mapping their_ring, their_bits, their_state, their_area;
+    size_t their_area_nbytes = 0;
+    std::optional<Ring::Reader> reader;
+    std::optional<Ring::Writer> writer;
+    std::optional<Ring::Bell> bell;
+    bool broken = false;
+    bool piece_read = false;  // since the room of what was read was given back
+
+    uint64_t next_id = 1;
+    size_t headers_left = 0;
+    std::deque<Outgoing> openings;                     // in the order in which they were posted
+    std::deque<Outgoing> transfers;                    // opened, with bytes to send
+    std::unordered_map<uint64_t, Outgoing> announced;  // not yet answered
+    std::deque<Piece> unread;                          // pieces of the area that the other side has not read
+    std::unordered_map<uint64_t, std::unique_ptr<Incoming>> incoming;
+};
+
+std::unique_ptr<Carrier> make_ring_carrier(Link *link);
