@@ -1002,6 +1002,10 @@ class Channel:
 
     stage_limit_nbytes: int = 268435456
 
+    whole_nbytes: int = 4096
+
+    piece_nbytes: int = 8192
+
     def send(self, first: weft.typing.BufferLike, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> weft.typing.Request[None]: ...
 
     def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]: ...

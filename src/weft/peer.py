@@ -454,7 +454,7 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
         config = None if context is None else context.config
         if not joined.same_host:
             keep_alive(sock)
-        if joined.new_link and _announces() and config is not None:
+        if joined.new_link and _announces():
             from weft import explain  # seldom asked for, and a quarter of weft's own import
 
             native, why_ucx, same_host = joined.link.native, joined.why_ucx, joined.same_host

@@ -49,7 +49,7 @@ def test_every_size_of_a_send_is_told_once():
     sends = [size for size in explained().sizes if size.operation == "send"]
     assert (sends[0].first, sends[-1].last) == (0, None)
     assert all(after.first == before.last + 1 for before, after in itertools.pairwise(sends))
-    assert sends[0].last + Channel.header_nbytes == ring.WHOLE_NBYTES
+    assert sends[0].last + Channel.header_nbytes == Channel.whole_nbytes
     assert sends[-1].first == Channel.rendezvous_nbytes
     assert {(size.lanes, size.layer) for size in sends} == {(ring.LANE, "weft")}
 

@@ -90,7 +90,6 @@ class Joined:
     """
 
     session: Any = None
-    why_ucx: str | None = ""
 
     def __init__(
         self,

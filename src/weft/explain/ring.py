@@ -13,8 +13,6 @@ from weft.explain.reasons import KNOWN, Verdict
 NAME = "ring"
 #: The lane of a connection that the ring carries.
 LANE = f"{NAME}/memory"
-#: Up to here a message, with weft's header, is one record; from there on it goes in pieces of the second size.
-WHOLE_NBYTES, PIECE_NBYTES = 4 << 10, 8 << 10
 
 
 def lanes(transports: Sequence[str]) -> list[Lane]:
@@ -24,8 +22,8 @@ def lanes(transports: Sequence[str]) -> list[Lane]:
 
 def sizes() -> list[Size]:
     """Tell how messages of each size travel, in bytes of the message."""
-    whole, announced = WHOLE_NBYTES - Channel.header_nbytes, Channel.rendezvous_nbytes
-    pieces = f"pieces of {format_size(PIECE_NBYTES)}"
+    whole, announced = Channel.whole_nbytes - Channel.header_nbytes, Channel.rendezvous_nbytes
+    pieces = f"pieces of {format_size(Channel.piece_nbytes)}"
     return [
         *by_weft(lends=True),
         Size("send", 0, whole, "one record, copied in and out", LANE, "weft"),
