@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Measure every figure of the README and the docs on this machine, and write them there.
 
-python scripts/benchmarks.py                          # measure (30 minutes, an idle machine), then draw and write
+python scripts/benchmarks.py                          # measure (an hour, an idle machine), then draw and write
 python scripts/benchmarks.py --only pingpong,dask/merge
 python scripts/benchmarks.py --long                   # kills, fuzzing, soaks, tests of others: hours, however busy
 python scripts/benchmarks.py --redraw                 # from the records as they are
@@ -35,6 +35,7 @@ from weft._units import format_rate, format_seconds, format_size
 from weft.bench.charts.dask import Row, overview, rows_of
 from weft.bench.common import stats
 from weft.bench.pingpong import table as pingpong_table
+from weft.bench.scale import table as scale_table
 from weft.bench.sweep import table as sweep_table
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +57,10 @@ MEASURED = {
     "memory": ("scripts/measure_broadcast.py --mib 100 --workers 4", "--mib 10 --workers 2"),
     "demo": ("demo --rounds 5", "--rounds 1 --quick"),
     "floor": ("bench transpose --protocol tcp,ucx,inproc --runs 5", "--runs 1 -s 1_000 -c 500"),
+    "scale": ("bench scale --rounds 3", "--rounds 1 --workers 2 --idle 0.5"),
+    "scale_limited": ("bench scale --rounds 1 --workers 16 --ulimit 256", "--workers 2 --idle 0.5"),
+    "scale_many": ("bench scale --rounds 1 --workers 128 --no-nanny --ulimit 1024", "--workers 2 --idle 0.5"),
+    "scale_lab": ("bench scale --rounds 3 --workers 4,8,16 --lab 16", "--rounds 1 --workers 2 --idle 0.5"),
     "dask/fetch": ("bench fetch --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
     "dask/broadcast": ("bench broadcast --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
     "dask/scatter": ("bench scatter --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
@@ -90,7 +95,7 @@ def machine(record: Mapping[str, Any]) -> str:
     named = [e["cpu_model"], f"{e['cores_usable']} cores", f"{e['memory_bytes'] / 2**30:.0f} GiB", e["kernel"]]
     named += [e["python"], *([f"weft {e['weft']}"] if e["weft"] else [])]
     named += [f"UCX {e['ucx']['version']}"] if e["ucx"] else []
-    named += [f"dask {dask}"] if dask and "workloads" in record else []
+    named += [f"dask {dask}"] if dask and ("workloads" in record or "nannies" in record) else []
     named += [f"{name}={value}" for name, value in e["ucx_variables"].items()]
     return f"{', '.join(map(str, named))}; {e['date_utc'][:10]}, load before {e['load_average'][0]:.1f}."
 
@@ -209,6 +214,34 @@ def sweep(record: Mapping[str, Any]) -> str:
     return "\n".join([*parts, *(f"- {note}" for note in sweep_table.notes(record)), "", machine(record)])
 
 
+def scale(record: Mapping[str, Any]) -> str:
+    """Set the protocols beside each other, a row for each number of workers, and say which clusters did not come up."""
+    parts: list[str] = []
+    for amount in (False, True):
+        measures = [m for m in scale_table.MEASURES if m.amount == amount]
+        head = ["workers", *(f"{m.title}, {' / '.join(record['protocols'])}" for m in measures)]
+        parts += [table(head, [[str(n), *(scaled(record, m, n) for m in measures)] for n in record["workers"]]), ""]
+    told = [*scale_table.failures(record), *scale_table.notes(record)]
+    return "\n".join([*parts, *(f"- {line}" for line in told), "", machine(record)])
+
+
+def scale_chart(record: Mapping[str, Any]) -> str:
+    """Put the chart above the table; on docs/benchmarks.md only."""
+    return f"![A cluster's times, memory and descriptors over its workers](benchmarks/scale.svg)\n\n{scale(record)}"
+
+
+def scaled(record: Mapping[str, Any], measure: scale_table.Measure, workers: int) -> str:
+    """Write one measure of all protocols, and how much more the others take, or how many times as much."""
+    taken = " / ".join(scale_table.cell(scale_table.entry_of(record, p, workers), measure) for p in record["protocols"])
+    beside = [
+        scale_table.difference(record, measure, workers, *pair)
+        if measure.amount
+        else str(scale_table.ratio(record, measure, workers, *pair) or "-")
+        for pair in scale_table.others(record)
+    ]
+    return f"{taken}: {', '.join(beside)}" if beside else taken
+
+
 def sides(record: Mapping[str, Any]) -> str:
     """Set the times of a script's rows beside each other, and the first over the second; of what is large, the rate."""
     names = list(dict.fromkeys(name for row in record["rows"].values() for name in row))
@@ -284,6 +317,11 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "lend": ("lend", lambda records: lent(records["lend"])),
     "floor": ("floor", lambda records: floor(records["floor"])),
     "start": ("start", lambda records: start(records["start"])),
+    "scale": ("scale", lambda records: scale_chart(records["scale"])),
+    "scale-table": ("scale", lambda records: scale(records["scale"])),
+    "scale-limited": ("scale_limited", lambda records: scale(records["scale_limited"])),
+    "scale-many": ("scale_many", lambda records: scale(records["scale_many"])),
+    "scale-lab": ("scale_lab", lambda records: scale(records["scale_lab"])),
 }
 for _name, (_needed, _make) in long_figures.FIGURES.items():
     FIGURES[_name] = (_needed, functools.partial(with_machine, _needed, _make))
@@ -312,6 +350,7 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 def charts(records: Records) -> Iterator[tuple[str, str]]:
     """Draw every chart of the pages: its name, and its SVG."""
     from weft.bench.charts import pingpong
+    from weft.bench.charts import scale as scales
     from weft.bench.charts import sweep as swept
     from weft.bench.charts.drawing import picture
 
@@ -321,6 +360,8 @@ def charts(records: Records) -> Iterator[tuple[str, str]]:
     if "sweep" in records:
         kept = [r for r in records["sweep"]["records"] if r["wait"] == "block"]
         yield "sweep", picture(swept.chart({**records["sweep"], "records": kept}, ["latency", "bandwidth"]))
+    if "scale" in records:
+        yield "scale", picture(scales.chart(records["scale"]))
     if rows := dask_rows(records):
         yield "dask", picture(overview(rows, records["dask/merge"]))
 

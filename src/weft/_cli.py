@@ -19,6 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     from weft.bench.dask import demo
     from weft.bench.peers import command as peers
     from weft.bench.pingpong import command as pingpong
+    from weft.bench.scale import command as scale
     from weft.bench.send_recv import command as send_recv
     from weft.bench.sweep import command as sweep
     from weft.deploy import command as deploy
@@ -54,6 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     for name, module, text in (
         ("pingpong", pingpong, "latency and bandwidth next to the C loop and sockets"),
         ("sweep", sweep, "latency, bandwidth and message rate over sizes and transports"),
+        ("scale", scale, "what a Dask cluster takes as its workers become more, over tcp and ucx"),
         ("send-recv", send_recv, "the round trip of ucx-py's and UCXX's send_recv, with their options"),
         ("peers", peers, "the ping-pong beside mpi4py, pyzmq, UCXX, ucx-py and others"),
         ("compare", compare, "two records of the same benchmark, row by row"),

@@ -281,14 +281,17 @@ def server(
     hello = yield from _receive(what, _encode(error="another version is spoken here"))  # its head tells which
     remote = _field(hello, "info", dict, what)
     nonce = os.urandom(NONCE_NBYTES)
-    proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": own_namespaces()}
     rings = ring.offer(dict(route.ucx))
+    why_ucx = ring.why_ucx(rings, hello.get("ring"))
+    spaces = None if why_ucx is None else own_namespaces()  # rings need not know
+    proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": spaces}
     yield _encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings)
     claimed = _field((yield from _receive(what)), "route", str, what)
     closed = same_host_listener.closed  # then a caller of this host could not prove it
     unix = same_host_listener.accept(nonce) if claimed == "host" and not closed else None
     same_host = unix is not None
-    why_ucx = ring.why_ucx(rings, hello.get("ring")) if same_host else ""
+    if not same_host:
+        why_ucx = ""
     link: Link | None = None
     try:
         if closed:

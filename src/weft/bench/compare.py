@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """``weft bench compare``: two records of the same benchmark, row by row.
 
-A row's figure is a time, so that a ratio above 1 is slower, in every benchmark. The two records come from different
+A row's figure is a time, so that a ratio above 1 is slower, in every benchmark; what scale reads of memory and
+descriptors is left out. The two records come from different
 runs, at different times or on different machines: no round of one has a neighbour in the other. So a ratio lies
 between the best of B over the worst of A and the reverse, and is told apart from 1 only where every round of one was
 on the same side of every round of the other. One round tells nothing of that: then there is the ratio alone.
@@ -24,6 +25,7 @@ from weft._units import format_ratio, format_seconds, format_size
 from weft.bench.common import outcome
 from weft.bench.common.errors import BenchError
 from weft.bench.common.stats import Ratio
+from weft.bench.scale import table as scale_table
 from weft.topo.command import positive
 
 #: What two runs should share before their ratio means anything.
@@ -32,6 +34,7 @@ SURROUNDINGS = ("cpu_model", "cores_usable", "cores_pinned", "kernel", "python",
 NAMES = {
     "bench sweep": ("measure", "over", "wait", "memory", "size"),
     "bench pingpong": ("library", "mode", "over", "size"),
+    "bench scale": ("measure", "workers", "protocol"),
 }
 
 
@@ -102,13 +105,17 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
         return "bench sweep", record
     if "latency_s" in first:
         return "bench pingpong", record
-    raise BenchError(f"{path} is no record of Dask's work, bench sweep or bench pingpong, or an empty one")
+    if "runs" in first:
+        return "bench scale", record
+    raise BenchError(f"{path} is no record of Dask's work, bench sweep, pingpong or scale, or an empty one")
 
 
 def times(kind: str, record: Mapping[str, Any]) -> dict[tuple[str, ...], list[float]]:
     """List a record's times in seconds, one for each round, by what was measured."""
     if "workloads" in record:
         return {(e["name"], f"{e['protocol']}://"): e["wall_s"] for e in record["workloads"]}
+    if kind == "bench scale":
+        return scale_table.times(record)
     names = ("library", "mode", "transport") if kind == "bench pingpong" else ("measure", "transport", "wait", "memory")
     summary = "latency_s" if kind == "bench pingpong" else "seconds"
     return {

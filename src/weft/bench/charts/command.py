@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """``weft bench plot``, and the options that draw.
 
-Sweeps are drawn in ``sweep``, pingpong and peers in ``pingpong``, Dask's work in ``dask``.
+Sweeps are drawn in ``sweep``, pingpong and peers in ``pingpong``, Dask's work in ``dask``, scale in ``scale``.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def drawable(path: Path) -> dict[str, Any]:
-    """Read the record of a sweep, a ping-pong or Dask's work; raise `BenchError` for anything else."""
+    """Read the record of a sweep, a ping-pong, scale or Dask's work; raise `BenchError` for anything else."""
     record = outcome.read_record(path)
-    if not (_first(record).keys() & {"measure", "latency_s", "wall_s"}):
+    if not (_first(record).keys() & {"measure", "latency_s", "wall_s", "runs"}):
         raise BenchError(f"{path} is not what a benchmark that can be drawn wrote with --json, or nothing was measured")
     return record
 
@@ -78,6 +78,8 @@ def draw(record: Mapping[str, Any], args: argparse.Namespace) -> None:
         from weft.bench.charts import dask as figures
     elif "measure" in _first(record):
         from weft.bench.charts import sweep as figures  # type: ignore[no-redef]
+    elif "runs" in _first(record):
+        from weft.bench.charts import scale as figures  # type: ignore[no-redef]
     else:
         from weft.bench.charts import pingpong as figures  # type: ignore[no-redef]
     if args.plot:

@@ -66,10 +66,10 @@ def page(record: Mapping[str, Any]) -> str:
     return document(title, parts)
 
 
-def _colour(record: Mapping[str, Any], protocol: str) -> str:
-    # The protocol that ratios are taken to is grey, the others stand out.
-    below = report.baseline(record["protocols"])
-    others = [p for p in record["protocols"] if p != below]
+def colour(protocols: Sequence[str], protocol: str) -> str:
+    """Return the colour of a protocol: grey for the one that ratios are taken to, so that the others stand out."""
+    below = report.baseline(protocols)
+    others = [p for p in protocols if p != below]
     return GREY if protocol == below else _COLOURS[others.index(protocol) % len(_COLOURS)]
 
 
@@ -114,7 +114,7 @@ def _draw_wall(figure: Figure, record: Mapping[str, Any]) -> None:
         for x, protocol in enumerate(protocols):
             wall = _entry(record, name, protocol)["wall_s"]
             median = statistics.median(wall)
-            axes.bar(x, median, width=0.62, color=_colour(record, protocol), alpha=0.85)
+            axes.bar(x, median, width=0.62, color=colour(record["protocols"], protocol), alpha=0.85)
             axes.plot(_apart(x, len(wall)), wall, "o", markersize=5, color=INK, markeredgecolor="white")
             axes.annotate(
                 format_seconds(median),
@@ -150,7 +150,7 @@ def _draw_p2p(figure: Figure, record: Mapping[str, Any]) -> None:
             drawing.label(axes, "nothing moved", 0, y)
             continue
         low, middle, high = (p2p[q] / 1e6 for q in ("q25", "q50", "q75"))
-        axes.barh(y, high - low, left=low, height=0.5, color=_colour(record, protocol), alpha=0.85)
+        axes.barh(y, high - low, left=low, height=0.5, color=colour(record["protocols"], protocol), alpha=0.85)
         axes.plot([middle, middle], [y - 0.34, y + 0.34], color=INK, linewidth=2.5)
         drawing.label(axes, f"{middle:,.0f}", max(high, middle), y, fontweight="bold")
     axes.set_yticks(range(len(rows)), [f"{name}, {protocol}://" for name, protocol, _ in rows])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What all charts are drawn with: colours, panels, rows, labels, and how a figure becomes SVG or a file.
 
-What a chart shows is in ``pingpong``, ``sweep`` and ``dask``, a function for each figure.
+What a chart shows is in ``pingpong``, ``sweep``, ``scale`` and ``dask``, a function for each figure.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def _start(deployment: Deployment, protocol: str, timeout: float) -> Started:
         return (
             _beside_gpus(deployment, protocol)
             if deployment.gpus is not None
-            else _on_cpus(deployment, protocol, timeout)
+            else on_cpus(deployment, protocol, timeout)
         )
 
     # Starting the tracker unblocks SIGINT in the thread that needs it first (CPython 3.11); here that is
@@ -214,7 +214,7 @@ def _start(deployment: Deployment, protocol: str, timeout: float) -> Started:
             raise
 
 
-def _on_cpus(deployment: Deployment, protocol: str, timeout: float) -> Started:
+def on_cpus(deployment: Deployment, protocol: str, timeout: float) -> Started:
     from distributed import LocalCluster
 
     inside = protocol == INSIDE

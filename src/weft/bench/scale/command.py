@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft bench scale``: what a Dask cluster takes as its workers become more, over several protocols in turns.
+
+Here live options, rounds and record. One run is in ``run``, what its processes do in ``cluster``, what is printed in
+``table``. Each run has a cluster of its own, and no other stands beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import resource
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from weft import lab
+from weft.bench.charts import command as plot
+from weft.bench.common import environment, lab_hosts, options, outcome
+from weft.bench.common.errors import BenchError
+from weft.bench.common.rounds import progress
+from weft.bench.dask import rounds as dask_rounds
+from weft.bench.scale import run as one_run
+from weft.bench.scale import table
+from weft.bench.scale.run import Place, Plan
+from weft.lab.command import ended_by_signals
+from weft.topo.command import positive, timeout
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what :func:`run` reads."""
+    add = parser.add_argument
+    add("--workers", type=counts, default="4,8,16,32", metavar="A,B", help="in all, with commas (%(default)s)")
+    add("-p", "--protocol", type=options.protocols, default="tcp,ucx", metavar="A,B", help="in turns (%(default)s)")
+    options.add_rounds(parser, 3)
+    add("--no-nanny", dest="nannies", action="store_false", help="worker processes alone; a lab has no nannies anyway")
+    add("--ulimit", type=options.whole, metavar="N", help="soft limit of open files of the cluster's processes")
+    alone = f"of the array that each worker fetches from each other ({Plan._field_defaults['nbytes'] >> 10}KiB)"
+    add("--size", type=options.size, default=Plan._field_defaults["nbytes"], metavar="SIZE", help=alone)
+    add("--idle", type=timeout, default=Plan._field_defaults["idle_s"], metavar="S", help="seconds idle (%(default)g)")
+    add("--timeout", type=timeout, metavar="S", help="seconds for each step of a run (60, and 2 for each worker)")
+    where = "on the hosts of a lab (docs/lab.md) in turn, scheduler on the first; N: of N hosts and one link"
+    add("--lab", metavar="FILE|N", help=where)
+    options.add_json(parser)
+    plot.add_drawing_arguments(parser)
+
+
+def counts(text: str) -> list[int]:
+    """Read numbers of workers with commas between them, each two or more, each once."""
+    found = [positive(int, part.strip()) for part in text.split(",")]
+    if min(found) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: one worker has none to fetch from")
+    return list(dict.fromkeys(found))
+
+
+def network(text: str) -> lab.Network:
+    """Read the file of a lab, or make one of so many hosts that share a link."""
+    if not text.isdecimal():
+        return lab.read(text)
+    names = [f"h{i}" for i in range(1, int(text) + 1)]
+    return lab.parse({"hosts": {name: {} for name in names}, "links": [{"between": names}]})
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print, write; return 1 if no cluster came up at all, else 0."""
+    return outcome.reported("weft bench scale", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    refuse(args)
+    surroundings, hosts = environment.collect(), network(args.lab) if args.lab else None
+    with contextlib.ExitStack() as stack:
+        place = _lab(hosts, stack) if hosts else Place(one_run.here)
+        entries = _measure(args, place)
+    record = {
+        "command": "weft bench scale",
+        "rounds": args.rounds,
+        "protocols": args.protocol,
+        "workers": args.workers,
+        "nannies": args.nannies and not args.lab,
+        "limit": args.ulimit,
+        "nbytes": args.size,
+        "idle_s": args.idle,
+        "records": entries,
+        "environment": surroundings,
+    }
+    if hosts:
+        record["lab"] = lab_hosts.described(hosts)
+    outcome.write_record(args.json, record)
+    table.show(record, Console())
+    if not any(table.values(entry, table.MEASURES[0]) for entry in entries):
+        return 1
+    plot.draw(record, args)
+    return 0
+
+
+def refuse(args: argparse.Namespace) -> None:
+    """Raise for what would fail only after minutes of measuring."""
+    dask_rounds.refuse((), args.json)
+    plot.refuse(args)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if args.ulimit and hard != resource.RLIM_INFINITY and args.ulimit > hard:
+        raise BenchError(f"--ulimit {args.ulimit}: the hard limit of open files is {hard}")
+
+
+def plan_of(args: argparse.Namespace, workers: int, protocol: str) -> Plan:
+    """Say what is run for one number of workers over one protocol."""
+    return Plan(
+        protocol,
+        workers,
+        nannies=args.nannies and not args.lab,
+        limit=args.ulimit,
+        nbytes=args.size,
+        idle_s=args.idle,
+        timeout_s=args.timeout or 60 + 2 * workers,
+    )
+
+
+def _measure(args: argparse.Namespace, place: Place) -> list[dict[str, Any]]:
+    """Take turns: all protocols with one number of workers, then the next number, and all of it in each round."""
+    entries = {
+        each: {"workers": each[0], "protocol": each[1], "runs": list[dict[str, Any]]()}
+        for each in itertools.product(args.workers, args.protocol)
+    }
+    with progress("scale", args.rounds * len(entries)) as step:
+        for number, (each, entry) in itertools.product(range(1, args.rounds + 1), entries.items()):
+            step(f"{each[0]} workers over {each[1]}://, round {number}")
+            entry["runs"].append(one_run.measure(plan_of(args, *each), place))
+    return list(entries.values())
+
+
+def _lab(hosts: lab.Network, stack: contextlib.ExitStack) -> Place:
+    """Build the lab, which stands as long as `stack`, and say how processes are started there."""
+    cable = lab_hosts.common_cable(hosts)
+    stack.enter_context(ended_by_signals())
+    standing = stack.enter_context(lab.Lab(hosts))
+    return Place(in_turn(standing.start, [host.name for host in hosts.hosts]), standing.device(cable))
+
+
+def in_turn(start: Callable[..., Any], hosts: Sequence[str]) -> Callable[..., Any]:
+    """Return what starts the i-th process on one of the hosts."""
+
+    def started(i: int, command: Sequence[str], **popen: Any) -> Any:
+        return start(hosts[i % len(hosts)], command, **popen)
+
+    return started
