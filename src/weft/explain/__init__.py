@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft._connect import address
+from weft._connect.route import TLS_ACROSS_NETWORK, TLS_WITHIN_HOST
 from weft._load import Library
 from weft._native import Channel, Link
 from weft.config import ucx_library
@@ -93,13 +94,16 @@ def explain(
 
 
 def limits(config: Mapping[str, tuple[str, str]], *, same_host: bool) -> dict[str, Setting]:
-    """Return the settings that limit a connection, with who set them: weft, for its route, or the environment."""
+    """Return the settings that limit a connection, with who set them: weft, for its route, or its user."""
     found: dict[str, Setting] = {}
     for name in _LIMITS:
         if name in config:
             value, who = config[name]
             route = "weft for peers on this host" if same_host else "weft for peers across the network"
-            found[name] = Setting(value, route if who == "argument" else "weft's defaults", weft=True)
+            if name == "TLS" and who == "argument" and value not in (TLS_WITHIN_HOST, TLS_ACROSS_NETWORK):
+                found[name] = Setting(value, "the connection's settings")
+            else:
+                found[name] = Setting(value, route if who == "argument" else "weft's defaults", weft=True)
         elif f"UCX_{name}" in os.environ:
             found[name] = Setting(os.environ[f"UCX_{name}"], "the environment")
     return found
