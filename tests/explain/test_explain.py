@@ -118,7 +118,7 @@ def test_on_one_host_by_ucx():
     assert json.loads(json.dumps(told.json()))["lines"][0] == "UCX_TLS=^tcp,sysv,cma,ib"
     text = str(told)
     assert f"{told.endpoint} intra-node cfg#0 tag(posix/memory)" in text
-    assert "\nnot weft's ring: memfd_create was refused: not here\n" in text
+    assert "tag(posix/memory), not weft's ring: memfd_create was refused: not here\n" in text
     assert "it cannot tell a dead peer" in text
     assert max(map(len, text.splitlines())) <= 120
 

@@ -118,8 +118,7 @@ def _tables(explanation: Explanation) -> Group:
     where = "on this host" if explanation.same_host else f"across the network ({explanation.apart})"
     head = [
         f"{explanation.local_address} -> {explanation.peer}, {where}",
-        *([explanation.ucx] if explanation.ucx else [explanation.lines[0]]),
-        *([f"not weft's ring: {explanation.why_ucx}"] if explanation.why_ucx else []),
+        explanation.ucx or explanation.lines[0],
         *(f"UCX_{name}={setting.value}, set by {setting.by}" for name, setting in explanation.settings.items()),
         explanation.lines[1],
     ]
