@@ -36,7 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-p", "--protocol", type=options.protocols, default="tcp,ucx", metavar="A,B", help="in turns (%(default)s)")
     options.add_rounds(parser, 3)
     add("--no-nanny", dest="nannies", action="store_false", help="worker processes alone; a lab has no nannies anyway")
-    add("--ulimit", type=options.whole, metavar="N", help="soft limit of open files of the cluster's processes")
+    add(
+        "--ulimit",
+        type=options.whole,
+        metavar="N",
+        help="soft limit of open files of the cluster's processes (default: the hard one)",
+    )
     alone = f"of the array that each worker fetches from each other ({Plan._field_defaults['nbytes'] >> 10}KiB)"
     add("--size", type=options.size, default=Plan._field_defaults["nbytes"], metavar="SIZE", help=alone)
     add("--idle", type=timeout, default=Plan._field_defaults["idle_s"], metavar="S", help="seconds idle (%(default)g)")

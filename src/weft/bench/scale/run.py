@@ -266,9 +266,9 @@ def _start(
 
 @contextlib.contextmanager
 def _files_limited(most: int | None) -> Generator[None]:
-    """Set the soft limit of open files, which processes started meanwhile keep."""
+    """Set the soft limit of open files, to the hard one unless told; processes started meanwhile keep it."""
     before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before if most is None else most, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if most is None else most, hard))
     try:
         yield
     finally:
