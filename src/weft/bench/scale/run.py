@@ -49,7 +49,7 @@ class Plan(NamedTuple):
     """What is run.
 
     `nannies` start the workers and watch them, as with ``LocalCluster``. `limit` is the soft limit of open files of all
-    processes, None for that of this one. `later` counts the all-to-alls after the first.
+    processes, None for the hard one. `later` counts the all-to-alls after the first.
     """
 
     protocol: str
