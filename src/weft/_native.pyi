@@ -998,6 +998,14 @@ class Channel:
 
     lend_nbytes: int = 65536
 
+    stage_nbytes: int = 1048576
+
+    stage_limit_nbytes: int = 268435456
+
+    whole_nbytes: int = 4096
+
+    piece_nbytes: int = 8192
+
     def send(self, first: weft.typing.BufferLike, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> weft.typing.Request[None]: ...
 
     def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]: ...

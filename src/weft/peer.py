@@ -208,7 +208,8 @@ class Peer(_native.Peer):
             To print, or as :meth:`Explanation.json`: lanes, which size goes by which protocol, what UCX expects
             messages to take, and each transport that is not used, with the reason and what that was read from;
             ``unknown`` where nothing was found. Nothing is sent, so nothing is measured: ``weft explain`` does that.
-            UCX 1.23 chooses protocols with the first message: before that it has no sizes to tell.
+            UCX 1.23 chooses protocols with the first message: before that it has no sizes to tell. Of a connection
+            that weft's own ring carries, UCX is asked nothing, nor is it loaded.
 
         Raises
         ------
@@ -217,20 +218,20 @@ class Peer(_native.Peer):
         PeerLostError
             The peer is gone, and its lanes with it.
         UnsupportedError
-            UCX does not carry its messages: they go over the TLS connection.
+            Its messages go over the TLS connection.
 
-        The first call in a process runs ``ucx_info``, half a second in which an event loop stands still.
+        Where UCX carries the messages, the first call in a process runs ``ucx_info``, half a second in which an event
+        loop stands still.
         Source: ``ucp_ep_query``, ``ucp_ep_print_info``, ``ucp_ep_evaluate_perf``.
         """
-        if self._config is None or not isinstance(self._channel, _native.Channel):
-            raise UnsupportedError(
-                f"explain {self.remote_address}: its messages go over the TLS connection, not by UCX"
-            )
+        if not isinstance(self._channel, _native.Channel):
+            raise UnsupportedError(f"explain {self.remote_address}: its messages go over the TLS connection")
         from weft.explain import explain  # seldom asked for, and a quarter of weft's own import
 
         return explain(
             self._channel,
-            config=self._config,
+            config=self._config or {},
+            why_ucx=self._why_ucx,
             same_host=self.same_host,
             local_address=self.local_address,
             remote_address=self.remote_address,
@@ -375,10 +376,11 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
         config = None if context is None else context.config
         if not joined.same_host:
             keep_alive(sock)
-        if joined.new_link and _announces() and config is not None:
+        if joined.new_link and _announces():
             from weft import explain  # seldom asked for, and a quarter of weft's own import
 
-            explain.announce(joined.link.native, config, same_host=joined.same_host)
+            native, why_ucx, same_host = joined.link.native, joined.why_ucx, joined.same_host
+            explain.announce(native, config or {}, why_ucx=why_ucx, same_host=same_host)
     return Peer(
         channel,
         local_address=join(*sock.getsockname()[:2]),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Channels as Python sees them: opened over a Link, used through weft.Peer.
+#include "connection/carrier_ring.hpp"
 #include "connection/channel.hpp"
 #include "ucp/forks.hpp"
 #include "ucp/lanes.hpp"
@@ -30,10 +31,14 @@ Channel &receiver(const Self &self, const char *op) {
 void define_channel(nb::module_ &m) {
     nb::class_<ChannelObject> channel(m, "Channel", nb::is_weak_referenceable(),
                                       "A connection: ordered messages, bounded on both sides.");
-    // What decides a message's way before UCX sees it; weft.explain tells.
+    // What decides a message's way before UCX or a ring sees it, and in a ring; weft.explain tells.
     channel.attr("header_nbytes") = sizeof(Wire);
     channel.attr("rendezvous_nbytes") = rendezvous_nbytes;
     channel.attr("lend_nbytes") = Pool::page_threshold;
+    channel.attr("stage_nbytes") = Channel::stage_nbytes;
+    channel.attr("stage_limit_nbytes") = Channel::stage_limit;
+    channel.attr("whole_nbytes") = RingCarrier::whole_nbytes;
+    channel.attr("piece_nbytes") = Area::piece_nbytes;
     channel
         .def(
             "send",
