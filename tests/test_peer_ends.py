@@ -197,12 +197,15 @@ def test_a_peer_that_closed_and_then_ended_its_process_is_no_loss():
         ended = asyncio.get_running_loop().create_future()
 
         async def handler(peer):
-            async with peer:
-                assert await peer.recv() == b"x"
-                assert await process.wait() == 0
-                await asyncio.sleep(0.05)  # the loop sees the end of its socket
-                assert peer.ended
-            ended.set_result(True)
+            try:
+                async with peer:
+                    assert await peer.recv() == b"x"
+                    assert await process.wait() == 0
+                    await asyncio.sleep(0.05)  # the loop sees the end of its socket
+                    assert peer.ended
+                ended.set_result(True)
+            except Exception as e:
+                ended.set_exception(e)
 
         async with weft.listen("127.0.0.1:0", handler) as listener:
             process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, listener.address)
