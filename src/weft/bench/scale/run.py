@@ -81,7 +81,9 @@ def measure(plan: Plan, place: Place) -> dict[str, Any]:
             for i in range(0 if plan.nannies else plan.workers):
                 processes.start_worker(i, scheduler)
             found |= processes.hear("did not come up")
-            found |= processes.hear("came up, and its workers did not all fetch from each other")
+            gone = "came up, and its workers did not all fetch from each other"
+            found["first_s"] = processes.hear(gone)["seconds"]
+            found["later_s"] = [processes.hear(gone)["seconds"] for _ in range(plan.later)]
             time.sleep(SETTLE_S)
             found |= taken(processes.all(), plan.idle_s)
             found["shm_nbytes"] = shm_used() - shm_nbytes
