@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import gc
+import sys
 
 import numpy as np
 import pytest
@@ -140,5 +141,96 @@ def test_fifty_connections_both_ways_half_of_them_aborted():
                 return 1
 
             assert sum(await asyncio.gather(*(talk(i, p) for i, p in enumerate(peers)))) == 25
+
+    run(main())
+
+
+@contextlib.asynccontextmanager
+async def lost_inside(how, raised):
+    """Enter a peer's block, end the connection from the other side in it, and leave it."""
+    async with pair() as (a, b):
+        if how == "abort":
+            b.abort()
+        else:
+            await b.close()
+        while not a.ended:
+            await asyncio.sleep(0.001)
+        if raised:
+            with pytest.raises(weft.PeerLostError):
+                await a.recv()
+        yield a
+
+
+@pytest.mark.parametrize("face", ["block", "await"])
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_loss_is_raised_once(face, raised):
+    async def main():
+        async with lost_inside("abort", raised) as peer:
+            expected = contextlib.nullcontext() if raised else pytest.raises(weft.PeerLostError)
+            with expected:
+                if face == "block":
+                    with peer:
+                        pass
+                else:
+                    async with peer:
+                        pass
+            assert peer.closed
+
+    run(main())
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_goodbye_is_no_loss(raised):
+    async def main():
+        async with lost_inside("close", raised) as peer:
+            async with peer:
+                pass
+            assert peer.closed
+
+    run(main())
+
+
+def test_a_peer_that_closed_and_then_ended_its_process_is_no_loss():
+    code = "import sys, weft\nwith weft.connect(sys.argv[1]) as peer: peer.send(b'x').wait()"
+
+    async def main():
+        ended = asyncio.get_running_loop().create_future()
+
+        async def handler(peer):
+            try:
+                async with peer:
+                    assert await peer.recv() == b"x"
+                    assert await process.wait() == 0
+                    await asyncio.sleep(0.05)  # the loop sees the end of its socket
+                    assert peer.ended
+                ended.set_result(True)
+            except Exception as e:
+                ended.set_exception(e)
+
+        async with weft.listen("127.0.0.1:0", handler) as listener:
+            process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, listener.address)
+            await ended
+
+    run(main(), 60)
+
+
+def test_a_loss_that_a_failed_send_raised_is_raised_once():
+    async def main():
+        async with pair() as (a, b):
+            async with a:
+                waiting = a.recv()
+                b.abort()
+                outcome = await asyncio.gather(waiting, return_exceptions=True)
+                assert isinstance(outcome[0], weft.PeerLostError)
+            assert a.closed
+
+    run(main())
+
+
+def test_closing_still_tells_of_a_loss():
+    async def main():
+        async with lost_inside("abort", raised=True) as peer:
+            with pytest.raises(weft.PeerLostError):
+                await peer.close()
 
     run(main())

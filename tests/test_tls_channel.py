@@ -379,3 +379,26 @@ def test_a_dropped_end_is_an_end(ends, sockets):
 def test_ucx_has_nothing_to_explain(ends):
     with pytest.raises(weft.UnsupportedError, match="TLS"):
         ends[0].explain()
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_leaving_a_block_raises_a_loss_once(ends, sockets, raised):
+    a, _ = ends
+    sockets[0].shutdown(socket.SHUT_RDWR)
+    a._channel.turn()
+    if raised:
+        with pytest.raises(weft.PeerLostError):
+            a.recv().wait()
+    with contextlib.nullcontext() if raised else pytest.raises(weft.PeerLostError), a:
+        pass
+    assert a.closed
+
+
+def test_leaving_a_block_after_a_goodbye_answers_it(ends, monkeypatch):
+    a, b = ends
+    closing = b.close()
+    with a, monkeypatch.context() as patch:
+        patch.setattr(a._channel, "_send", lambda: None)  # the socket has no room for the answer
+        with pytest.raises(weft.PeerClosedError):
+            a.recv().wait()
+    finish(closing, a)

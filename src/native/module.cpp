@@ -33,5 +33,6 @@ NB_MODULE(_native, m) {
     define_listener(m, worker);
     define_link(m);
     define_channel(m);
+    define_peer(m);
     define_dlpack_export(m);
 }

@@ -8,7 +8,7 @@ weft._native.Request.__next__:
     \from typing import Any
     def __next__(self) -> Any: ...
 
-# Nor of the methods with a quicker door (fast.hpp).
+# Nor of the methods with a quicker door (fast_method.hpp).
 weft\._native\.Request\.wait:
     \from typing import Any
     def wait(self, timeout: float | None = None) -> Any:
@@ -21,6 +21,35 @@ weft\._native\.Worker\.tag_recv$:
 weft\._native\.Endpoint\.tag_send$:
     def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> weft.typing.Request[None]:
         \doc
+
+weft\._native\.Peer\.send$:
+    def send(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]:
+        \doc
+
+weft\._native\.Peer\.lend$:
+    def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]:
+        \doc
+
+weft\._native\.Peer\.recv$:
+    def recv(self) -> weft.typing.Request[memoryview]:
+        \doc
+
+weft\._native\.Peer\.recv_into$:
+    def recv_into(self, buffer: Buffer) -> weft.typing.Request[int]:
+        \doc
+
+weft\._native\.Channel\.send$:
+    def send(self, first: weft.typing.BufferLike, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> weft.typing.Request[None]: ...
+
+weft\._native\.Channel\.lend$:
+    def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]: ...
+
+weft\._native\.Channel\.recv$:
+    \from typing import Any
+    def recv(self) -> weft.typing.Request[Any]: ...
+
+weft\._native\.Channel\.recv_into$:
+    def recv_into(self, buffer: Buffer) -> weft.typing.Request[int]: ...
 
 # What these give depends on their arguments.
 weft\._native\.Endpoint\.atomic_op$:

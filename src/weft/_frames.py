@@ -126,7 +126,7 @@ def _refuse_objects(view: memoryview) -> None:
         )
 
 
-def in_memory_order(buffer: Any) -> memoryview:
+def in_memory_order(buffer: Any, op: str = "send") -> memoryview:
     """View the bytes of a contiguous buffer, in C or Fortran order, as they lie."""
     import pickle  # here, and not above: weft's import waits for it otherwise
 
@@ -134,7 +134,7 @@ def in_memory_order(buffer: Any) -> memoryview:
         _refuse_objects(memoryview(buffer))
         return pickle.PickleBuffer(buffer).raw()
     except BufferError as e:
-        raise NotContiguousError(f"send: {e}", op="send") from None
+        raise NotContiguousError(f"{op}: {e}", op=op) from None
 
 
 def _entry(buffer: Any, device: int) -> int:

@@ -998,11 +998,25 @@ class Channel:
 
     lend_nbytes: int = 65536
 
+    stage_nbytes: int = 1048576
+
+    stage_limit_nbytes: int = 268435456
+
+    whole_nbytes: int = 4096
+
+    piece_nbytes: int = 8192
+
     def send(self, first: weft.typing.BufferLike, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> weft.typing.Request[None]: ...
 
     def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]: ...
 
     def recv(self) -> weft.typing.Request[Any]: ...
+
+    def recv_into(self, buffer: Buffer) -> weft.typing.Request[int]: ...
+
+    def send_many(self, buffers: Sequence[weft.typing.BufferLike]) -> weft.typing.Request[None]: ...
+
+    def recv_many(self, count: int) -> weft.typing.Request[list[Any]]: ...
 
     def close(self) -> weft.typing.Request[None]: ...
 
@@ -1016,6 +1030,12 @@ class Channel:
     def ended(self) -> bool:
         """
         The other side has closed it or is gone; messages may be left to receive.
+        """
+
+    @property
+    def loss_raised(self) -> bool:
+        """
+        The other side was lost, without a goodbye, and somebody was told by an exception.
         """
 
     def send_placed(self, first: Buffer, rest: list[Buffer], lend: bool, stage: bool, placed: list[Buffer]) -> list[weft.typing.Request[None]]:
@@ -1062,6 +1082,169 @@ class Channel:
     def handle(self) -> int:
         """
         The address of the ``ucp_ep_h`` that its link sends through; 0 once that is lost.
+        """
+
+class Peer:
+    """
+    The messages of :class:`weft.Peer`, over the channel of its connection.
+    """
+
+    def __init__(self, channel: object) -> None: ...
+
+    def send(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]:
+        """
+        Send one message.
+
+        Parameters
+        ----------
+        buffer : contiguous buffer, DLPack tensor or CUDA array, any shape
+            Locked until the request completes; then it may be changed. Device memory is sent from where it lies, once
+            its producer's stream is done; the peer receives it in host memory. See :meth:`Endpoint.tag_send`.
+
+        Returns
+        -------
+        Request
+            Done when `buffer` is yours again, which does not mean that the peer has the message. It stays
+            pending while 4 MiB of small messages, or 8,000 large ones, lie unread at the peer.
+
+        Raises
+        ------
+        NotContiguousError
+            Nothing was sent.
+        InvalidParamError
+            `buffer` holds Python objects: see :meth:`send_obj`. Nothing was sent.
+        UnsupportedError
+            `buffer` lies in device memory that UCX cannot reach here. Nothing was sent.
+        ClosedError
+            This side has closed the connection.
+        PeerLostError
+            From the request: the peer is gone; PeerClosedError if it said goodbye.
+
+        Cancelling a message that still waits for its turn withdraws it; one under way is sent.
+        """
+
+    def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]:
+        """
+        Send one message without copying it, if that can be done: the peer reads the pages that you wrote.
+
+        It can if the peer is another process on this host and `buffer` lies in weft's pool: memory that was
+        received, ``numpy`` arrays made under :func:`weft.arrays_in_pool`. What another process of this host lent to
+        this one is lent on, unless this process has written to it: the peer reads the first one's pages, also after
+        the end of this process. Else this is :meth:`send`.
+
+        Parameters
+        ----------
+        buffer : contiguous buffer, DLPack tensor or CUDA array, any shape
+            Must not be changed from here on, not even after the request is complete: the peer may see the change, or
+            not, page by page. It may be dropped: its memory is not used again before the peer has let go of it.
+
+        Returns
+        -------
+        Request
+            Done when the message is on its way. What the peer receives is writable, and what it writes is its own.
+
+        Raises
+        ------
+        NotContiguousError, InvalidParamError, UnsupportedError, ClosedError, PeerLostError
+            As :meth:`send`.
+        """
+
+    def recv(self) -> weft.typing.Request[memoryview]:
+        """
+        Receive the next message, in the order in which they were sent.
+
+        Returns
+        -------
+        Request
+            Wait or await it for a writable memoryview, aligned to 64 B, which lives as long as anything refers to it. From
+            4 KiB up it is memory of weft's pool.
+
+        Raises
+        ------
+        ClosedError
+            This side has closed the connection.
+        PeerLostError
+            From the request, once everything that arrived has been received; PeerClosedError if the peer
+            said goodbye.
+
+        Cancelling withdraws the waiter, never a message: the next ``recv`` gets it.
+        """
+
+    def recv_into(self, buffer: Buffer) -> weft.typing.Request[int]:
+        """
+        Receive the next message into `buffer`.
+
+        Parameters
+        ----------
+        buffer : writable contiguous buffer of the host, any shape
+            Filled from its beginning, in the order of its memory; ``buffer.nbytes`` bytes is the most that can arrive. Locked
+            until the request has given its result, or was cancelled and the peer has done with it.
+
+        Returns
+        -------
+        Request
+            Wait or await it for the number of bytes that arrived. What was sent as several buffers arrives as one.
+
+        Raises
+        ------
+        ReadOnlyError, NotContiguousError
+            `buffer` cannot be filled as it is. No message was taken.
+        TruncatedError
+            From the request: the next message is longer than `buffer`. It stays, and the next receive gets it.
+        ClosedError, PeerLostError
+            As :meth:`recv`.
+
+        A message of 256 KiB and more that is not lent lands in `buffer` without a copy where this is called before it arrives.
+        Cancelling withdraws the waiter, never a message: the next receive gets it. `buffer` may have been written to.
+        """
+
+    def send_many(self, buffers: Sequence[weft.typing.BufferLike]) -> weft.typing.Request[None]:
+        """
+        Send each of `buffers` as a message, in order, with one request for all.
+
+        Parameters
+        ----------
+        buffers : sequence of contiguous buffers
+            Each is what :meth:`send` takes. Locked until the request completes.
+
+        Returns
+        -------
+        Request
+            Done when all buffers are yours again. As many are under way at a time as :meth:`send` could have sent: it stays
+            pending while too much lies unread at the peer.
+
+        Raises
+        ------
+        NotContiguousError, InvalidParamError, UnsupportedError, ClosedError
+            As :meth:`send`. Nothing was sent.
+        PeerLostError
+            From the request: the peer is gone, and may have received a part of them.
+
+        Cancelling withdraws those that still wait for their turn; the others are sent.
+        """
+
+    def recv_many(self, count: int) -> weft.typing.Request[list[memoryview]]:
+        """
+        Receive the next `count` messages, with one request for all.
+
+        Parameters
+        ----------
+        count : int, 0 <= count
+
+        Returns
+        -------
+        Request
+            Wait or await it for a list of what :meth:`recv` gives, in the order in which they were sent.
+
+        Raises
+        ------
+        ClosedError
+            This side has closed the connection.
+        PeerLostError
+            From the request: the connection ended before there were `count` of them; PeerClosedError if the peer said
+            goodbye. Those that arrived are there for the next receive.
+
+        Cancelling loses no message: the next receive gets the first of them.
         """
 
 def layout(array: object) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], tuple[int, int]]:

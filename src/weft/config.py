@@ -34,9 +34,12 @@ _LINK_QUEUE = {"MM_FIFO_SIZE": "64", "MM_FIFO_ELEM_SIZE": "128", "MM_SEG_SIZE": 
 _LINK_BUFFERS = {"MM_RX_BUFS_GROW": "80", "POSIX_SHM_MIN_SIZE": "1m"}
 _BUFFERS = 512  # of any other worker: UCX's RX_BUFS_GROW
 
-#: What a link takes of each of its two processes on one host, measured: descriptors, those of its ucp_worker and of the
-#: link's socket and timer; and of /dev/shm the queue and the buffers above.
+#: What a link that UCX carries takes of each of its two processes on one host, measured: descriptors, those of its
+#: ucp_worker and of the link's socket and timer; and of /dev/shm the queue and the buffers above.
 LINK_DESCRIPTORS, LINK_SHM_NBYTES = 7, 668 << 10
+#: What a link takes there that a ring carries: the descriptor of its socket, and one more at who borrows the other
+#: side's memory.
+RING_DESCRIPTORS, BORROWED_DESCRIPTORS = 1, 1
 #: What must be free in /dev/shm for each buffer of 8 KiB of a worker: several times that, as others may make theirs.
 _FREE_NBYTES = 40 << 10
 #: What must be free there before a link is made, and before any other worker is.

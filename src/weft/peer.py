@@ -22,7 +22,6 @@ from weft.typing import Request, ResultT_co
 if TYPE_CHECKING:
     from weft._connect.handshake import Joined
     from weft.explain.explanation import Explanation
-    from weft.typing import BufferLike
 
 #: ``allocate(nbytes, device, library)``: memory to receive into.
 Allocate = Callable[[int, int, str], Any]
@@ -34,7 +33,7 @@ def _on_host(nbytes: int, _device: int, _library: str) -> bytearray:
     return bytearray(nbytes)
 
 
-class Peer:
+class Peer(_native.Peer):
     """The other side of a connection.
 
     Made by :func:`weft.connect` and :func:`weft.listen`. Every operation returns a :class:`weft.Request`: wait for it
@@ -50,6 +49,8 @@ class Peer:
         What the other side told of itself in the handshake.
     """
 
+    _channel: Channel  # which the native methods hold
+
     def __init__(
         self,
         channel: Channel,
@@ -61,91 +62,12 @@ class Peer:
         config: Mapping[str, tuple[str, str]] | None = None,
         why_ucx: str | None = "",
     ) -> None:
-        self._channel = channel
+        super().__init__(channel)
         self._config, self._why_ucx = config, why_ucx
         self.local_address = local_address
         self.remote_address = remote_address
         self.same_host = same_host
         self.remote = remote
-
-    def send(self, buffer: BufferLike) -> Request[None]:
-        """Send one message.
-
-        Parameters
-        ----------
-        buffer : contiguous buffer, DLPack tensor or CUDA array, any shape
-            Locked until the request completes; then it may be changed. Device memory is sent from where it lies, once
-            its producer's stream is done; the peer receives it in host memory. See :meth:`Endpoint.tag_send`.
-
-        Returns
-        -------
-        Request
-            Done when `buffer` is yours again, which does not mean that the peer has the message. It stays
-            pending while 4 MiB of small messages, or 8,000 large ones, lie unread at the peer.
-
-        Raises
-        ------
-        NotContiguousError
-            Nothing was sent.
-        InvalidParamError
-            `buffer` holds Python objects: see :meth:`send_obj`. Nothing was sent.
-        UnsupportedError
-            `buffer` lies in device memory that UCX cannot reach here. Nothing was sent.
-        ClosedError
-            This side has closed the connection.
-        PeerLostError
-            From the request: the peer is gone; PeerClosedError if it said goodbye.
-
-        Cancelling a message that still waits for its turn withdraws it; one under way is sent.
-        """
-        return self._channel.send(buffer)
-
-    def lend(self, buffer: BufferLike) -> Request[None]:
-        """Send one message without copying it, if that can be done: the peer reads the pages that you wrote.
-
-        It can if the peer is another process on this host and `buffer` lies in weft's pool: memory that was
-        received, ``numpy`` arrays made under :func:`weft.arrays_in_pool`. What another process of this host lent to
-        this one is lent on, unless this process has written to it: the peer reads the first one's pages, also after
-        the end of this process. Else this is :meth:`send`.
-
-        Parameters
-        ----------
-        buffer : contiguous buffer, DLPack tensor or CUDA array, any shape
-            Must not be changed from here on, not even after the request is complete: the peer may see the change, or
-            not, page by page. It may be dropped: its memory is not used again before the peer has let go of it.
-
-        Returns
-        -------
-        Request
-            Done when the message is on its way. What the peer receives is writable, and what it writes is its own.
-
-        Raises
-        ------
-        NotContiguousError, InvalidParamError, UnsupportedError, ClosedError, PeerLostError
-            As :meth:`send`.
-        """
-        return self._channel.lend(buffer)
-
-    def recv(self) -> Request[memoryview]:
-        """Receive the next message, in the order in which they were sent.
-
-        Returns
-        -------
-        Request
-            Wait or await it for a writable memoryview of pooled memory, aligned to 64 B, which lives as long
-            as anything refers to it.
-
-        Raises
-        ------
-        ClosedError
-            This side has closed the connection.
-        PeerLostError
-            From the request, once everything that arrived has been received; PeerClosedError if the peer
-            said goodbye.
-
-        Cancelling withdraws the waiter, never a message: the next ``recv`` gets it.
-        """
-        return self._channel.recv()
 
     def send_frames(self, buffers: Sequence[Any], *, lend: bool = False, stage: bool = False) -> Request[None]:
         """Send several buffers as one message, for :meth:`recv_frames`. Large ones are sent from where they lie.
@@ -286,7 +208,8 @@ class Peer:
             To print, or as :meth:`Explanation.json`: lanes, which size goes by which protocol, what UCX expects
             messages to take, and each transport that is not used, with the reason and what that was read from;
             ``unknown`` where nothing was found. Nothing is sent, so nothing is measured: ``weft explain`` does that.
-            UCX 1.23 chooses protocols with the first message: before that it has no sizes to tell.
+            UCX 1.23 chooses protocols with the first message: before that it has no sizes to tell. Of a connection
+            that weft's own ring carries, UCX is asked nothing, nor is it loaded.
 
         Raises
         ------
@@ -295,20 +218,20 @@ class Peer:
         PeerLostError
             The peer is gone, and its lanes with it.
         UnsupportedError
-            UCX does not carry its messages: they go over the TLS connection.
+            Its messages go over the TLS connection.
 
-        The first call in a process runs ``ucx_info``, half a second in which an event loop stands still.
+        Where UCX carries the messages, the first call in a process runs ``ucx_info``, half a second in which an event
+        loop stands still.
         Source: ``ucp_ep_query``, ``ucp_ep_print_info``, ``ucp_ep_evaluate_perf``.
         """
-        if self._config is None or not isinstance(self._channel, _native.Channel):
-            raise UnsupportedError(
-                f"explain {self.remote_address}: its messages go over the TLS connection, not by UCX"
-            )
+        if not isinstance(self._channel, _native.Channel):
+            raise UnsupportedError(f"explain {self.remote_address}: its messages go over the TLS connection")
         from weft.explain import explain  # seldom asked for, and a quarter of weft's own import
 
         return explain(
             self._channel,
-            config=self._config,
+            config=self._config or {},
+            why_ucx=self._why_ucx,
             same_host=self.same_host,
             local_address=self.local_address,
             remote_address=self.remote_address,
@@ -323,7 +246,7 @@ class Peer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None and not self.closed:
+        if kind is None and not self.closed and not self._channel.loss_raised:
             self.close().wait()
         else:
             self.abort()
@@ -334,7 +257,7 @@ class Peer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if kind is None and not self.closed:
+        if kind is None and not self.closed and not self._channel.loss_raised:
             await self.close()
         else:
             self.abort()
@@ -453,10 +376,11 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
         config = None if context is None else context.config
         if not joined.same_host:
             keep_alive(sock)
-        if joined.new_link and _announces() and config is not None:
+        if joined.new_link and _announces():
             from weft import explain  # seldom asked for, and a quarter of weft's own import
 
-            explain.announce(joined.link.native, config, same_host=joined.same_host)
+            native, why_ucx, same_host = joined.link.native, joined.why_ucx, joined.same_host
+            explain.announce(native, config or {}, why_ucx=why_ucx, same_host=same_host)
     return Peer(
         channel,
         local_address=join(*sock.getsockname()[:2]),

@@ -76,7 +76,7 @@ def test_a_merge_on_two_hosts(tmp_path, capfd):
     assert [address.split(":")[1] for address in entry["workers"]] == ["//10.77.0.1"] * 2 + ["//10.77.0.2"] * 2
     lanes = {(pair["w1"], pair["w2"]): pair["lanes"] for pair in entry["pairs"]}
     for beside in ((0, 1), (2, 3)):
-        assert set(lanes[beside]) - {"lent"} == {"posix/memory"}
+        assert set(lanes[beside]) - {"lent"} == {"ring/memory"}
     for across in ((0, 2), (1, 3), (2, 1), (3, 0)):
         assert lanes[across] in (["tcp/lab0"], [])  # none where nothing was fetched, and no connection made
     assert "tcp/lab0" in entry["lanes"]

@@ -9,10 +9,14 @@ import pytest
 
 import weft
 from weft.bench.pingpong import command as pingpong
+from weft.bench.pingpong.table import named
 
 SUMMARY = {"median", "q1", "q3", "p99", "min", "max", "round_medians", "spread"}
 BRIEF = ["--rounds", "2", "--iterations", "5", "--seconds-per-cell", "0.001"]
 
+
+#: Whichever connections on one host have.
+LANE = object()
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -29,7 +33,7 @@ def bench(*arguments):
         (["--sizes", "8,1X"], "'1X' is not a size"),
         (["--sizes", "8,"], "'' is not a size"),
         (["--wait", "spin"], "'spin' is none of block, await"),
-        (["--libraries", "weft,mpi"], "'mpi' is none of c, weft, lent, tcp, asyncio"),
+        (["--libraries", "peer,mpi"], "'mpi' is none of c, peer, tags, lent, tcp, asyncio"),
         (["--rounds", "0"], "'0' is not a number above 0"),
         (["--rounds", "1.5"], "'1.5' is not a number above 0"),
         (["--seconds-per-cell", "inf"], "'inf' is not a number above 0"),
@@ -54,7 +58,8 @@ def test_sizes_are_sorted_and_single():
     ("library", "cells"),
     [
         ("c", [("c", "block", "posix")]),
-        ("weft", [("weft", "block", "posix"), ("weft", "await", "posix")]),
+        ("peer", [("peer", "block", LANE), ("peer", "await", LANE)]),
+        ("tags", [("tags", "block", "posix"), ("tags", "await", "posix")]),
         ("tcp", [("tcp", "block", "tcp")]),
         ("asyncio", [("asyncio", "await", "tcp")]),
         ("lent", [("lent", "block", "lent")]),
@@ -66,7 +71,9 @@ def test_record(library, cells, tmp_path, capsys):
     written = json.loads(path.read_text())
     assert set(written) == {"records", "environment"}
     records = written["records"]
-    assert [(r["nbytes"], r["library"], r["mode"], r["transport"]) for r in records] == [
+    assert {r["transport"] for r in records if r["library"] == "peer"} <= {"posix", "ring"}
+    over = [LANE if r["library"] == "peer" else r["transport"] for r in records]
+    assert [(r["nbytes"], r["library"], r["mode"], lane) for r, lane in zip(records, over, strict=True)] == [
         (nbytes, *cell) for nbytes in (8, 65536) for cell in cells if cell[0] != "lent" or nbytes > 8
     ]
     for record in records:
@@ -171,7 +178,15 @@ def record(library, mode, latencies):
 def test_losses_are_said_where_every_round_lost():
     records = [
         record("c", "block", [1e-7, 2e-7, 1e-7]),
-        record("weft", "block", [2e-7, 4e-7, 3e-7]),
-        record("weft", "await", [0.9e-7, 4e-7, 2e-7]),
+        record("peer", "block", [2e-7, 4e-7, 3e-7]),
+        record("peer", "await", [0.9e-7, 4e-7, 2e-7]),
+        record("tags", "block", [1e-7, 2e-7, 1e-7]),
     ]
-    assert list(pingpong.losses(records)) == ["weft loses at 8 B, block, against c: 2.00 (2.00-3.00) times its latency"]
+    assert list(pingpong.losses(records)) == [
+        "weft loses at 8 B, peer block, against c: 2.00 (2.00-3.00) times its latency"
+    ]
+
+
+def test_the_tables_tell_peer_from_tags():
+    rows = [record("c", "block", [1e-7]), record("peer", "block", [2e-7]), record("tags", "await", [2e-7])]
+    assert [named(row) for row in rows] == ["C loop", "weft.Peer, .wait()", "weft tags, await"]

@@ -15,7 +15,7 @@ from rich.console import Console
 from weft.bench.dask import printed, report
 
 MIB = 1 << 20
-LANES = {"tcp": "tcp", "ucx": "posix/memory", "ws": "ws"}
+LANES = {"tcp": "tcp", "ucx": "ring/memory", "ws": "ws"}
 
 
 def rounds_of(walls, rate, *, nbytes=4 * MIB, difference=""):
@@ -174,7 +174,7 @@ def test_the_printed_report_fits_and_has_the_tables(record, width):
         "500 ms                    | 128.00 MiB/s",
         "(w1,w2)                   | 25% 50% 75% (total nbytes)",
         "(0,1)                     | 100.00 MiB/s 200.00 MiB/s 300.00 MiB/s (24.00 MiB)",
-        "(0,1)                     | posix/memory",
+        "(0,1)                     | ring/memory",
         "1                         | ucx://127.0.0.1:40001",
         "merge: ucx is slower: it takes 1.40 times as long as tcp",
     ):
@@ -296,7 +296,7 @@ def test_the_page_shows_what_the_record_says(record):
     text = page(record)
     assert "ucx is slower: it takes 1.40 times as long as tcp" in text
     assert "a &lt;CPU&gt; &amp; more" in text
-    assert "posix/memory" in text
+    assert "ring/memory" in text
     assert "0.50 (0.25-0.50)" in text
 
 

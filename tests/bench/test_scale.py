@@ -9,6 +9,7 @@ import io
 import json
 import os
 import resource
+import signal
 import sys
 import time
 
@@ -172,6 +173,13 @@ def test_protocols_take_turns_with_each_number_of_workers(monkeypatch, tmp_path,
     said = capsys.readouterr().out
     assert said.count("ucx://, 4 workers, round") == 2
     assert "did not come up" in said
+
+
+def test_a_signal_unwinds_as_an_interrupt_does(monkeypatch):
+    monkeypatch.setattr(run, "measure", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["bench", "scale", "--workers", "2"])
+    assert ended.value.code == 128 + signal.SIGTERM
 
 
 def test_nothing_that_came_up_is_a_failure(monkeypatch, capsys):
@@ -372,7 +380,7 @@ def test_the_limit_of_files_is_that_of_the_processes_started_meanwhile():
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (200, before[1])
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
     with run._files_limited(None):
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
 
 
 def test_what_a_process_holds():

@@ -168,7 +168,7 @@ def test_every_address_is_ucx_and_every_lane_is_shared_memory(client: Client) ->
             assert address.startswith("ucx://")
             assert transports
             for transport in transports:
-                assert transport.partition("/")[0] in ("posix", "self", "lent")
+                assert transport.partition("/")[0] in ("ring", "lent")
 
 
 def test_a_second_client(client: Client) -> None:

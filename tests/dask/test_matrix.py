@@ -14,7 +14,7 @@ PALETTE = [f"#{i:06x}" for i in range(256)]
 
 def pair(rate: float | None = None, *, a: str = "0", b: str = "1", nbytes: int = 100, lent: int = 0) -> Pair:
     return Pair(
-        a, b, ("posix/memory", "lent") if lent else ("posix/memory",), 3, nbytes, lent, 2 if lent else 0, 1.0, rate, 0
+        a, b, ("ring/memory", "lent") if lent else ("ring/memory",), 3, nbytes, lent, 2 if lent else 0, 1.0, rate, 0
     )
 
 
@@ -80,7 +80,7 @@ def test_the_heading_says_why_there_is_nothing() -> None:
 def test_lent_memory_has_a_row_of_its_own() -> None:
     table = lanes_table([pair(2e9, nbytes=3 << 20, lent=1 << 20), pair(4e9, nbytes=1 << 20), pair()])
     assert table.count("<tr>") == 3
-    for text in ("posix/memory", "3 MiB", "3 GB/s", "lent", "2", "1 MiB"):
+    for text in ("ring/memory", "3 MiB", "3 GB/s", "lent", "2", "1 MiB"):
         assert f">{text}<" in table
     assert lanes_table([]) == ""
     assert "<i>" not in lanes_table([Pair("0", "1", ("<i>",), 1, 1, 0, 0, 1.0, None, 0)])

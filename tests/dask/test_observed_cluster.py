@@ -65,10 +65,10 @@ def test_the_table_tells_who_moved_what_to_whom(client: Client) -> None:
 
     rows = until(told)  # that comes with a heartbeat
     moved, lent = rows[a, b], rows[b, a]
-    assert moved["lanes"] == ["posix/memory"]
+    assert moved["lanes"] == ["ring/memory"]
     assert moved["nbytes"] > 4 * MIB
     assert moved["bandwidth_Bps"] > 0
-    assert lent["lanes"] == ["posix/memory", "lent"]
+    assert lent["lanes"] == ["ring/memory", "lent"]
     assert (lent["lent_nbytes"], lent["lent_messages"]) == (32 * MIB, 1)
     assert lent["bandwidth_Bps"] is None
     assert "client, scheduler" in {source for source, _ in rows}  # LocalCluster's is in this process
@@ -78,8 +78,8 @@ def test_the_table_tells_who_moved_what_to_whom(client: Client) -> None:
 def test_what_lends_is_a_lane_of_a_worker(client: Client) -> None:
     a, b = workers_of(client)
     lanes = client.run(weft.dask.lanes)
-    assert lanes[a][b] == ["posix/memory", "lent"]
-    assert lanes[b][a] == ["posix/memory"]
+    assert lanes[a][b] == ["ring/memory", "lent"]
+    assert lanes[b][a] == ["ring/memory"]
 
 
 def test_an_asynchronous_client_awaits_it(cluster: LocalCluster, client: Client) -> None:
@@ -98,8 +98,8 @@ def test_fine_performance_metrics_name_the_lanes(client: Client) -> None:
     # each worker tells its part in its own heartbeat
     both = {"get-data/weft lent/bytes", "gather-dep/weft borrowed/bytes"}
     metrics = until(lambda: (m := on_the_scheduler(client, told)) and both <= set(m) and m)
-    assert metrics["get-data/weft posix/memory/bytes"] > 4 * MIB
-    assert metrics["get-data/weft posix/memory/seconds"] > 0
+    assert metrics["get-data/weft ring/memory/bytes"] > 4 * MIB
+    assert metrics["get-data/weft ring/memory/seconds"] > 0
     assert metrics["get-data/weft lent/bytes"] == 32 * MIB
     assert metrics["gather-dep/weft borrowed/bytes"] == 32 * MIB
 
@@ -126,11 +126,11 @@ def test_prometheus_scrapes_workers_and_scheduler(cluster: LocalCluster, client:
     pytest.importorskip("prometheus_client")
     ports = client.run(lambda dask_worker: dask_worker.http_server.port)
     a, b = (scrape(ports[address]) for address in workers_of(client))
-    assert a['weft_sent_bytes_total{lane="posix/memory"}'] > 4 * MIB
+    assert a['weft_sent_bytes_total{lane="ring/memory"}'] > 4 * MIB
     assert b['weft_sent_bytes_total{lane="lent"}'] == a['weft_received_bytes_total{lane="lent"}'] == 32 * MIB
     scheduler = scrape(cluster.scheduler.http_server.port)
     assert set(a) <= set(scheduler)  # which is in this process, and other tests may have left other lanes
-    assert scheduler['weft_errors_total{lane="posix/memory"}'] == 0
+    assert scheduler['weft_errors_total{lane="ring/memory"}'] == 0
 
 
 def test_dask_weighs_a_sum_as_a_mean_and_weft_puts_it_right(client: Client) -> None:

@@ -20,7 +20,7 @@ def row(
 ) -> dict[str, Any]:
     return {
         "address": address,
-        "lanes": ["posix/memory"],
+        "lanes": ["ring/memory"],
         "sent_messages": int(bool(sent)),
         "sent_nbytes": sent,
         "sent_seconds": 0.5,
@@ -59,7 +59,7 @@ def test_the_same_process_twice_counts_once() -> None:
 
 def test_lent_memory_is_a_lane() -> None:
     (pair,) = join({}, [report("a", b=row(100, lent=60))])
-    assert pair.lanes == ("posix/memory", "lent")
+    assert pair.lanes == ("ring/memory", "lent")
     assert (pair.lent_nbytes, pair.lent_messages) == (60, 1)
 
 
@@ -77,7 +77,7 @@ def test_a_comm_that_broke_before_it_sent_is_told() -> None:
 
 
 PAIRS = [
-    Pair("0", "1", ("posix/memory", "lent"), 1234, 3 << 30, 2 << 30, 56, 1.5, 8.126e9, 0, 21.3e9),
+    Pair("0", "1", ("ring/memory", "lent"), 1234, 3 << 30, 2 << 30, 56, 1.5, 8.126e9, 0, 21.3e9),
     Pair("<b>", "scheduler", ("tcp/eth0",), 1, 100, 0, 0, None, None, 2),
 ]
 
@@ -85,14 +85,14 @@ PAIRS = [
 def test_rows_are_json() -> None:
     rows = json.loads(Transports(PAIRS).to_json())
     assert rows == Transports(PAIRS).rows
-    assert rows[0]["lanes"] == ["posix/memory", "lent"]
+    assert rows[0]["lanes"] == ["ring/memory", "lent"]
     assert rows[0]["bandwidth_Bps"] == 8.126e9
     assert rows[1]["seconds"] is None
 
 
 def test_the_table_prints_itself() -> None:
     text = str(Transports(PAIRS))
-    for word in ("posix/memory, lent", "1,234", "3 GiB", "2 GiB", "in 56", "8.13 GB/s", "21.3 GB/s", "scheduler"):
+    for word in ("ring/memory, lent", "1,234", "3 GiB", "2 GiB", "in 56", "8.13 GB/s", "21.3 GB/s", "scheduler"):
         assert word in text
     console = Console(width=80, color_system=None)
     with console.capture() as capture:

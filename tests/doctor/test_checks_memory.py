@@ -8,30 +8,73 @@ USERNS = "proc/sys/user/max_user_namespaces"
 THP = "sys/kernel/mm/transparent_hugepage"
 
 
+BY_UCX = {"environ": {"UCX_TLS": "posix,self,tcp"}}
+
+
 @pytest.mark.parametrize(
-    ("free", "level"),
+    ("free", "by_ucx", "by_the_ring"),
     [
-        (3 << 20, Level.ERROR),
-        (20 << 20, Level.WARNING),
-        (64 << 20, Level.WARNING),
-        (545 << 20, Level.OK),
-        (32 << 30, Level.OK),
+        (3 << 20, Level.ERROR, Level.NOTE),
+        (20 << 20, Level.WARNING, Level.OK),
+        (64 << 20, Level.WARNING, Level.OK),
+        (545 << 20, Level.OK, Level.OK),
+        (32 << 30, Level.OK, Level.OK),
     ],
 )
-def test_room_in_dev_shm(machine, free, level):
-    assert checks_memory.shared_memory(machine(shm_nbytes=(32 << 30, free))).level is level
+def test_room_in_dev_shm(machine, free, by_ucx, by_the_ring):
+    assert checks_memory.shared_memory(machine(shm_nbytes=(32 << 30, free), **BY_UCX)).level is by_ucx
+    assert checks_memory.shared_memory(machine(shm_nbytes=(32 << 30, free))).level is by_the_ring
+
+
+def test_no_dev_shm(machine):
+    assert checks_memory.shared_memory(machine(shm_nbytes=None, **BY_UCX)).level is Level.ERROR
+    assert checks_memory.shared_memory(machine(shm_nbytes=None)).level is Level.NOTE
 
 
 def test_room_for_links_and_not_for_low_level_workers(machine):
-    said = [checks_memory.shared_memory(machine(shm_nbytes=(64 << 20, free << 20))).what for free in (19, 20)]
+    said = [checks_memory.shared_memory(machine(shm_nbytes=(64 << 20, free << 20), **BY_UCX)).what for free in (19, 20)]
     assert said[0].endswith(
-        "room for 12 links between processes of this host, and for no low-level worker, which wants 20 MiB"
+        "room for 12 links of UCX's between processes of this host, and for no low-level worker, which wants 20 MiB"
     )
-    assert said[1].endswith("room for 13 links between processes of this host")
+    assert said[1].endswith("room for 13 links of UCX's between processes of this host")
 
 
-def test_what_ucx_left_is_removed_before_more_is_asked_for(machine):
-    full = machine(files={"dev/shm/ucx_shm_posix_1a2b": ""}, shm_nbytes=(64 << 20, 3 << 20))
+@pytest.mark.parametrize(
+    ("files", "changes", "why"),
+    [
+        ({}, BY_UCX, "UCX_TLS is set"),
+        ({}, {"environ": {"DASK_WEFT__UCX__TLS": "tcp"}}, "DASK_WEFT__UCX__TLS is set"),
+        ({"dev/nvidiactl": ""}, {}, "/dev/nvidiactl is there, so processes can see a GPU"),
+        ({"dev/nvidiactl": ""}, {"environ": {"CUDA_VISIBLE_DEVICES": "-1"}}, None),
+        ({}, {"memfd": "memfd_create: Operation not permitted"}, "no memfd: memfd_create: Operation not permitted"),
+        ({}, {}, None),
+    ],
+)
+def test_why_dev_shm_has_links_in_it(machine, files, changes, why):
+    found = checks_memory.shared_memory(machine(files=files, **changes))
+    said = [line for line in found.evidence if line.startswith("UCX carries")]
+    assert said == ([f"UCX carries messages between processes of this host: {why}"] if why else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("bare", "in the filter that this process"), ("container", "in the container's seccomp profile (Docker's own")],
+)
+def test_a_memfd_that_is_refused(machine, name, remedy):
+    found = checks_memory.memfd(machine(name, memfd="memfd_create: Operation not permitted"))
+    assert (found.level, found.evidence) == (Level.WARNING, ("memfd_create: Operation not permitted",))
+    assert "UCX carries messages" in found.what
+    assert remedy in found.remedy
+
+
+def test_memfds(machine):
+    assert checks_memory.memfd(machine()).level is Level.OK
+    assert checks_memory.memfd(machine(memfd=None)).level is Level.NOTE
+
+
+@pytest.mark.parametrize("changes", [BY_UCX, {}])
+def test_what_ucx_left_is_removed_before_more_is_asked_for(machine, changes):
+    full = machine(files={"dev/shm/ucx_shm_posix_1a2b": ""}, shm_nbytes=(64 << 20, 3 << 20), **changes)
     found = checks_memory.shared_memory(full)
     assert found.remedy.startswith("python -c 'import weft.memory; weft.memory.remove_orphans()'")
     assert "/dev/shm: 1 files of UCX's, in use or left by processes that were killed" in found.evidence
@@ -46,7 +89,7 @@ def test_what_ucx_left_is_removed_before_more_is_asked_for(machine):
     ],
 )
 def test_dev_shm_is_enlarged_where_it_was_made(machine, name, environ, remedy):
-    found = checks_memory.shared_memory(machine(name, shm_nbytes=(64 << 20, 64 << 20), environ=environ))
+    found = checks_memory.shared_memory(machine(name, shm_nbytes=(64 << 20, 1 << 20), environ=environ))
     assert found.remedy.startswith(remedy)
 
 

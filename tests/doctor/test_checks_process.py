@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 import itertools
+import os
 
 import pytest
 from tests.machines import hosts
 
 import weft
-from weft.config import LINK_DESCRIPTORS
+from weft.config import BORROWED_DESCRIPTORS, LINK_DESCRIPTORS, RING_DESCRIPTORS
 from weft.doctor import checks_process
 from weft.doctor.finding import Level
 
@@ -33,7 +34,7 @@ def test_ptrace_matters_to_who_asks_for_cma(machine, tls, scope, level):
 @pytest.mark.parametrize(
     ("limit", "level", "remedy"),
     [
-        ("256", Level.WARNING, "raise nofile"),
+        ("128", Level.WARNING, "raise nofile"),
         ("1024/524288", Level.NOTE, "ulimit -n 524288"),
         ("1024/unlimited", Level.NOTE, "ulimit -n unlimited"),
         ("65536", Level.OK, ""),
@@ -43,6 +44,17 @@ def test_ptrace_matters_to_who_asks_for_cma(machine, tls, scope, level):
 def test_open_files(machine, limit, level, remedy):
     found = checks_process.open_files(machine(files={"proc/self/limits": hosts.limits(files=limit)}))
     assert (found.level, found.remedy[: len(remedy)]) == (level, remedy)
+
+
+def test_open_files_where_ucx_carries_messages_within_the_host(machine):
+    files = {"proc/self/limits": hosts.limits(files="1064")}
+    assert "room for 500 peers on this host, at 1 for each and 1 for memory borrowed from it" in (
+        checks_process.open_files(machine(files=files)).what
+    )
+    found = checks_process.open_files(machine(files=files, memfd="memfd_create: Operation not permitted"))
+    assert found.what.endswith("room for 142 peers on this host, at 7 for each with UCX")
+    assert found.evidence[1].endswith("of this host: no memfd: memfd_create: Operation not permitted")
+    assert (found.level, found.source) == (Level.NOTE, "docs/design.md: a ucp_worker for each link; getrlimit(2)")
 
 
 HOLDING = """
@@ -67,25 +79,78 @@ sys.stdin.read()
 """
 
 
+#: What a peer takes, by the transports that are asked of UCX.
+TAKEN = [(None, RING_DESCRIPTORS), ("posix,self", LINK_DESCRIPTORS)]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Ask for transports in this process and, by the environment returned, in its children."""
+
+    def ask(tls):
+        monkeypatch.delenv("UCX_TLS", raising=False)
+        if tls is not None:
+            monkeypatch.setenv("UCX_TLS", tls)
+        return dict(os.environ)
+
+    return ask
+
+
 @pytest.mark.slow
-def test_descriptors_of_a_peer_are_those_that_one_takes(spawn, fds):
-    peers, counts = [], []
-    for holder in [spawn(HOLDING) for _ in range(3)]:
+@pytest.mark.parametrize(("tls", "taken"), TAKEN)
+def test_descriptors_of_a_peer_are_those_that_one_takes(tls, taken, asked, spawn, fds):
+    env, peers, counts = asked(tls), [], []
+    for holder in [spawn(HOLDING, env=env) for _ in range(3)]:
         peers.append(weft.connect(holder.line(), timeout=100).open())
         counts.append(fds())
-    assert [after - before for before, after in itertools.pairwise(counts)] == [LINK_DESCRIPTORS] * 2
+    assert [after - before for before, after in itertools.pairwise(counts)] == [taken] * 2
     for peer in peers:
         peer.close()
 
 
 @pytest.mark.slow
-def test_descriptors_of_a_peer_that_called_are_as_many(spawn):
-    holder, counts = spawn(HOLDING), []
+@pytest.mark.parametrize(("tls", "taken"), TAKEN)
+def test_descriptors_of_a_peer_that_called_are_as_many(tls, taken, asked, spawn):
+    env = asked(tls)
+    holder, counts = spawn(HOLDING, env=env), []
     address = holder.line()
     for _ in range(3):
-        spawn(CALLING, address)
+        spawn(CALLING, address, env=env)
         counts.append(int(holder.line()))
-    assert [after - before for before, after in itertools.pairwise(counts)] == [LINK_DESCRIPTORS] * 2
+    assert [after - before for before, after in itertools.pairwise(counts)] == [taken] * 2
+
+
+LENDING = """
+import asyncio, numpy, weft
+
+async def lend(peer):
+    with weft.arrays_in_pool():
+        array = numpy.ones(1 << 20, "u1")
+    await peer.lend(array)
+    await peer.recv()
+
+async def main():
+    async with weft.listen("127.0.0.1:0", lend) as listener:
+        print(listener.address, flush=True)
+        await asyncio.get_running_loop().create_future()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_descriptors_of_a_peer_whose_memory_is_borrowed(asked, spawn, fds):
+    env, peers, borrowed, counts = asked(None), [], [], []
+    for lender in [spawn(LENDING, env=env) for _ in range(3)]:
+        peers.append(weft.connect(lender.line(), timeout=100).open())
+        borrowed.append(peers[-1].recv().wait(100))
+        counts.append(fds())
+    assert [peer.lent_nbytes[1] for peer in peers] == [1 << 20] * 3
+    assert [after - before for before, after in itertools.pairwise(counts)] == [
+        RING_DESCRIPTORS + BORROWED_DESCRIPTORS
+    ] * 2
+    for peer in peers:
+        peer.abort()
 
 
 @pytest.mark.parametrize(("synchronised", "level"), [(True, Level.OK), (False, Level.NOTE), (None, Level.NOTE)])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """This machine."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -15,6 +17,7 @@ def test_what_is_read_of_this_machine():
     machine = here.read()
     assert machine.has("proc/self/status")
     assert machine.shm_nbytes is not None
+    assert machine.memfd == ""
     assert "weft" in machine.distributions
     assert not machine.has("/no/such/file")
 
@@ -48,3 +51,29 @@ assert "libucp" not in maps and "libucs" not in maps
     environment = {**os.environ, "UCX_NET_DEVICE": "x"}
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=100, capture_output=True, env=environment)
     assert b'"evidence"' in done.stdout
+
+
+def test_a_memfd_that_a_filter_refuses(monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "memfd_create", refuse)
+        assert here.memfd() == "memfd_create: Operation not permitted"
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "fcntl", refuse)
+        assert here.memfd() == "F_ADD_SEALS: Operation not permitted"
+
+
+def test_a_kernel_without_a_flag_of_its_own_for_what_is_not_run(monkeypatch):
+    make, tried = os.memfd_create, []
+
+    def as_before_6_3(name, flags):
+        tried.append(flags)
+        if flags & 8:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return make(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", as_before_6_3)
+    assert here.memfd() == ""
+    assert len(tried) == 2

@@ -17,9 +17,14 @@ def explained(capsys, *arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("tls", "lane", "used"), [("", "posix/memory", "posix"), ("tcp", "tcp/lo", "tcp")], ids=["shared memory", "tcp"]
+    ("tls", "lane", "line"),
+    [
+        ("", "ring/memory", "weft intra-node message(ring/memory)"),
+        ("tcp", "tcp/lo", "intra-node cfg#0 tag(tcp/lo), not weft's ring: UCX_TLS=tcp is set"),
+    ],
+    ids=["ring", "tcp"],
 )
-def test_a_child_on_this_host(tls, lane, used, capsys, monkeypatch):
+def test_a_child_on_this_host(tls, lane, line, capsys, monkeypatch):
     monkeypatch.delenv("UCX_NET_DEVICES", raising=False)
     monkeypatch.setattr(round_trip, "_MEASURE_S", 0.05)
     if tls:
@@ -27,8 +32,8 @@ def test_a_child_on_this_host(tls, lane, used, capsys, monkeypatch):
     else:
         monkeypatch.delenv("UCX_TLS", raising=False)
     told = explained(capsys)
-    assert told["lines"][1].endswith(f"intra-node cfg#0 tag({lane})")
-    assert [each["transport"] for each in told["transports"] if each["chosen"]] == [used]
+    assert told["lines"][1].endswith(line)
+    assert [each["transport"] for each in told["transports"] if each["chosen"]] == [lane.partition("/")[0]]
     sends = [size for size in told["sizes"] if size["operation"] == "send"]
     assert {size["lanes"] for size in sends} == {lane}
     assert all(time["observed_s"] > 0 for time in told["times"])

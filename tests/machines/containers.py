@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Containers as trees of files, each with one piece missing that weft needs or would use; see docs/containers.md."""
 
+import dataclasses
+
 from tests.machines import hosts, trees
 
 THP = "sys/kernel/mm/transparent_hugepage"
@@ -25,13 +27,28 @@ def pod(root, *, shm_mib=64, first="dask"):
     return machine
 
 
+def with_ucx(machine):
+    """UCX carries the messages between processes of `machine`."""
+    return dataclasses.replace(machine, environ={**machine.environ, "DASK_WEFT__UCX__TLS": "posix,tcp,self"})
+
+
 def shared_with_the_host(root):
     """--ipc=host --pid=host: the marks of an image alone."""
     return docker(root)
 
 
 def small_shm(root):
+    """Docker's default, which is enough."""
     return docker(root, shm_mib=64, ipc=IPC, pid=PID)
+
+
+def small_shm_for_ucx(root):
+    return with_ucx(small_shm(root))
+
+
+def no_memfd(root):
+    """With a seccomp profile of one's own."""
+    return dataclasses.replace(docker(root, ipc=IPC, pid=PID), memfd="memfd_create: Operation not permitted")
 
 
 def own_pid(root):
@@ -42,6 +59,14 @@ def own_pid(root):
 def own_ipc(root):
     """--pid=host alone."""
     return docker(root, ipc=IPC)
+
+
+def own_pid_with_ucx(root):
+    return with_ucx(own_pid(root))
+
+
+def own_ipc_with_ucx(root):
+    return with_ucx(own_ipc(root))
 
 
 def rootless(root):
@@ -100,9 +125,21 @@ def pod_by_default(root):
     return pod(root)
 
 
+def pod_by_default_with_ucx(root):
+    return with_ucx(pod(root))
+
+
 def pod_of_several(root):
     """With an emptyDir in memory at /dev/shm."""
     return pod(root, shm_mib=4096)
+
+
+def pod_of_several_with_ucx(root):
+    return with_ucx(pod_of_several(root))
+
+
+def pod_that_shares_with_ucx(root):
+    return with_ucx(pod_that_shares(root))
 
 
 def pod_that_shares(root):
@@ -112,15 +149,25 @@ def pod_that_shares(root):
 
 _OUTSIDE = "to share memory with processes outside: "
 _POD = "to share memory with other containers of this pod: shareProcessNamespace: true"
-_DOCKER = {"container": ("note", f"{_OUTSIDE}--ipc=host --pid=host --network=host, or --ipc=container:NAME --pid=con")}
+_DOCKER = {"container": ("note", f"{_OUTSIDE}--network=host, or --network=container:NAME, as the same user")}
+#: Where UCX has to share memory, it takes more namespaces.
+_DOCKER_WITH_UCX = {
+    "container": ("note", f"{_OUTSIDE}--ipc=host --pid=host --network=host, or --ipc=container:NAME --p")
+}
+_IN_A_POD = {"container": ("note", "")}
 #: Everything that is not ok, by check: its level, and how its remedy begins.
 FOUND = {
     shared_with_the_host: {},
-    small_shm: _DOCKER | {"shared memory": ("warning", "start the container with --shm-size=8g")},
-    own_pid: {"container": ("note", f"{_OUTSIDE}--pid=host --network=host, or --pid=container:NAME alike")},
-    own_ipc: {"container": ("note", f"{_OUTSIDE}--ipc=host --network=host, or --ipc=container:NAME alike")},
+    small_shm: _DOCKER,
+    small_shm_for_ucx: _DOCKER_WITH_UCX | {"shared memory": ("warning", "start the container with --shm-size=8g")},
+    no_memfd: _DOCKER_WITH_UCX
+    | {"memfd": ("warning", "allow memfd_create and fcntl in the container's seccomp profile")},
+    own_pid: _DOCKER,
+    own_ipc: _DOCKER,
+    own_pid_with_ucx: {"container": ("note", f"{_OUTSIDE}--pid=host --network=host, or --pid=container:NAME alike")},
+    own_ipc_with_ucx: {"container": ("note", f"{_OUTSIDE}--ipc=host --network=host, or --ipc=container:NAME alike")},
     rootless: _DOCKER,
-    cma: _DOCKER
+    cma: _DOCKER_WITH_UCX
     | {
         "UCX variables": ("note", ""),
         "UCX settings": ("warning", "unset UCX_TLS"),
@@ -141,10 +188,13 @@ FOUND = {
     few_files: _DOCKER | {"open files": ("note", "start the container with --ulimit nofile=65536")},
     little_memory: _DOCKER | {"memory limit": ("warning", "ask for more")},
     half_a_cpu: _DOCKER | {"CPUs": ("warning", "ask for whole CPUs")},
-    pod_by_default: {
+    pod_by_default: _IN_A_POD,
+    pod_by_default_with_ucx: {
         "shared memory": ("warning", "mount an emptyDir with medium: Memory at /dev/shm"),
         "container": ("note", _POD),
     },
-    pod_of_several: {"container": ("note", _POD)},
-    pod_that_shares: {"container": ("note", "")},
+    pod_of_several: _IN_A_POD,
+    pod_of_several_with_ucx: {"container": ("note", _POD)},
+    pod_that_shares: _IN_A_POD,
+    pod_that_shares_with_ucx: _IN_A_POD,
 }

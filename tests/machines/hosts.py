@@ -63,6 +63,7 @@ def bare(root, *, host="node1", address="10.0.0.5", release="6.8.0-45-generic", 
         folders=(f"/{SITE}",),
         host=host,
         shm_nbytes=(32 * GIB, 32 * GIB),
+        memfd="",
         synchronised=True,
     )
     return dataclasses.replace(machine, **changes)

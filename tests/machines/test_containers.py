@@ -20,7 +20,7 @@ def test_what_is_missing_is_found(tmp_path, make):
 
 
 def test_a_pod_that_shares_everything_has_no_remedy(tmp_path):
-    found = examine(containers.pod_that_shares(tmp_path))["container"]
+    found = examine(containers.pod_that_shares_with_ucx(tmp_path))["container"]
     assert found.remedy == ""
     assert "/proc/1/comm: pause, so all containers of this pod share their processes" in found.evidence
 
@@ -30,4 +30,6 @@ def test_cma_in_a_container_needs_a_capability(tmp_path):
 
 
 def test_a_rootless_container_shares_memory_within_its_user_namespace(tmp_path):
-    assert examine(containers.rootless(tmp_path))["container"].remedy.endswith("as the same user in one user namespace")
+    assert examine(containers.with_ucx(containers.rootless(tmp_path)))["container"].remedy.endswith(
+        "as the same user in one user namespace"
+    )

@@ -53,7 +53,6 @@ FOUND = {
     "container": (
         1,
         {
-            "shared memory": "warning",
             "memory limit": "warning",
             "CPUs": "warning",
             "container": "note",

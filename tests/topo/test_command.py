@@ -125,7 +125,7 @@ def test_reasons_are_said_once_for_all_workers_they_hold_for(tmp_path):
     topology = discovery.read(trees.two_sockets(tmp_path / "other", mems="0"))
     drawn = lines_of(draw.plan(plan(topology, PlanOptions("l3"))))
     assert "  nodes of 2-3: node 1 may not be used" in drawn
-    assert "  transports: posix on this host; tcp to other hosts" in drawn
+    assert "  transports: weft's ring on this host; tcp to other hosts" in drawn
 
 
 def test_a_pipe_gets_whole_lines(tmp_path, monkeypatch, capsys):

@@ -54,7 +54,7 @@ def test_cores_that_are_left_over_are_named(sockets):
 def test_each_choice_has_its_reason(sockets):
     worker = plan(sockets, PlanOptions("numa")).workers[1]
     assert (worker.nodes, worker.threads, worker.memory_nbytes) == ((1,), 4, 32 * GIB)
-    assert worker.transports == ("posix", "tcp")
+    assert worker.transports == ("ring", "tcp")
     assert worker.env == {}
     assert worker.reasons == {
         "cpus": "those of a NUMA node",
@@ -63,7 +63,7 @@ def test_each_choice_has_its_reason(sockets):
         "memory": "all of its NUMA node's",
         "nic": "no RDMA device; no network device is up: "
         "tcp takes the device of the worker's address, so none is named",
-        "transports": "posix on this host; tcp to other hosts",
+        "transports": "weft's ring on this host; tcp to other hosts",
     }
 
 
@@ -197,7 +197,7 @@ def test_the_nearest_rdma_device_that_is_up(tmp_path):
     made = plan(topology, PlanOptions("numa"))
     assert [worker.env["UCX_NET_DEVICES"] for worker in made.workers] == ["mlx5_1:2,eth0", "mlx5_2:1,eth0"]
     assert made.workers[0].reasons["nic"] == "the nearest that is up (same NUMA); beside it eth0 for tcp"
-    assert made.workers[0].transports == ("posix", "rc", "tcp")
+    assert made.workers[0].transports == ("ring", "rc", "tcp")
     made = plan(topology, PlanOptions("numa", interface="ib7", towards="eth1"))
     assert made.workers[1].env["UCX_NET_DEVICES"] == "mlx5_2:1,ib7"
 
@@ -239,14 +239,14 @@ def test_amazons_devices_have_a_transport_of_their_own(tmp_path):
     trees.rdma(tmp_path, "rdmap0s6", "pci0000:00/0000:00:06.0", node=0, layer="Unspecified", driver="efa")
     worker = plan(discovery.read(tmp_path), PlanOptions("numa")).workers[0]
     assert worker.env == {"UCX_NET_DEVICES": "rdmap0s6:1"}
-    assert worker.transports == ("posix", "srd", "tcp")
+    assert worker.transports == ("ring", "srd", "tcp")
 
 
 def test_what_ucx_does_not_use_is_not_named(tmp_path):
     two_sockets(tmp_path)
     trees.rdma(tmp_path, "irdma0", "pci0000:00/0000:00:06.0", node=0, layer="Ethernet", kind="4: RNIC")
     worker = plan(discovery.read(tmp_path), PlanOptions("numa")).workers[0]
-    assert (worker.nic, worker.env, worker.transports) == (None, {}, ("posix", "tcp"))
+    assert (worker.nic, worker.env, worker.transports) == (None, {}, ("ring", "tcp"))
 
 
 def test_tcp_has_the_bond_and_not_what_is_in_it(tmp_path):

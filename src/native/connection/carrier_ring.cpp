@@ -14,7 +14,6 @@ using Ring::Kind;
 namespace {
 
 constexpr size_t most_parts = 8;           // of a message that is one record
-constexpr size_t whole_nbytes = 4 << 10;   // up to here a message is one record
 constexpr size_t inline_nbytes = 4 << 10;  // of a piece that goes through the ring
 constexpr unsigned most_pieces = 64;       // in a turn
 constexpr size_t most_headers = 1 << 16;   // for a peer that reads none of them

@@ -17,6 +17,8 @@
 
 /// Owns this side's ring, and the mappings of the other side's.
 struct RingCarrier final : Carrier, RingEnd {
+    static constexpr size_t whole_nbytes = 4 << 10;  // up to here a message, with its header, is one record
+
     Link *link;
     std::shared_ptr<Rings> rings;  // null once it is closed
 

@@ -27,13 +27,8 @@ void Channel::begin(Request *r, const Operation &operation) noexcept {
 
 // ---- sending ----------------------------------------------------------------------------------------------
 
-static size_t charge_of(const Request *r) noexcept {
-    const Parts *parts = r->parts.get();
-    return parts ? charge_of(r->nbytes, parts->lent_nbytes, parts->staged_nbytes) : charge_of(r->nbytes);
-}
-
-bool Channel::may_send(const Request *r) const noexcept {
-    const size_t charge = charge_of(r), unread = sent_charge - credited;
+bool Channel::may_send(size_t charge) const noexcept {
+    const size_t unread = sent_charge - credited;
     // Of what was read, less than a quarter of the window may be unreported for as long as the peer has nothing to
     // send: a message that does not fit beside that would wait for ever.
     return unread < window / 4 || unread + charge <= window;
@@ -70,13 +65,19 @@ nb::object Channel::queue_or_post(nb::object request, Request *r) {
         r->complete_now(UCS_OK);
         return request;
     }
-    if (sends.empty() && may_lend(r) && may_send(r)) {
-        post(r);
-    } else {
+    if (!sends.empty() || !advance(r)) {
         r->hold();
         sends.push_back(r);
     }
     return request;
+}
+
+// Post it, or all of it, if that may be now.
+bool Channel::advance(Request *r) noexcept {
+    if (r->operation == &send_many_operation) return post_many(r);
+    if (!may_lend(r) || !may_send(charge_of(*r))) return false;
+    post(r);
+    return true;
 }
 
 void Channel::post(Request *r) noexcept {
@@ -89,7 +90,7 @@ void Channel::post(Request *r) noexcept {
     std::memcpy(header, &wire, sizeof wire);
     uint64_t *end = header + sizeof(Wire) / 8 + large;
     if (wire.kind == placed_kind) *end++ = r->operand;
-    const size_t charge = charge_of(r);
+    const size_t charge = charge_of(*r);
     if (large && r->buffer.nbytes()) parts->iov.push_back({r->buffer.data(), r->buffer.nbytes()});
     for (size_t i = 0; i < large; ++i) {
         Buffer &buffer = parts->buffers[i];
@@ -119,10 +120,10 @@ void Channel::post(Request *r) noexcept {
 }
 
 void Channel::resume() noexcept {
-    while (!sends.empty() && may_lend(sends.front()) && may_send(sends.front())) {
+    while (!sends.empty()) {
         Request *r = sends.front();
-        sends.pop_front();
-        post(r);
+        if (!advance(r)) break;
+        if (!sends.empty() && sends.front() == r) sends.pop_front();
     }
     if (closing && sends.empty() && !goodbye_sent && !closed) {
         goodbye_sent = true;
@@ -156,11 +157,11 @@ nb::object Channel::close(PyObject *owner) {
     }
     closing = true;
     auto why = make_fault("ClosedError", name + ": the connection was closed by this side");
-    for (Request *waiter : receives) waiter->fail(why), waiter->end(UCS_OK);
+    for (Request *waiter : receives) stop(waiter, why);
     receives.clear();
     end_placed_receives(why);
     if (lost || ended) {
-        if (lost) r->fault = fault;
+        if (lost && !ended) r->fault = fault;
         acknowledge();
         finish_close(nullptr);
         r->complete_now(UCS_OK);
@@ -208,7 +209,7 @@ void Channel::lose(const std::shared_ptr<const Fault> &why) noexcept {
     for (Message *m : unanswered) m->refuse();
     unanswered.clear();
     placed_messages.clear();
-    for (Request *r : sends) r->fail(why), r->end(UCS_OK);
+    for (Request *r : sends) stop(r, why);
     sends.clear();
     fail_under_way(fault);
     end_receives();
@@ -217,7 +218,7 @@ void Channel::lose(const std::shared_ptr<const Fault> &why) noexcept {
 
 void Channel::clear() noexcept {
     for (auto *list : {&receives, &sends}) {
-        for (Request *r : *list) r->fail(fault), r->end(UCS_OK);
+        for (Request *r : *list) stop(r, fault);
         list->clear();
     }
     end_placed_receives(fault);
@@ -242,7 +243,9 @@ void Channel::fail_under_way(const std::shared_ptr<const Fault> &why) noexcept {
 
 void Channel::unregister() noexcept {
     link->users.erase(this);
-    Links::of(*worker).channels.erase(local);
+    Links &links = Links::of(*worker);
+    links.channels.erase(local);
+    links.last = {};
 }
 
 Channel::~Channel() {

@@ -50,7 +50,7 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     std::deque<Message *> arrived;     // by sequence from `head` on; null where nothing has arrived yet
     std::deque<Message *> unanswered;  // rendezvous among these, by sequence
     std::deque<Message *> returned;    // taken by a request that never delivered it
-    std::deque<Request *> receives;    // wait for the next message
+    std::deque<Request *> receives;    // wait for the next message, or for many
     std::map<uint64_t, std::unique_ptr<Message>> placed_messages;  // not yet asked for, by place
     std::map<uint64_t, Request *> placed_receives;                 // not yet here
     uint64_t head = 0, received = 0, remote_count = UINT64_MAX, consumed = 0, reported = 0;
@@ -64,6 +64,10 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     nb::object send(PyObject *owner, nb::handle first, nb::handle rest, bool lend, bool stage);
     nb::object lend(PyObject *owner, nb::handle buffer);
     nb::object recv(PyObject *owner);
+    nb::object recv_into(PyObject *owner, nb::handle buffer);
+    nb::object recv_many(PyObject *owner, size_t count);
+    /// Each of `buffers` as a message, with one request for all.
+    nb::object send_many(PyObject *owner, nb::handle buffers);
     /// As `send`, and after it each of `placed`, whose place is the count of those that were sent before: a list of
     /// requests, the message's first. None of them may be cancelled.
     nb::object send_placed(PyObject *owner, nb::handle first, nb::handle rest, bool lend, bool stage,
@@ -77,6 +81,8 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     void resume() noexcept override;
     bool withdraw(Request *request) noexcept;
     void return_message(std::unique_ptr<Message> message) noexcept;
+    /// From a carrier: one of many messages that are sent with one request has left.
+    void sent_one(Request *request) noexcept;
 
     /// From the carrier: one message for this channel. No Python. True: `data` is a descriptor that is now the
     /// channel's.
@@ -88,20 +94,28 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     /// An operation of this channel: sent with it, lost with it.
     void begin(Request *request, const Operation &operation) noexcept;
     void fail_under_way(const std::shared_ptr<const Fault> &why) noexcept;
-    bool may_send(const Request *request) const noexcept;
+    bool may_send(size_t charge) const noexcept;
     bool may_lend(Request *request) noexcept;
     void find_lendable(Request *request, bool lend, bool stage) noexcept;
     nb::object queue_or_post(nb::object object, Request *request);
     void post(Request *request) noexcept;
+    bool advance(Request *request) noexcept;
+    bool post_many(Request *request) noexcept;
     void tell(uint16_t kind, uint64_t number) noexcept;
     void complete(Message *message) noexcept;
     void accept_placed(const Wire &wire, std::unique_ptr<Message> message, bool rendezvous) noexcept;
     void answer_placed(Request *request, std::unique_ptr<Message> message) noexcept;
     /// A message of so many bytes, which cost its sender `charge`, was read.
     void consume(size_t charge, size_t nbytes) noexcept;
+    nb::object receive(nb::object object, Request *request);
     void answer() noexcept;
+    void bring(Message *message) noexcept;
+    void leave_buffer(Message *message) noexcept;
     void deliver() noexcept;
-    Message *take() noexcept;
+    bool serve(Request *request) noexcept;
+    Message *next() noexcept;
+    void take(Message *message) noexcept;
+    bool put_back(Request *request) noexcept;
     void acknowledge() noexcept;
     void end_receives() noexcept;
     void end_placed_receives(const std::shared_ptr<const Fault> &why) noexcept;
@@ -120,6 +134,25 @@ struct ChannelObject {
     ~ChannelObject();
 };
 
+/// The channel behind it, if this thread may use it.
+inline Channel &usable(const ChannelObject &object, const char *op) {
+    Channel &channel = *object.channel;
+    if (channel.worker->closed()) [[unlikely]]
+        raise("ClosedError", std::string(op) + " (" + channel.name + "): the worker is closed", op);
+    channel.worker->check_owner(op);
+    return channel;
+}
+
+/// End what waits for a connection that has ended; where the carrier still has its memory, only for its waiter.
+inline void stop(Request *request, const std::shared_ptr<const Fault> &why) noexcept {
+    request->fail(why);
+    if (!request->ucx) request->end(UCS_OK);
+}
+
+/// Many messages that are sent with one request: the buffers are its parts, this is what it has `taken`.
+struct Sending;
+extern const Operation send_many_operation;
+
 /// Whose result is None, and which is withdrawn while it waits.
 extern const Operation channel_operation;
 std::string channel_name(const Request &request);
@@ -130,3 +163,4 @@ bool withdraw_from_channel(Request &request) noexcept;
 bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_t header_nbytes, void *data,
                      size_t nbytes, Way way) noexcept;
 void define_channel(nb::module_ &m);
+void define_peer(nb::module_ &m);

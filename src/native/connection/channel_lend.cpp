@@ -66,7 +66,7 @@ bool Channel::may_lend(Request *r) noexcept {
     for (size_t i = 0; i < parts.pins.size(); ++i) {
         const bool staged = parts.is_staged(i);
         if (staged && !parts.pins[i]) {
-            if (!may_send(r)) return false;
+            if (!may_send(charge_of(*r))) return false;
             parts.pins[i] = Pool::copy(parts.buffers[i].data(), parts.buffers[i].nbytes());
         }
         if (!staged && !parts.pins[i]) continue;

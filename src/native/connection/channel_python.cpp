@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Channels as Python sees them: opened over a Link, used through weft.Peer.
+#include "connection/carrier_ring.hpp"
 #include "connection/channel.hpp"
 #include "ucp/forks.hpp"
 #include "ucp/lanes.hpp"
@@ -16,10 +17,12 @@ namespace {
 using Self = nb::pointer_and_handle<ChannelObject>;
 
 Channel &usable(const Self &self, const char *op) {
-    Channel &channel = *self.p->channel;
-    if (channel.worker->closed()) [[unlikely]]
-        raise("ClosedError", std::string(op) + " (" + channel.name + "): the worker is closed", op);
-    channel.worker->check_owner(op);
+    return ::usable(*self.p, op);
+}
+
+Channel &receiver(const Self &self, const char *op) {
+    Channel &channel = usable(self, op);
+    if (!channel.worker->deferred.empty()) channel.worker->drain();
     return channel;
 }
 
@@ -28,10 +31,14 @@ Channel &usable(const Self &self, const char *op) {
 void define_channel(nb::module_ &m) {
     nb::class_<ChannelObject> channel(m, "Channel", nb::is_weak_referenceable(),
                                       "A connection: ordered messages, bounded on both sides.");
-    // What decides a message's way before UCX sees it; weft.explain tells.
+    // What decides a message's way before UCX or a ring sees it, and in a ring; weft.explain tells.
     channel.attr("header_nbytes") = sizeof(Wire);
     channel.attr("rendezvous_nbytes") = rendezvous_nbytes;
     channel.attr("lend_nbytes") = Pool::page_threshold;
+    channel.attr("stage_nbytes") = Channel::stage_nbytes;
+    channel.attr("stage_limit_nbytes") = Channel::stage_limit;
+    channel.attr("whole_nbytes") = RingCarrier::whole_nbytes;
+    channel.attr("piece_nbytes") = Area::piece_nbytes;
     channel
         .def(
             "send",
@@ -45,13 +52,23 @@ void define_channel(nb::module_ &m) {
             "lend", [](Self self, nb::handle buffer) { return usable(self, "lend").lend(self.h.ptr(), buffer); },
             nb::arg("buffer"), nb::sig("def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]"))
         .def(
-            "recv",
-            [](Self self) {
-                Channel &channel = usable(self, "recv");
-                if (!channel.worker->deferred.empty()) channel.worker->drain();
-                return channel.recv(self.h.ptr());
-            },
+            "recv", [](Self self) { return receiver(self, "recv").recv(self.h.ptr()); },
             nb::sig("def recv(self) -> weft.typing.Request[typing.Any]"))
+        .def(
+            "recv_into",
+            [](Self self, nb::handle buffer) { return receiver(self, "recv_into").recv_into(self.h.ptr(), buffer); },
+            nb::arg("buffer"),
+            nb::sig("def recv_into(self, buffer: typing_extensions.Buffer) -> weft.typing.Request[int]"))
+        .def(
+            "send_many",
+            [](Self self, nb::handle buffers) { return usable(self, "send_many").send_many(self.h.ptr(), buffers); },
+            nb::arg("buffers"),
+            nb::sig("def send_many(self, buffers: collections.abc.Sequence[weft.typing.BufferLike]) -> "
+                    "weft.typing.Request[None]"))
+        .def(
+            "recv_many",
+            [](Self self, size_t count) { return receiver(self, "recv_many").recv_many(self.h.ptr(), count); },
+            nb::arg("count"), nb::sig("def recv_many(self, count: int) -> weft.typing.Request[list[typing.Any]]"))
         .def(
             "close",
             [](Self self) {
@@ -83,6 +100,10 @@ void define_channel(nb::module_ &m) {
         .def_prop_ro(
             "ended", [](ChannelObject &c) { return c.channel->ended || c.channel->lost; },
             "The other side has closed it or is gone; messages may be left to receive.")
+        .def_prop_ro(
+            "loss_raised",
+            [](ChannelObject &c) { return c.channel->lost && !c.channel->ended && c.channel->fault->raised; },
+            "The other side was lost, without a goodbye, and somebody was told by an exception.")
         .def(
             "send_placed",
             [](Self self, nb::handle first, nb::handle rest, bool lend, bool stage, nb::handle placed) {

@@ -1,82 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a connection receives: whatever order messages arrive in, they are taken in the order they were sent.
+// How messages arrive: whatever order they come in, they are taken in the order they were sent. What takes them is in
+// channel_readers.cpp.
 #include <cstring>
 
 #include "connection/channel.hpp"
 
 // A peer's memory is bounded by its credit, so this many messages out of order are garbage.
 constexpr uint64_t max_ahead = 1 << 20;
-
-namespace {
-
-Message *message_of(const Request &r) noexcept {
-    return static_cast<Message *>(r.taken);
-}
-
-PyObject *received(Request &r) {
-    if (!r.taken) raise("CanceledError", "recv" + r.what() + ": the message went back to its connection", "recv");
-    return message_of(r)->view().release().ptr();
-}
-
-// Take a block back out of the memoryview that was made of it; false if somebody else holds the view.
-bool reclaim(PyObject *view, Block &segment) noexcept {
-    if (Py_REFCNT(view) != 1) return false;
-    PyObject *exporter = PyMemoryView_GET_BUFFER(view)->obj;
-    segment = std::move(*nb::inst_ptr<Block>(exporter));
-    return true;
-}
-
-// To the head of the connection. Task.__wakeup asks for the result before it resumes the coroutine: that is undone,
-// unless the result got about.
-void give_back(Request &r) noexcept {
-    Message *message = message_of(r);
-    if (!message) return;
-    if (r.value) {
-        if (Py_REFCNT(r.value) != 1) return;
-        if (PyTuple_Check(r.value)) {
-            for (size_t i = 0; i < message->segments.size(); ++i)
-                if (!reclaim(PyTuple_GET_ITEM(r.value, Py_ssize_t(i)), message->segments[i])) return;
-        } else if (!reclaim(r.value, message->segments[message->bare ? 1 : 0])) {
-            return;
-        }
-        Py_CLEAR(r.value);
-    }
-    r.retrieved = true;
-    r.taken = nullptr;
-    auto channel = r.channel->shared_from_this();
-    r.worker->defer([channel, message] { channel->return_message(std::unique_ptr<Message>(message)); });
-}
-
-void drop(Request &r) noexcept {
-    if (!r.retrieved) give_back(r);
-    delete message_of(r);
-}
-
-constexpr Operation recv_operation{
-    .result = received, .withdraw = withdraw_from_channel, .give_back = give_back, .drop = drop, .where = channel_name};
-
-}  // namespace
-
-nb::object Channel::recv(PyObject *owner) {
-    Request *r;
-    nb::object request = make_request(worker, owner, "recv", 0, &r);
-    begin(r, recv_operation);
-    if (closed || closing)
-        raise("ClosedError", "recv from " + name + ": the connection was closed by this side", "recv");
-    if (receives.empty())
-        if (Message *m = take()) {
-            r->taken = m;
-            r->complete_now(UCS_OK);
-            answer();
-            acknowledge();
-            return request;
-        }
-    r->hold();
-    receives.push_back(r);
-    answer();
-    deliver();
-    return request;
-}
 
 bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, Way way) noexcept {
     const bool rendezvous = way == Way::rendezvous;
@@ -94,9 +24,8 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
             acknowledge();
             if (closing) return finish_close(nullptr), false;
             if (!fault) {
-                auto why = make_fault("PeerClosedError", name + ": the peer has closed the connection");
-                fault = why;
-                for (Request *r : sends) r->fail(why), r->end(UCS_OK);
+                fault = make_fault("PeerClosedError", name + ": the peer has closed the connection");
+                for (Request *r : sends) stop(r, fault);
                 sends.clear();
             }
             end_receives();
@@ -159,7 +88,7 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
     unread_nbytes += m->nbytes;
     if (way == Way::streamed) {
         m->descriptor = data;
-        m->answer();
+        bring(m);
         return true;
     }
     if (!m->copy(data)) m->status = UCS_ERR_NO_MEMORY, m->ready = true;
@@ -167,20 +96,9 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
     return false;
 }
 
-// Answer the rendezvous that a reader waits for, and as many more as may lie here unread.
-void Channel::answer() noexcept {
-    while (!unanswered.empty()) {
-        Message *m = unanswered.front();
-        uint64_t position = m->sequence - head + returned.size();
-        if (position >= receives.size() && unread_nbytes + m->nbytes > landing_limit) return;
-        unanswered.pop_front();
-        unread_nbytes += m->nbytes;
-        m->answer();
-    }
-}
-
 // `m` is complete, or failed.
 void Channel::complete(Message *m) noexcept {
+    if (m->into) leave_buffer(m);
     if (m->status != UCS_OK) {
         auto why =
             m->status == UCS_ERR_NO_MEMORY
@@ -198,77 +116,11 @@ void Channel::complete(Message *m) noexcept {
     acknowledge();
 }
 
-Message *Channel::take() noexcept {
-    if (!returned.empty()) {
-        Message *m = returned.front();
-        returned.pop_front();
-        return m;
-    }
-    while (!arrived.empty() && arrived.front() && arrived.front()->skipped) {
-        delete arrived.front();
-        arrived.pop_front();
-        ++head;
-    }
-    if (arrived.empty() || !arrived.front() || !arrived.front()->ready || arrived.front()->status != UCS_OK)
-        return nullptr;
-    Message *m = arrived.front();
-    arrived.pop_front();
-    ++head;
-    unread_nbytes -= m->nbytes;
-    consume(m->charge, m->nbytes);
-    return m;
-}
-
 // Less than a quarter of the window is left unreported: Channel::may_send never waits for that little.
 void Channel::consume(size_t charge, size_t nbytes) noexcept {
     unread_charge -= charge_of(nbytes);
     consumed += charge;
     if (consumed - reported >= window / 4 && !ended) tell(credit_kind, 0);
-}
-
-void Channel::deliver() noexcept {
-    bool any = false;
-    while (!receives.empty()) {
-        Message *m = take();
-        if (!m) break;
-        Request *r = receives.front();
-        receives.pop_front();
-        r->taken = m;
-        r->end(UCS_OK);
-        any = true;
-    }
-    if (any) answer();
-    end_receives();
-}
-
-void Channel::return_message(std::unique_ptr<Message> message) noexcept {
-    if (closed) return;
-    auto at = returned.begin();
-    while (at != returned.end() && (*at)->sequence < message->sequence) ++at;
-    returned.insert(at, message.release());
-    deliver();
-}
-
-// Waiters that nothing can reach any more end with the connection's fault.
-void Channel::end_receives() noexcept {
-    if (fault && (lost || (ended && received >= remote_count))) end_placed_receives(fault);
-    if (!fault || receives.empty()) return;
-    bool more = !returned.empty() || (ended && !lost && head < remote_count) ||
-                (!arrived.empty() && arrived.front() && arrived.front()->ready && arrived.front()->status == UCS_OK);
-    if (more) return;
-    for (Request *r : receives) r->fail(fault), r->end(UCS_OK);
-    receives.clear();
-}
-
-bool Channel::withdraw(Request *request) noexcept {
-    if (std::erase_if(placed_receives, [&](auto &entry) { return entry.second == request; })) return true;
-    for (auto *list : {&receives, &sends})
-        for (auto it = list->begin(); it != list->end(); ++it)
-            if (*it == request) {
-                list->erase(it);
-                return true;
-            }
-    return false;
 }
 
 // ---- from the carrier -------------------------------------------------------------------------------------
@@ -283,6 +135,8 @@ static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *res
     if (wire.large > Channel::max_segments || rest_nbytes < sizes_nbytes) return nullptr;
     auto message = std::make_unique<Message>();
     message->nbytes = nbytes;
+    if (!wire.large && wire.kind != placed_kind && wire.kind != bare_kind)
+        return rest_nbytes ? nullptr : std::move(message);
     message->sizes.resize(wire.large + 1);
     if (sizes_nbytes) std::memcpy(&message->sizes[1], rest, sizes_nbytes);
     size_t left = nbytes, lents = 0;
@@ -328,11 +182,14 @@ bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_
     auto message = read_header(wire, static_cast<const uint8_t *>(header) + sizeof wire, header_nbytes - sizeof wire,
                                nbytes, socket);
     if (!message) return ++worker.dropped_messages, false;
-    auto &channels = worker.links->channels;
-    auto found = channels.find(wire.channel);
-    if (found == channels.end()) return ++worker.dropped_messages, false;
-    auto user = found->second;  // kept: what the message says may end it
-    auto *channel = static_cast<Channel *>(user.get());
+    // What the message says may end the channel, but not destroy it: its Python object does that, in drain.
+    auto &[id, user] = worker.links->last;
+    if (id != wire.channel || !user) [[unlikely]] {
+        auto found = worker.links->channels.find(wire.channel);
+        if (found == worker.links->channels.end()) return ++worker.dropped_messages, false;
+        worker.links->last = {wire.channel, found->second.get()};
+    }
+    auto *channel = static_cast<Channel *>(user);
     // Over another link its id may be known too, but `data` would be another carrier's.
     if (channel->link->socket.get() != socket) return ++worker.dropped_messages, false;
     return channel->on_message(wire, std::move(message), data, way);

@@ -56,6 +56,7 @@ struct Link : WatchedSocket {
 struct Links {
     std::list<std::shared_ptr<Link>> all;
     std::unordered_map<uint64_t, std::shared_ptr<LinkUser>> channels;  // by their id on this side
+    std::pair<uint64_t, LinkUser *> last;                              // of these, the one found last
 
     /// The worker's.
     static Links &of(Worker &worker);

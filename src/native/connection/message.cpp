@@ -8,17 +8,16 @@ void Message::end(ucs_status_t s) noexcept {
     on_its_way = false;
     ready = true;
     status = s;
-    if (channel)
-        arrived(channel, this);
-    else
-        delete this;
+    if (channel) return arrived(channel, this);
+    if (into) into->ucx = nullptr, into->end(s);
+    delete this;
 }
 
 bool Message::allocate() noexcept {
-    segments.resize(sizes.size());
-    for (size_t i = 0; i < sizes.size(); ++i) {
+    segments.resize(sizes.empty() ? 1 : sizes.size());
+    for (size_t i = 0; i < segments.size(); ++i) {
         if (is_lent(i)) continue;
-        segments[i] = Pool::allocate(sizes[i]);
+        segments[i] = Pool::allocate(sizes.empty() ? nbytes : sizes[i]);
         if (!segments[i].data) {
             segments.clear();
             return false;
@@ -28,6 +27,12 @@ bool Message::allocate() noexcept {
 }
 
 bool Message::copy(const void *data) noexcept {
+    if (sizes.empty() && nbytes <= SmallBlock::most_nbytes) {
+        small = SmallBlock::allocate(nbytes);
+        if (!small) return false;
+        if (nbytes) std::memcpy(small->data(), data, nbytes);
+        return ready = true;
+    }
     if (!allocate()) return false;
     auto *from = static_cast<const uint8_t *>(data);
     for (size_t i = 0; i < segments.size(); ++i) {
@@ -50,15 +55,63 @@ void Message::answer() noexcept {
     carrier->answer(this);
 }
 
+void Message::answer_into(Request *request) noexcept {
+    into = request;
+    request->ucx = this;
+    parts.push_back({request->buffer.data(), nbytes});
+    on_its_way = true;
+    carrier->answer(this);
+}
+
 void Message::refuse() noexcept {
     if (descriptor) carrier->refuse(std::exchange(descriptor, nullptr));
 }
 
 nb::object Message::view() {
+    if (small) [[likely]]
+        return std::exchange(small, nullptr)->view();
     if (bare) return Pool::view(std::move(segments[1]));
     if (segments.size() == 1) return Pool::view(std::move(segments[0]));
     nb::object views = nb::steal(PyTuple_New(Py_ssize_t(segments.size())));
     for (size_t i = 0; i < segments.size(); ++i)
         PyTuple_SET_ITEM(views.ptr(), Py_ssize_t(i), Pool::view(std::move(segments[i])).release().ptr());
     return views;
+}
+
+// Take a block back out of the memoryview that was made of it.
+static bool take_back(PyObject *view, Block &segment) noexcept {
+    if (Py_REFCNT(view) != 1) return false;
+    PyObject *exporter = PyMemoryView_GET_BUFFER(view)->obj;
+    segment = std::move(*nb::inst_ptr<Block>(exporter));
+    return true;
+}
+
+bool Message::reclaim(PyObject *&views) noexcept {
+    if (Py_REFCNT(views) != 1) return false;
+    if (segments.empty()) {
+        small = SmallBlock::reclaim(views);
+        return small;
+    }
+    if (PyTuple_Check(views)) {
+        for (size_t i = 0; i < segments.size(); ++i)
+            if (!take_back(PyTuple_GET_ITEM(views, Py_ssize_t(i)), segments[i])) return false;
+    } else if (!take_back(views, segments[bare ? 1 : 0])) {
+        return false;
+    }
+    Py_CLEAR(views);
+    return true;
+}
+
+size_t Message::total_nbytes() const noexcept {
+    size_t total = sizes.empty() ? nbytes : 0;
+    for (size_t size : sizes) total += size;
+    return total;
+}
+
+void Message::gather(uint8_t *to) const noexcept {
+    if (small && nbytes) std::memcpy(to, small->data(), nbytes);
+    for (const Block &segment : segments) {
+        if (segment.nbytes) std::memcpy(to, segment.data, segment.nbytes);
+        to += segment.nbytes;
+    }
 }

@@ -40,6 +40,11 @@ inline size_t charge_of(size_t nbytes, size_t lent_nbytes = 0, size_t staged_nby
     return (nbytes < rendezvous_nbytes ? nbytes : 0) + message_charge + lent_nbytes / 16 + staged_nbytes / 8;
 }
 
+inline size_t charge_of(const Request &r) noexcept {
+    const Parts *parts = r.parts.get();
+    return parts ? charge_of(r.nbytes, parts->lent_nbytes, parts->staged_nbytes) : charge_of(r.nbytes);
+}
+
 inline std::shared_ptr<const Fault> make_fault(const char *error, std::string text) {
     return std::make_shared<const Fault>(Fault{error, std::move(text)});
 }

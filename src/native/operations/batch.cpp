@@ -69,21 +69,10 @@ Batch *take_all(const Self &self, Request *r, nb::handle buffers, bool writable,
     r->taken = batch;
     r->operation = writable ? &recv_operation : &send_operation;
     r->parts = std::make_unique<Parts>();
-    auto &all = r->parts->buffers;
-    // A list may be changed by what runs to export its buffers.
-    nb::object sequence =
-        nb::steal(PyList_CheckExact(buffers.ptr()) ? PyList_AsTuple(buffers.ptr())
-                                                   : PySequence_Fast(buffers.ptr(), "a sequence of buffers is needed"));
-    if (!sequence.is_valid()) throw nb::python_error();
-    const auto count = size_t(PySequence_Fast_GET_SIZE(sequence.ptr()));
-    all.reserve(count);
-    batch->items.resize(count, {r});
-    for (size_t i = 0; i < count; ++i) {
-        nb::handle each = PySequence_Fast_GET_ITEM(sequence.ptr(), Py_ssize_t(i));
-        if (all.emplace_back().acquire(each, writable, op, r->worker->memory_types)) [[unlikely]]
-            usable(self, op);
-        r->nbytes += all[i].nbytes();
-    }
+    if (r->parts->acquire(buffers, writable, op, r->worker->memory_types)) [[unlikely]]
+        usable(self, op);
+    for (Buffer &each : r->parts->buffers) r->nbytes += each.nbytes();
+    batch->items.resize(r->parts->buffers.size(), {r});
     return batch;
 }
 

@@ -58,6 +58,11 @@ static destructor destroy;
 static void recycle(PyObject *self) {
     auto *r = nb::inst_ptr<Request>(self);
     Worker *w = r->worker;
+    if (r->operation->drop && r->owner && !in_forked_child) {
+        r->operation->drop(*r);
+        r->taken = nullptr;
+        r->operation = &plain_operation;
+    }
     if (!r->owner || in_forked_child || !r->plain() || w->spare_count == std::size(w->spares)) return destroy(self);
     const Py_ssize_t weak = Py_TYPE(self)->tp_weaklistoffset;
     if (*reinterpret_cast<PyObject **>(reinterpret_cast<char *>(self) + weak)) PyObject_ClearWeakRefs(self);
@@ -80,7 +85,7 @@ void recycle_requests(nb::handle type) {
 }
 
 bool Request::plain() const noexcept {
-    return ended && !operation->drop && !held && !queued && !ucx && !callbacks && !parts && !fault && !buffer.held();
+    return ended && !taken && !held && !queued && !ucx && !callbacks && !parts && !fault && !buffer.held();
 }
 
 Request::~Request() {
@@ -95,6 +100,20 @@ Request::~Request() {
 std::string Request::what() const {
     std::string text = nbytes ? " of " + std::to_string(nbytes) + " B" : "";
     return operation->where ? text + operation->where(*this) : text;
+}
+
+bool Parts::acquire(nb::handle sequence, bool writable, const char *op, uint64_t memory_types) {
+    // A list may be changed by what runs to export its buffers.
+    nb::object kept = nb::steal(PyList_CheckExact(sequence.ptr())
+                                    ? PyList_AsTuple(sequence.ptr())
+                                    : PySequence_Fast(sequence.ptr(), "a sequence of buffers is needed"));
+    if (!kept.is_valid()) throw nb::python_error();
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(kept.ptr());
+    buffers.reserve(size_t(count));
+    bool ran = false;
+    for (Py_ssize_t i = 0; i < count; ++i)
+        ran |= buffers.emplace_back().acquire(PySequence_Fast_GET_ITEM(kept.ptr(), i), writable, op, memory_types);
+    return ran;
 }
 
 ucs_memory_type_t Parts::memory_type(const char *op) const {
@@ -132,6 +151,7 @@ void Request::hold() noexcept {
 }
 
 void Request::end(ucs_status_t s) noexcept {
+    if (operation->ended) return operation->ended(*this, s);
     if (status == UCS_INPROGRESS) status = s;
     ended = true;
     worker->push(this);
@@ -165,6 +185,7 @@ void Request::settle() {
 // ---- the waiter -------------------------------------------------------------------------------------------
 
 nb::object Request::error() const {
+    if (fault) fault->raised = true;
     if (fault) return make_error(fault->error, std::string(op) + what() + ": " + fault->text, op);
     if (status == UCS_OK) return {};
     const bool refused = operation->refused && status != UCS_ERR_CANCELED;
@@ -198,6 +219,12 @@ PyObject *Request::result(bool from_wait) {
         raise_failure();
     }
     return Py_NewRef(value);
+}
+
+PyObject *Request::deliver(bool from_wait) {
+    PyObject *given = result(from_wait);
+    if (operation->delivered) operation->delivered(*this);
+    return given;
 }
 
 bool Request::cancel() {
@@ -239,7 +266,7 @@ PySendResult Request::send(PyObject **out) {
         *out = Py_NewRef(Py_None);
         return PYGEN_NEXT;
     }
-    *out = result(false);
+    *out = deliver(false);
     return PYGEN_RETURN;
 }
 

@@ -24,6 +24,7 @@ struct Request;
 struct Fault {
     const char *error;  // the class in weft.errors
     std::string text;
+    mutable bool raised = false;  // somebody was told
 };
 
 /// The parts of a scatter-gather send. Owns the exports, and keeps what will be lent from being used again.
@@ -37,6 +38,8 @@ struct Parts {
     bool placed = false;  // the receiver has memory of its own for it; `operand` is the place
 
     bool is_staged(size_t i) const noexcept { return i < staged.size() && staged[i]; }
+    /// Export each of a sequence of buffers. True: Python code may have run for it, as for Buffer::acquire.
+    bool acquire(nb::handle sequence, bool writable, const char *op, uint64_t memory_types);
     /// The one memory type of all of them; UCX gathers from no more than one.
     ucs_memory_type_t memory_type(const char *op) const;
 };
@@ -49,8 +52,12 @@ struct Operation {
     bool (*withdraw)(Request &) noexcept = nullptr;
     /// What was taken for a waiter did not reach it: put it back to where the next one finds it.
     void (*give_back)(Request &) noexcept = nullptr;
-    /// The request goes, and with it what is `taken`. A request with this is not used again.
+    /// The request goes, and with it what is `taken`.
     void (*drop)(Request &) noexcept = nullptr;
+    /// The waiter has the result: what was kept in case it did not reach anybody may go.
+    void (*delivered)(Request &) noexcept = nullptr;
+    /// Set: it takes the end itself, in progress and without Python; the request never comes to drain.
+    void (*ended)(Request &, ucs_status_t) noexcept = nullptr;
     /// What the operation was about, for error messages.
     std::string (*where)(const Request &) = nullptr;
     /// Set: to make the result may fail, and means this.
@@ -120,6 +127,8 @@ struct Request {
 
     /// The result (a new reference), or its exception raised.
     PyObject *result(bool from_wait);
+    /// The same, to the waiter itself.
+    PyObject *deliver(bool from_wait);
     bool cancel();
     bool wait(double timeout_s);
     PySendResult send(PyObject **result);

@@ -95,7 +95,7 @@ PyObject *fast_wait(const Arguments &a) {
     if (a.count) return nullptr;
     auto *r = nb::inst_ptr<Request>(a.self);
     r->wait(-1);
-    return r->result(true);
+    return r->deliver(true);
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ void define_request(nb::module_ &m) {
                          std::string(r.op) + r.what() + ": not complete after " +
                              nb::cast<std::string>(nb::str(timeout)) + " s",
                          r.op);
-               return nb::steal(r.result(true));
+               return nb::steal(r.deliver(true));
            },
            nb::arg("timeout") = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> typing.Any"),
            wait_doc)

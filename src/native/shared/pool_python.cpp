@@ -4,6 +4,7 @@
 
 #include "shared/loan.hpp"
 #include "shared/pool.hpp"
+#include "shared/small_block.hpp"
 #include "ucp/forks.hpp"
 
 namespace {
@@ -25,6 +26,7 @@ nb::object Pool::view(Block &&block) {
 }
 
 void Pool::define(nb::module_ &m) {
+    SmallBlock::define();
     set_fork_steps({before_fork, after_fork_in_parent, after_fork_in_child});
     nb::class_<Block>(m, "Block", nb::type_slots(block_slots), nb::pooled(),
                       "Memory of the receive pool, or lent by another process; `memoryview(block)` is writable and "

@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Buffer
 
     from weft.typing import BufferLike, Request
@@ -23,6 +25,12 @@ class Channel(Protocol):
     def recv(self) -> Request[Any]:
         """Receive a memoryview, or a tuple of them: one for each segment that the other side sent."""
         ...
+
+    def recv_into(self, buffer: Buffer, /) -> Request[int]: ...
+
+    def send_many(self, buffers: Sequence[BufferLike], /) -> Request[None]: ...
+
+    def recv_many(self, count: int, /) -> Request[list[Any]]: ...
 
     def send_placed(
         self, first: Buffer, rest: list[Buffer], lend: bool, stage: bool, placed: list[Buffer], /
@@ -43,6 +51,11 @@ class Channel(Protocol):
 
     @property
     def ended(self) -> bool: ...
+
+    @property
+    def loss_raised(self) -> bool:
+        """The other side was lost, without a goodbye, and somebody was told by an exception."""
+        ...
 
     @property
     def next_place(self) -> int:

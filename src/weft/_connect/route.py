@@ -11,6 +11,9 @@ from weft._connect.encryption import memory_only
 from weft.config import link_queue, link_settings, uses_shm
 from weft.errors import UnreachableError
 
+#: What weft says of UCX's transports unless told otherwise: within a host, and across the network.
+TLS_WITHIN_HOST, TLS_ACROSS_NETWORK = "^tcp,sysv,cma,ib", "^posix,sysv,cma"
+
 
 class Route(NamedTuple):
     """The address of this host that a connection uses; UCX's network transports are limited to its device.
@@ -43,7 +46,7 @@ class Route(NamedTuple):
         asked = given.get("TLS") or os.environ.get("UCX_TLS")
         if same_host:
             queue = link_settings(given) if uses_shm(asked or "all") else {}
-            return queue | ({} if asked else {"TLS": "^tcp,sysv,cma,ib"}) | given
+            return queue | ({} if asked else {"TLS": TLS_WITHIN_HOST}) | given
         if not asked and is_loopback(self.host):
             raise UnreachableError(
                 f"{self.host}: the peer shares this loopback, but not this user, its capabilities, or the IPC, PID or"
@@ -52,7 +55,7 @@ class Route(NamedTuple):
             )
         # Containers may share /dev/shm and yet be two hosts: posix would be chosen, and its wake-ups, which go over
         # abstract Unix sockets, would not arrive.
-        settings = {} if asked else {"TLS": "^posix,sysv,cma"}
+        settings = {} if asked else {"TLS": TLS_ACROSS_NETWORK}
         if "NET_DEVICES" not in given and "UCX_NET_DEVICES" not in os.environ:
             device = device_of(self.host)
             if device is None:

@@ -22,15 +22,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from weft._connect.address import device_of
-from weft._tls.framing import ACKNOWLEDGE, DATA, GOODBYE, PIECE_NBYTES, Outgoing, bytes_of, message_parts
-from weft._tls.operation import Operation
+from weft._tls.framing import (
+    ACKNOWLEDGE,
+    DATA,
+    GOODBYE,
+    PIECE_NBYTES,
+    Outgoing,
+    bytes_of,
+    message_parts,
+    writable_bytes_of,
+)
+from weft._tls.operation import Message, Operation, Receive
 from weft._tls.session import Session
 from weft.errors import ClosedError, Error, NoMemoryError, PeerClosedError, PeerLostError, ThreadError, UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from weft.typing import BufferLike
+    from weft.typing import BufferLike, ResultT_co
 
 #: A turn moves so many bytes each way at most: 1 ms of encryption.
 _TURN_NBYTES = 1 << 20
@@ -60,8 +69,8 @@ class TlsChannel:
         self._sends: deque[Outgoing] = deque()
         self._encrypted = memoryview(b"")  # and not yet taken by the socket
         self._unwritable: Error | None = None  # why nothing can be sent any more
-        self._waiters: deque[Operation[Any]] = deque()
-        self._inbox: deque[tuple[memoryview, ...]] = deque()
+        self._waiters: deque[Receive[Any]] = deque()
+        self._inbox: deque[Message] = deque()
         self.unread_nbytes = 0
         self._parts = message_parts()
         self._part = next(self._parts)
@@ -75,24 +84,44 @@ class TlsChannel:
         self, first: BufferLike, rest: Sequence[Buffer] | None = None, lend: bool = False, stage: bool = False
     ) -> Operation[None]:
         self._check_open("send")
-        segments = [bytes_of(buffer) for buffer in (first, *(rest or ()))]
-        operation: Operation[None] = Operation(self, f"send to {self._name}")
+        return self._send_all("send", [[bytes_of(buffer) for buffer in (first, *(rest or ()))]])
+
+    def send_many(self, buffers: Sequence[BufferLike]) -> Operation[None]:
+        self._check_open("send_many")
+        return self._send_all("send_many", [[bytes_of(buffer)] for buffer in buffers])
+
+    def _send_all(self, op: str, messages: list[list[memoryview]]) -> Operation[None]:
+        operation: Operation[None] = Operation(self, f"{op} to {self._name}")
         refusal = self._fault or self._unwritable
         if refusal is not None:
             operation.fail(refusal)
             return operation
-        self._sends.append(Outgoing(operation, DATA, segments))
+        if not messages:
+            operation.finish(None)
+        for left, segments in zip(range(len(messages) - 1, -1, -1), messages, strict=True):
+            self._sends.append(Outgoing(operation, DATA, segments, last=not left))
         self.turn()
         return operation
 
     def lend(self, buffer: BufferLike) -> Operation[None]:
         return self.send(buffer)
 
-    def recv(self) -> Operation[Any]:
+    def recv(self) -> Receive[Any]:
         self._check_open("recv")
-        operation: Operation[Any] = Operation(self, f"recv from {self._name}")
-        self._waiters.append(operation)
-        self._deliver()
+        return self._receive_with(Receive(self, f"recv from {self._name}"))
+
+    def recv_into(self, buffer: Buffer) -> Receive[int]:
+        self._check_open("recv_into")
+        return self._receive_with(Receive(self, f"recv_into from {self._name}", into=writable_bytes_of(buffer)))
+
+    def recv_many(self, count: int) -> Receive[list[Any]]:
+        self._check_open("recv_many")
+        return self._receive_with(Receive(self, f"recv_many from {self._name}", count=count))
+
+    def _receive_with(self, operation: Receive[ResultT_co]) -> Receive[ResultT_co]:
+        if not operation.done():
+            self._waiters.append(operation)
+            self._deliver()
         if not operation.done() or self._watched[0] != self._reads():
             self.turn()
         return operation
@@ -136,6 +165,10 @@ class TlsChannel:
         return self._fault is not None
 
     @property
+    def loss_raised(self) -> bool:
+        return self._fault is not None and not self._goodbye and self._fault.__traceback__ is not None
+
+    @property
     def transports(self) -> list[str]:
         return [f"tls/{device_of(self._sock.getsockname()[0])}"] if self._sock.fileno() >= 0 else []
 
@@ -161,17 +194,14 @@ class TlsChannel:
         """Take back what has not begun."""
         self._check_owner("cancel")
         with contextlib.suppress(ValueError):
-            self._waiters.remove(operation)
-        for send in self._sends:
-            if send.operation is operation:
-                if not send.begun:
-                    self._sends.remove(send)
-                return
+            self._waiters.remove(operation)  # type: ignore[arg-type]
+        self._sends = deque(send for send in self._sends if send.begun or send.operation is not operation)
 
-    def give_back(self, message: memoryview | tuple[memoryview, ...]) -> None:
-        """Have the next receive get a message that was taken for one that nobody waits for any more."""
+    def give_back(self, messages: list[Message]) -> None:
+        """Have the next receive get messages that were taken for one that nobody waits for any more."""
         if not self.closed:
-            self._keep(message if isinstance(message, tuple) else (message,), first=True)
+            for message in reversed(messages):
+                self._keep(message, first=True)
             self._deliver()
 
     # ---- turns
@@ -223,7 +253,7 @@ class TlsChannel:
                 send.parts.appendleft(piece[taken:])
             if not send.parts:
                 self._sends.popleft()
-                if send.operation is not None and not send.operation.done():
+                if send.last and send.operation is not None and not send.operation.done():
                     send.operation.finish(None)
         self._encrypted = memoryview(self._outgoing.read())
         return bool(self._encrypted)
@@ -276,17 +306,24 @@ class TlsChannel:
             self._acknowledged = True
         self._deliver()
 
-    def _keep(self, segments: tuple[memoryview, ...], *, first: bool = False) -> None:
+    def _keep(self, segments: Message, *, first: bool = False) -> None:
         self.unread_nbytes += sum(segment.nbytes for segment in segments)
         (self._inbox.appendleft if first else self._inbox.append)(segments)
 
     def _deliver(self) -> None:
-        while self._waiters and self._inbox:
-            segments = self._inbox.popleft()
-            self.unread_nbytes -= sum(segment.nbytes for segment in segments)
-            self._waiters.popleft().finish(segments[0] if len(segments) == 1 else segments)
-        if self._fault is not None:
-            _fail(self._waiters, self._fault)
+        while self._waiters:
+            first = self._waiters[0]
+            if self._inbox:
+                if first.take(self._inbox[0]):
+                    self.unread_nbytes -= sum(segment.nbytes for segment in self._inbox.popleft())
+            elif self._fault is not None:
+                first.fail(self._fault)
+                for message in reversed(first.put_back()):
+                    self._keep(message, first=True)
+            else:
+                return
+            if first.done():
+                self._waiters.popleft()
 
     def _reads(self) -> bool:
         return self._closing is not None or bool(self._waiters) or self.unread_nbytes < _UNREAD_NBYTES
@@ -391,6 +428,6 @@ def _turn(reference: weakref.ref[TlsChannel]) -> None:
         channel.turn()
 
 
-def _fail(operations: deque[Operation[Any]], error: Error) -> None:
+def _fail(operations: deque[Receive[Any]], error: Error) -> None:
     while operations:
         operations.popleft().fail(error)

@@ -11,7 +11,7 @@ from typing import Any
 from weft import _native
 from weft._frames import MAX_LARGE, in_memory_order
 from weft._tls.operation import Operation
-from weft.errors import UnsupportedError
+from weft.errors import ReadOnlyError, UnsupportedError
 
 DATA, GOODBYE, ACKNOWLEDGE = range(3)
 #: So much is encrypted at once.
@@ -20,16 +20,21 @@ _HEAD = struct.Struct("<II")
 
 
 class Outgoing:
-    """A message on its way, and what is left of it to encrypt; `operation` is None for the channel's own messages."""
+    """A message on its way, and what is left of it to encrypt.
 
-    __slots__ = ("begun", "operation", "parts")
+    `operation` is None for the channel's own messages, and ends with the `last` of its messages.
+    """
 
-    def __init__(self, operation: Operation[None] | None, kind: int, segments: list[memoryview]) -> None:
+    __slots__ = ("begun", "last", "operation", "parts")
+
+    def __init__(
+        self, operation: Operation[None] | None, kind: int, segments: list[memoryview], *, last: bool = True
+    ) -> None:
         sizes = struct.pack(f"<{len(segments)}Q", *(segment.nbytes for segment in segments))
         head = memoryview(_HEAD.pack(kind, len(segments)) + sizes)
         self.operation = operation
         self.parts = deque([head, *(segment for segment in segments if segment.nbytes)])
-        self.begun = False
+        self.begun, self.last = False, last
 
     def next_piece(self) -> memoryview:
         """Return what to encrypt next, and forget it."""
@@ -62,3 +67,18 @@ def bytes_of(buffer: Any) -> memoryview:
         raise UnsupportedError(
             f"send over TLS: {type(buffer).__name__} has no buffer protocol; copy it to host memory first", op="send"
         ) from None
+
+
+def writable_bytes_of(buffer: Any) -> memoryview:
+    """View a contiguous buffer as bytes to receive into."""
+    try:
+        view = in_memory_order(buffer, "recv_into")
+    except TypeError:
+        raise UnsupportedError(
+            f"recv_into over TLS: {type(buffer).__name__} has no buffer protocol; receive into host memory",
+            op="recv_into",
+        ) from None
+    if view.readonly:
+        text = f"recv_into: the destination ({type(buffer).__name__}) is read-only; use a bytearray or a writable array"
+        raise ReadOnlyError(text, op="recv_into")
+    return view

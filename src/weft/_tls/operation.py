@@ -7,7 +7,11 @@ from collections.abc import Generator
 from typing import Any, Protocol
 
 from weft._request import PythonRequest
+from weft.errors import TruncatedError
 from weft.typing import ResultT_co
+
+#: Its segments.
+Message = tuple[memoryview, ...]
 
 
 class Turns(Protocol):
@@ -15,7 +19,7 @@ class Turns(Protocol):
 
     def turn_until(self, operation: Operation[Any], timeout_s: float | None) -> None: ...
     def withdraw(self, operation: Operation[Any]) -> None: ...
-    def give_back(self, message: Any) -> None: ...
+    def give_back(self, messages: list[Message]) -> None: ...
 
 
 class Operation(PythonRequest[ResultT_co]):
@@ -35,6 +39,9 @@ class Operation(PythonRequest[ResultT_co]):
         self._channel.withdraw(self)
         return True
 
+    def _undo(self) -> None:
+        """Take back what nobody got."""
+
     def __await__(self) -> Generator[Any, None, ResultT_co]:
         if not self._done:
             self._asyncio_future_blocking = True
@@ -42,11 +49,64 @@ class Operation(PythonRequest[ResultT_co]):
                 yield self
             except BaseException:
                 # asyncio may have asked for the result already: that does not mean that somebody got it
-                if self._done and self._error is None and self._result is not None:
-                    self._channel.give_back(self._result)
+                if self._done and self._error is None:
+                    self._undo()
                 else:
                     self.cancel()
                 raise
         return self.result()
 
     __iter__ = __await__
+
+
+class Receive(Operation[ResultT_co]):
+    """An operation that takes messages: one, `count` of them, or one into the buffer `into`."""
+
+    def __init__(self, channel: Turns, name: str, *, count: int | None = None, into: memoryview | None = None) -> None:
+        super().__init__(channel, name)
+        self._count, self._into = count, into
+        self._taken: list[Message] = []
+        if count == 0:
+            self.finish([])
+
+    def take(self, message: Message) -> bool:
+        """Take a message; False if there is no room for it, which ends this."""
+        total = sum(segment.nbytes for segment in message)
+        if self._into is not None:
+            if total > self._into.nbytes:
+                text = f"{self._name}: the message has {total} B and stays for the next receive"
+                self.fail(TruncatedError(text, op="recv_into"))
+                return False
+            at = 0
+            for segment in message:
+                self._into[at : at + segment.nbytes] = segment
+                at += segment.nbytes
+        self._taken.append(message)
+        if self._into is not None:
+            self.finish(total)
+        elif self._count is None:
+            self.finish(_view(message))
+        elif len(self._taken) == self._count:
+            self.finish([_view(each) for each in self._taken])
+        return True
+
+    def _end(self) -> None:
+        self._into = None  # its memory is the caller's again
+        super()._end()
+
+    def put_back(self) -> list[Message]:
+        """Return what it has taken, which is then no longer its own."""
+        taken, self._taken = self._taken, []
+        return taken
+
+    def _undo(self) -> None:
+        self._channel.give_back(self.put_back())
+
+    def _withdraw(self) -> bool:
+        super()._withdraw()
+        self._undo()
+        return True
+
+
+def _view(message: Message) -> memoryview | Message:
+    return message[0] if len(message) == 1 else message

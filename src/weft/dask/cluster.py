@@ -13,6 +13,7 @@ from dask.utils import parse_bytes
 from distributed import Adaptive, Nanny, Scheduler
 from distributed.deploy.spec import SpecCluster
 
+from weft import _open_files
 from weft.errors import InvalidParamError
 from weft.topo import cpulist, discovery, nvml
 from weft.topo.model import Topology
@@ -29,7 +30,8 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
     """Start a scheduler here, and a worker in each place of a plan; each worker is bound before it starts UCX.
 
     ``weft topo --plan`` shows the same plan without starting anything. Options that dask-cuda's LocalCUDACluster
-    has too mean the same.
+    has too mean the same. The soft limit of open files of this process is raised to the hard one, for the scheduler
+    and the workers, which inherit it.
 
     Parameters
     ----------
@@ -104,6 +106,7 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         **dask_cuda: object,
     ) -> None:
         _refuse(dask_cuda)
+        _open_files.raise_limit()  # of this process, which has the scheduler, and of the workers it starts
         topology = topology or discovery.read(driver=nvml.load(), environ=os.environ)
         wanted = of(
             topology,

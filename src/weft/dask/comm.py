@@ -371,7 +371,7 @@ class UCXBackend(Backend):  # type: ignore[misc]
 
 
 def lanes() -> dict[str, list[str]]:
-    """Return the lanes of this process's open comms: peer's address to ``["posix/memory", ...]``.
+    """Return the lanes of this process's open comms: peer's address to ``["ring/memory"]``, ``["tcp/eth0", ...]``.
 
     ``lent`` is one of them where memory was lent, this way or that.
     """

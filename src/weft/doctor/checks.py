@@ -18,6 +18,7 @@ CHECKS: Mapping[str, Check] = {
     "UCX variables": checks_ucx.variables,
     "UCX settings": checks_ucx.settings,
     "Dask's ucx": checks_ucx.scheme,
+    "memfd": checks_memory.memfd,
     "shared memory": checks_memory.shared_memory,
     "shared huge pages": checks_memory.shared_huge_pages,
     "huge pages": checks_memory.huge_pages,

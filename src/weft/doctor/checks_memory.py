@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Memory and CPUs: ``/dev/shm``, huge pages, NUMA balancing, limits of control groups."""
+"""Memory and CPUs: memfds, ``/dev/shm``, huge pages, NUMA balancing, limits of control groups."""
 
 from __future__ import annotations
 
@@ -7,24 +7,40 @@ import re
 
 from weft._units import format_nbytes
 from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, WORKER_FREE_NBYTES
+from weft.doctor.carrier import why_ucx
 from weft.doctor.finding import Finding, error, note, ok, warning
 from weft.doctor.machine import CAP_SYS_ADMIN, Machine, brief
 from weft.topo import cpulist
 
 _SHM = "/dev/shm"  # noqa: S108
+_SHM_SOURCE = "docs/design.md: full /dev/shm; a ring for links on one host"
 _THP = "sys/kernel/mm/transparent_hugepage"
 _THP_SOURCE = "Linux, Documentation/admin-guide/mm/transhuge.rst"
 
 
+def memfd(machine: Machine) -> Finding:
+    """Look whether memfds can be made and sealed: links on one host lie in them."""
+    if machine.memfd is None:
+        return note("whether a memfd can be made is not known", "memfd_create: not tried")
+    if not machine.memfd:
+        return ok("memfds can be made and sealed", "memfd_create, F_ADD_SEALS: done")
+    where = "the container's seccomp profile" if machine.container else "the filter that this process runs under"
+    return warning(
+        "no memfd: UCX carries messages between processes of this host, and takes room in /dev/shm for each link",
+        machine.memfd,
+        remedy=f"allow memfd_create and fcntl in {where}{_PROFILE if machine.container else ''}",
+        source="docs/design.md: a ring for links on one host; memfd_create(2), seccomp(2)",
+    )
+
+
+_PROFILE = " (Docker's own does: no --security-opt seccomp=FILE, or one that has them)"
+
+
 def shared_memory(machine: Machine) -> Finding:
-    """Look at the size of ``/dev/shm`` and at what is free of it: links on one host lie there."""
+    """Look at ``/dev/shm``: links on one host lie there where UCX carries them, and low-level workers' queues do."""
+    why = why_ucx(machine)
     if machine.shm_nbytes is None:
-        return error(
-            f"no {_SHM}: processes on this host cannot share memory",
-            f"statvfs {_SHM}: failed",
-            remedy=f"mount -t tmpfs tmpfs {_SHM}",
-            source="docs/design.md: shared memory",
-        )
+        return _without_shm(machine, why)
     size, free = machine.shm_nbytes
     evidence = [f"statvfs {_SHM}: {format_nbytes(size)}, {format_nbytes(free)} free"]
     mounts = re.findall(
@@ -35,22 +51,43 @@ def shared_memory(machine: Machine) -> Finding:
         evidence.append(f"/proc/self/mountinfo: {_SHM} is {brief(mounts[-1])}")
     if left:
         evidence.append(f"{_SHM}: {len(left)} files of UCX's, in use or left by processes that were killed")
-    grow = _grow(machine)
+    clean = "python -c 'import weft.memory; weft.memory.remove_orphans()' removes what nobody uses; " if left else ""
+    remedy = f"{clean}{_grow(machine)}"
+    if not why:
+        return _beside_the_ring(free, evidence, remedy)
+    evidence.append(f"UCX carries messages between processes of this host: {why}")
     if free < LINK_FREE_NBYTES:
-        clean = (
-            f"python -c 'import weft.memory; weft.memory.remove_orphans()' removes what nobody uses; {grow}"
-            if left
-            else grow
-        )
-        what = f"{format_nbytes(free)} free in {_SHM}: weft makes no link below {format_nbytes(LINK_FREE_NBYTES)}"
-        return error(what, *evidence, remedy=clean, source="docs/design.md: full /dev/shm")
+        what = f"{format_nbytes(free)} free in {_SHM}: UCX makes no link below {format_nbytes(LINK_FREE_NBYTES)}"
+        return error(what, *evidence, remedy=remedy, source="docs/design.md: full /dev/shm")
     links = (1 + (free - LINK_FREE_NBYTES) // LINK_SHM_NBYTES) // 2
     if links < 64:
-        what = f"{format_nbytes(free)} free in {_SHM}: room for {links} links between processes of this host"
+        what = f"{format_nbytes(free)} free in {_SHM}: room for {links} links of UCX's between processes of this host"
         if free < WORKER_FREE_NBYTES:
             what += f", and for no low-level worker, which wants {format_nbytes(WORKER_FREE_NBYTES)}"
-        return warning(what, *evidence, remedy=grow, source="docs/design.md: shared memory")
-    return ok(f"{format_nbytes(free)} free in {_SHM}: room for {links} links", *evidence)
+        return warning(what, *evidence, remedy=_grow(machine), source="docs/design.md: shared memory")
+    return ok(f"{format_nbytes(free)} free in {_SHM}: room for {links} links of UCX's", *evidence)
+
+
+def _without_shm(machine: Machine, why: str) -> Finding:
+    evidence, remedy = f"statvfs {_SHM}: failed", f"mount -t tmpfs tmpfs {_SHM}"
+    if not why:
+        what = f"no {_SHM}: no low-level worker can be made; connections on this host do without it"
+        return note(what, evidence, remedy=remedy, source=_SHM_SOURCE)
+    return error(
+        f"no {_SHM}: processes on this host cannot share memory",
+        evidence,
+        f"UCX carries messages between processes of this host: {why}",
+        remedy=remedy,
+        source="docs/design.md: shared memory",
+    )
+
+
+def _beside_the_ring(free: int, evidence: list[str], remedy: str) -> Finding:
+    """Judge what is free where weft's ring carries the links: UCX needs some for workers of its own."""
+    if free < WORKER_FREE_NBYTES:
+        what = f"{format_nbytes(free)} free in {_SHM}: a low-level worker wants {format_nbytes(WORKER_FREE_NBYTES)}"
+        return note(f"{what}; connections on this host do without", *evidence, remedy=remedy, source=_SHM_SOURCE)
+    return ok(f"{format_nbytes(free)} free in {_SHM}; connections on this host do without", *evidence)
 
 
 def _grow(machine: Machine) -> str:

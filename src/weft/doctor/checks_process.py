@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 
-from weft.config import LINK_DESCRIPTORS
+from weft.config import BORROWED_DESCRIPTORS, LINK_DESCRIPTORS, RING_DESCRIPTORS
+from weft.doctor.carrier import why_ucx
 from weft.doctor.finding import Finding, note, ok, warning
 from weft.doctor.machine import CAP_SYS_PTRACE, FIRST_NAMESPACES, Machine
 
@@ -21,14 +22,16 @@ def namespaces(machine: Machine) -> Finding:
         return note("whether this is a container is not known", *evidence)
     if not own and not machine.container:
         return ok("no container: processes of this user share memory", *evidence)
-    what = f", with {', '.join(own)} of its own" if own else ""
-    return note(
-        f"a container{what}: its processes share memory with each other, and reach those outside over the network",
-        *evidence,
-        *([_PAUSE] if _shares_processes(machine) else []),
-        remedy=_share(machine, own or ()),
-        source="docs/containers.md; docs/design.md: connections; namespaces(7)",
-    )
+    with_own = f", with {', '.join(own)} of its own" if own else ""
+    what = f"a container{with_own}: its processes share memory with each other"
+    source = "docs/containers.md; docs/design.md: connections; namespaces(7)"
+    if not (why := why_ucx(machine)):
+        what += " and with this user's in the same network namespace, and reach others over the network"
+        return note(what, *evidence, remedy=_share_network(machine), source=source)
+    what += ", and reach those outside over the network"
+    evidence.append(f"UCX carries messages between processes of this host: {why}")
+    evidence += [_PAUSE] if _shares_processes(machine) else []
+    return note(what, *evidence, remedy=_share(machine, own or ()), source=source)
 
 
 _PAUSE = "/proc/1/comm: pause, so all containers of this pod share their processes"
@@ -38,8 +41,15 @@ def _shares_processes(machine: Machine) -> bool:
     return machine.text("proc/1/comm") == "pause"
 
 
+def _share_network(machine: Machine) -> str:
+    """Say what to share, so that weft's ring leads to processes outside of this container."""
+    if "KUBERNETES_SERVICE_HOST" in machine.environ:
+        return ""  # the containers of a pod have one network
+    return "to share memory with processes outside: --network=host, or --network=container:NAME, as the same user"
+
+
 def _share(machine: Machine, own: tuple[str, ...]) -> str:
-    """Say what to share, so that memory can be shared with processes outside of this container."""
+    """Say what to share, so that UCX can share memory with processes outside of this container."""
     if "KUBERNETES_SERVICE_HOST" in machine.environ:
         if _shares_processes(machine):
             return ""
@@ -80,23 +90,32 @@ def open_files(machine: Machine) -> Finding:
     if limit is None:
         return note("the limit of open files is not known", machine.quote("proc/self/limits"))
     soft, hard = limit
-    evidence = f"/proc/self/limits: Max open files {soft or 'unlimited'}, hard {hard or 'unlimited'}"
+    evidence = [f"/proc/self/limits: Max open files {soft or 'unlimited'}, hard {hard or 'unlimited'}"]
     if soft is None:
-        return ok("open files without limit", evidence)
-    peers = max(0, soft - 64) // LINK_DESCRIPTORS
-    what = f"{soft} open files: room for {peers} peers on this host, at {LINK_DESCRIPTORS} for each"
+        return ok("open files without limit", *evidence)
+    if why := why_ucx(machine):
+        evidence.append(f"UCX carries messages between processes of this host: {why}")
+        each, apiece = LINK_DESCRIPTORS, f"{LINK_DESCRIPTORS} for each with UCX"
+        section = "a ucp_worker for each link"
+    else:
+        each = RING_DESCRIPTORS + BORROWED_DESCRIPTORS
+        apiece = f"{RING_DESCRIPTORS} for each and {BORROWED_DESCRIPTORS} for memory borrowed from it"
+        section = "a ring for links on one host"
+    peers = max(0, soft - 64) // each
+    what = f"{soft} open files: room for {peers} peers on this host, at {apiece}"
     if peers >= 500:
-        return ok(what, evidence)
+        return ok(what, *evidence)
     if hard is None or hard > soft:
-        remedy = f"ulimit -n {'unlimited' if hard is None else hard}, in the shell that starts the workers"
+        remedy = f"ulimit -n {'unlimited' if hard is None else hard}, in the shell that starts the workers;"
+        remedy += " weft worker and TopologyCluster do it themselves"
     elif machine.container:
         remedy = "start the container with --ulimit nofile=65536:65536"
     else:
         remedy = "raise nofile in /etc/security/limits.d and log in again; a service needs LimitNOFILE=65536"
-    source = "docs/design.md: a ucp_worker for each link; getrlimit(2)"
+    source = f"docs/design.md: {section}; getrlimit(2)"
     if peers < 64:
-        return warning(what, evidence, remedy=remedy, source=source)
-    return note(what, evidence, remedy=remedy, source=source)
+        return warning(what, *evidence, remedy=remedy, source=source)
+    return note(what, *evidence, remedy=remedy, source=source)
 
 
 def clock(machine: Machine) -> Finding:

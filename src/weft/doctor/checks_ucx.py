@@ -8,6 +8,7 @@ import re
 
 from weft._load import FLOOR, mapped
 from weft.doctor import ucx
+from weft.doctor.carrier import why_ucx
 from weft.doctor.finding import Finding, Level, error, note, ok, warning
 from weft.doctor.machine import Machine, brief
 
@@ -25,7 +26,9 @@ def library(machine: Machine) -> Finding:
         remedy = "pip install libucx-cu12 (needs no GPU)"
         if wanted:
             remedy = f"unset WEFT_LIBUCX, or {remedy}" if wanted != "wheel" else remedy
-        return error("no libucp: weft cannot start", said, remedy=remedy, source="README: install")
+        return error(
+            "no libucp: weft reaches no other host, and no GPU's memory", said, remedy=remedy, source="README: install"
+        )
     number = re.match(r"(\d{1,4})\.(\d{1,4})", found.version)
     if number and (int(number[1]), int(number[2])) < FLOOR:
         return error(
@@ -112,7 +115,8 @@ def settings(machine: Machine) -> Finding:
         found += _transports(tls)
     for name in ("UCX_MM_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING"):
         if values.get(name, "y").lower() in _OFF:
-            found.append((Level.WARNING, f"{name}={brief(values[name])} takes shared memory away", f"unset {name}"))
+            level = Level.WARNING if why_ucx(machine) else Level.NOTE
+            found.append((level, f"{name}={brief(values[name])} takes shared memory from UCX", f"unset {name}"))
     found += _devices(machine)
     if values.get("UCX_PROTO_ENABLE", "y").lower() in _OFF:
         what = "UCX_PROTO_ENABLE=n: UCX's older protocols, which weft was not measured with"
@@ -143,6 +147,9 @@ def _transports(tls: str) -> list[tuple[Level, str, str]]:
     if memory == without:
         what = f"UCX_TLS={brief(tls)} has no posix: processes on one host go over the network stack"
         found.append((Level.WARNING, what, "unset UCX_TLS, or add posix"))
+    else:
+        what = f"with UCX_TLS={brief(tls)} UCX carries messages within this host, in place of weft's own ring"
+        found.append((Level.NOTE, what, "unset UCX_TLS"))
     if not without and not network:
         what = f"UCX_TLS={brief(tls)} has nothing that leads to another host"
         found.append((Level.NOTE, what, "unset UCX_TLS, or add tcp"))

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import errno
+import fcntl
 import os
 import shutil
 import socket
@@ -22,6 +24,7 @@ from weft.doctor.machine import Machine
 
 #: Seconds for all commands together; they run at the same time.
 LIMIT_S = 1.2
+_MFD_NOEXEC_SEAL = 8  # which some systems ask for; Linux 6.3
 _UNSYNCHRONISED = 0x40  # STA_UNSYNC of struct timex
 
 
@@ -48,7 +51,8 @@ def read(*, firewall: bool = False) -> Machine:
 def files() -> Machine:
     """Look at this machine without starting anything."""
     folders = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
-    return Machine(Path("/"), dict(os.environ), {}, folders, socket.gethostname(), _space(), _synchronised())
+    host, environ = socket.gethostname(), dict(os.environ)
+    return Machine(Path("/"), environ, {}, folders, host, _space(), memfd(), _synchronised())
 
 
 def _ask(programs: Mapping[str, str], environment: Mapping[str, str], limit_s: float) -> dict[str, str | None]:
@@ -87,6 +91,26 @@ def _space() -> tuple[int, int] | None:
     except OSError:
         return None
     return shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
+
+
+def memfd() -> str:
+    """Make a memfd and seal it, as weft's rings need; return what was refused, empty if nothing was."""
+    flags, step = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING, "memfd_create"
+    try:
+        try:
+            file = os.memfd_create("weft-doctor", flags | _MFD_NOEXEC_SEAL)
+        except OSError as refused:
+            if refused.errno != errno.EINVAL:
+                raise
+            file = os.memfd_create("weft-doctor", flags)  # Linux before 6.3
+        step = "F_ADD_SEALS"
+        try:
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        finally:
+            os.close(file)
+    except OSError as refused:
+        return f"{step}: {refused.strerror}"
+    return ""
 
 
 def _synchronised() -> bool | None:

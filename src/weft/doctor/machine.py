@@ -41,6 +41,8 @@ class Machine:
         The name of the machine.
     shm_nbytes : tuple of (int, int), optional
         Size of ``/dev/shm``, and what is free of it.
+    memfd : str, optional
+        What the kernel refused when a memfd was made and sealed; empty if it refused nothing, None if not tried.
     synchronised : bool, optional
         The kernel's clock follows another.
     """
@@ -51,6 +53,7 @@ class Machine:
     folders: tuple[str, ...] = ()
     host: str = ""
     shm_nbytes: tuple[int, int] | None = None
+    memfd: str | None = None
     synchronised: bool | None = None
 
     def path(self, name: str) -> Path:

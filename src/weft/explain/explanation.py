@@ -18,6 +18,8 @@ from weft._units import format_seconds, format_size
 from weft.explain.protocols import Lane, Size
 from weft.explain.reasons import Setting, Verdict
 
+#: The scope of a connection that the ring carries, as UCX calls it.
+WITHIN_HOST = "intra-node"
 _WIDTH = 120
 
 
@@ -41,12 +43,15 @@ class Explanation:
     same_host : bool
         The other process has proved that it is on this host; if not, `apart` says what is known of why.
     apart : str
+    why_ucx : str
+        Why UCX carries the messages of a connection on this host, in place of weft's own ring; empty where the ring
+        does, and across the network.
     ucx : str
-        Which libucp is in use.
+        Which libucp is in use; empty where the ring carries the messages, which takes none.
     endpoint : str
-        The ``ucp_ep_h``, as hexadecimal.
+        The ``ucp_ep_h``, as hexadecimal; empty where the ring carries the messages.
     scope : str
-        UCX's name for the endpoint's configuration, ``intra-node cfg#0``, or ``unknown``.
+        UCX's name for the endpoint's configuration, ``intra-node cfg#0``, or ``unknown``; of the ring ``intra-node``.
     settings : dict of str to Setting
         What limits the choice, and who set it.
     lanes : list of Lane
@@ -54,13 +59,14 @@ class Explanation:
         Which size goes by which protocol and lane.
     times : list of Time
     transports : list of Verdict
-        Every transport that UCX may have, with the reason why it is used or not.
+        The ring, and every transport that UCX may have, with the reason why it is used or not.
     """
 
     peer: str
     local_address: str
     same_host: bool
     apart: str
+    why_ucx: str
     ucx: str
     endpoint: str
     scope: str
@@ -78,7 +84,9 @@ class Explanation:
     def lines(self) -> tuple[str, str]:
         """The two lines that ``WEFT_EXPLAIN=1`` prints: ``UCX_TLS=...``, and the endpoint with its lanes."""
         names = [f"{lane.transport}/{lane.device}" for lane in self.lanes]
-        return lines(self.settings, self.endpoint, self.scope, names)
+        if not self.endpoint:
+            return lines_of_ring(names)
+        return lines(self.settings, self.endpoint, self.scope, names, self.why_ucx)
 
     def __rich__(self) -> Group:
         return _tables(self)
@@ -89,21 +97,32 @@ class Explanation:
         return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def lines(settings: Mapping[str, Setting], endpoint: str, scope: str, transports: Sequence[str]) -> tuple[str, str]:
-    """Write an endpoint as two lines: the setting that limits it, and its lanes after UCX's name for it."""
+def lines(
+    settings: Mapping[str, Setting], endpoint: str, scope: str, transports: Sequence[str], why_ucx: str = ""
+) -> tuple[str, str]:
+    """Write an endpoint as two lines: the setting that limits it, and its lanes after UCX's name for it.
+
+    Where UCX carries a connection on this host, the second line ends with the reason, `why_ucx`.
+    """
     tls = settings.get("TLS", Setting("all", "UCX's default"))
-    return f"UCX_TLS={tls.value}", f"{endpoint} {scope} tag({' '.join(transports)})"
+    instead = f", not weft's ring: {why_ucx}" if why_ucx else ""
+    return f"UCX_TLS={tls.value}", f"{endpoint} {scope} tag({' '.join(transports)}){instead}"
+
+
+def lines_of_ring(transports: Sequence[str]) -> tuple[str, str]:
+    """Write a connection that the ring carries as two lines."""
+    return "UCX is not used", f"weft {WITHIN_HOST} message({' '.join(transports)})"
 
 
 def _tables(explanation: Explanation) -> Group:
     where = "on this host" if explanation.same_host else f"across the network ({explanation.apart})"
     head = [
         f"{explanation.local_address} -> {explanation.peer}, {where}",
-        explanation.ucx,
+        explanation.ucx or explanation.lines[0],
         *(f"UCX_{name}={setting.value}, set by {setting.by}" for name, setting in explanation.settings.items()),
         explanation.lines[1],
     ]
-    lanes = _table("lane", "UCX uses it for")
+    lanes = _table("lane", "used for")
     for lane in explanation.lanes:
         lanes.add_row(f"{lane.transport}/{lane.device}", lane.roles)
     sizes = _table("operation", "size", "protocol", "lanes", "decided by")

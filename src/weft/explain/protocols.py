@@ -115,35 +115,40 @@ def scope(found: Sequence[Table]) -> str:
     return UNKNOWN
 
 
+def by_weft(*, lends: bool) -> list[Size]:
+    """Tell what weft decides before anything is sent; memory can be lent if `lends`: to a process on this host."""
+    large, lend, stage = _frames.LARGE_NBYTES, Channel.lend_nbytes, Channel.stage_nbytes
+    rows = [
+        Size("send_frames", 0, large - 1, "copied into the message's first segment", "", "weft"),
+        Size("send_frames", large, None, "a segment of its own, sent from where it lies", "", "weft"),
+    ]
+    if not lends:
+        return [*rows, Size("lend", 0, None, "sent, as by send: to another host", "", "weft")]
+    return [
+        *rows,
+        Size("lend", 0, lend - 1, "sent, as by send", "", "weft"),
+        Size("lend", lend, None, "in weft's pool: the pages are handed over", _HANDED, "weft"),
+        Size("stage", stage, Channel.stage_limit_nbytes, "copied into weft's pool, then handed over", _HANDED, "weft"),
+    ]
+
+
 def sizes(found: Sequence[Table], *, lends: bool) -> list[Size]:
-    """Tell how messages of each size travel.
+    """Tell how messages of each size travel that UCX carries.
 
     Parameters
     ----------
     found : sequence of Table
         Of the connection's endpoint.
     lends : bool
-        The peer is another process on this host, so memory can be lent to it.
+        The peer is on this host, so memory can be lent to it.
 
     Returns
     -------
     list of Size
         In bytes of the message; what UCX counts has weft's header on top of it. weft's own rules come first.
     """
-    large, lend = _frames.LARGE_NBYTES, Channel.lend_nbytes
-    rows = [
-        Size("send_frames", 0, large - 1, "copied into the message's first segment", "", "weft"),
-        Size("send_frames", large, None, "a segment of its own, sent from where it lies", "", "weft"),
-    ]
-    if lends:
-        rows += [
-            Size("lend", 0, lend - 1, "sent, as by send", "", "weft"),
-            Size("lend", lend, None, "in weft's pool: the pages are handed over", _HANDED, "weft"),
-        ]
-    else:
-        rows.append(Size("lend", 0, None, "sent, as by send: another host, or this worker itself", "", "weft"))
     eager = _of(found, _EAGER)
-    rows += _part(eager, 0, Channel.rendezvous_nbytes - 1)
+    rows = [*by_weft(lends=lends), *_part(eager, 0, Channel.rendezvous_nbytes - 1)]
     asked = _of(found, _RENDEZVOUS)
     if not asked:  # none was sent yet: what UCX would choose by itself
         asked = [row for row in eager if "rendezvous" in row.protocol]

@@ -29,8 +29,8 @@ class WorkerPlan:
     `interface` is the network device of its address, if one was asked for.
     `memory_nbytes` is 0 where no limit was asked for, and None where there is nothing to take it from.
 
-    `transports` are what UCX has to choose from in that place, `env` what the worker's environment needs, and
-    `reasons` has an entry for each choice.
+    `transports` are weft's ring on the host itself, and what UCX has to choose from in that place; `env` is what the
+    worker's environment needs, and `reasons` has an entry for each choice.
     """
 
     name: str
@@ -224,7 +224,8 @@ def _worker(
     ports, reasons["nic"] = nic.net_devices(interface, options.towards)
     if ports:
         env["UCX_NET_DEVICES"] = ",".join(ports)
-    transports, reasons["transports"] = _transports(place, nic.nic.kind if nic.nic and ports else None)
+    rdma = nic.nic.kind if nic.nic and ports else None
+    transports, reasons["transports"] = _transports(place, rdma, sees_gpus=bool(topology.gpus))
     name, device = nic.name, place.device
     if interface != options.interface:
         reasons["interface"] = f"of those that begin with {options.interface}, the nearest that is up"
@@ -291,8 +292,10 @@ def _instance(place: _Place) -> bool:
     return place.gpu is not None and bool(place.gpu.mig)
 
 
-def _transports(place: _Place, rdma: str | None) -> tuple[tuple[str, ...], str]:
-    names, why = ["posix"], ["posix on this host"]
+def _transports(place: _Place, rdma: str | None, *, sees_gpus: bool) -> tuple[tuple[str, ...], str]:
+    names, why = ["ring"], ["weft's ring on this host"]
+    if sees_gpus:  # then UCX carries messages within the host, too
+        names, why = ["posix"], ["posix on this host"]
     if place.gpu:
         names.append("cuda_copy")
         why.append("cuda_copy to and from the GPU")

@@ -8,6 +8,7 @@ import dataclasses
 import os
 from typing import Any
 
+from weft import _open_files
 from weft._connect.address import device_of, source_towards, split
 from weft.errors import InvalidParamError
 from weft.topo import discovery, draw, nvml
@@ -60,7 +61,7 @@ class _Refused(argparse.Action):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the workers and wait for their end, or print the plan.
+    """Start the workers, with as many open files as the hard limit allows, and wait for their end; or print the plan.
 
     Returns
     -------
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     _require_dask()
     from weft.worker import nannies
 
+    _open_files.raise_limit()  # nannies and workers inherit it
     return nannies.run(options(args, made))
 
 

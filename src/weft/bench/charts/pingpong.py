@@ -17,7 +17,7 @@ from weft._units import format_seconds, format_size
 from weft.bench.charts import drawing
 from weft.bench.charts.drawing import BLUE, GREY, INK, Axes, Figure, styled, svg
 from weft.bench.charts.page import document, environment, table
-from weft.bench.pingpong.table import losses, named
+from weft.bench.pingpong.table import OWN, losses, named
 
 _ROW = 0.26
 
@@ -38,7 +38,7 @@ def chart(record: Mapping[str, Any]) -> Figure:
 def _panel(axes: Axes, records: list[Mapping[str, Any]], names: list[str]) -> None:
     for r in records:
         y, latency = names.index(named(r)), r["latency_s"]
-        colour = BLUE if r["library"] in ("weft", "lent") else GREY
+        colour = BLUE if r["library"] in OWN else GREY
         low, high = min(latency["round_medians"]), max(latency["round_medians"])
         axes.plot([low, high], [y, y], color=colour, alpha=0.4, linewidth=5, solid_capstyle="round")
         axes.plot(latency["median"], y, "o", color=colour, ms=6)

@@ -52,7 +52,7 @@ def add_libraries(parser: argparse.ArgumentParser, names: Sequence[str]) -> None
 
 def add_transports(parser: argparse.ArgumentParser) -> None:
     """Add ``--tls`` of the ping-pongs."""
-    text = "UCX transports, for whatever runs over UCX as weft has it (%(default)s)"
+    text = "UCX transports of the C loop, the tags and ucx_perftest; Peer chooses as it ships (%(default)s)"
     parser.add_argument("--tls", default="posix,self", metavar="NAMES", help=text)
 
 

@@ -84,7 +84,7 @@ def entry(
     threads : sequence of int
         How many each of them has.
     lanes : mapping
-        By worker address and peer address, the lanes used, such as ``"posix/memory"``.
+        By worker address and peer address, the lanes used, such as ``"ring/memory"``.
     ignore_nbytes : int
         Transfers below it do not count for bandwidths, unless all are.
 

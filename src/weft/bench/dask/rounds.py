@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from weft import _open_files
 from weft.bench.common import outcome
 from weft.bench.common.environment import collect
 from weft.bench.common.errors import BenchError
@@ -185,6 +186,7 @@ def reported(command: str, work: Callable[[Console], dict[str, Any] | int]) -> i
         interrupted. The clusters are gone in each case.
     """
     errors = outcome.notes()
+    _open_files.raise_limit()  # a cluster's processes inherit it
 
     def status() -> int:
         record = work(errors)

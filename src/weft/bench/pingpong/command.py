@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """``weft bench pingpong``: a message back and forth between two processes, over weft and what it is beside.
 
-Beside weft stand the C loop on the same libucp (``weft-pingpong``, the floor), blocking TCP sockets and
-asyncio streams. All run the same loop over buffers that are faulted in before and used again: *send, wait for
-the send, post the receive, wait for it*. The receive is posted while the message travels, so that posting it
-costs no latency. Only streams allocate for what they receive; it is their nature.
+weft is measured as programs use it, by ``Peer.send`` and ``recv`` over a connection of ``weft.connect``, and by UCP's
+tags. Beside it stand the C loop on the same libucp (``weft-pingpong``, the floor), blocking TCP sockets and asyncio
+streams. All run the same loop over buffers that are faulted in before and used again: *send, wait for the send, post
+the receive, wait for it*. The receive is posted while the message travels, so that posting it costs no latency. Only
+Peer and streams bring the memory for what they receive; it is their nature.
 
 Every measurement has a fresh pair of processes: no other library's worker spins or holds memory meanwhile,
 and the spread between rounds shows what differs from start to start. Rounds interleave the libraries. This
@@ -38,7 +39,7 @@ from weft.bench.common.children import children, two_cores
 from weft.bench.common.errors import BenchError
 from weft.bench.common.rounds import progress, sampled
 from weft.bench.pingpong.loops import CELLS, Cell
-from weft.bench.pingpong.table import losses, table_of
+from weft.bench.pingpong.table import OWN, losses, table_of
 
 LIMIT_S = 30.0
 BANDWIDTHS = {"median": "median", "q1": "q3", "q3": "q1"}
@@ -65,7 +66,7 @@ def _c_loop() -> Path:
     path = Path(_native.__file__).parent / "bench" / "pingpong" / "weft-pingpong"
     if path.is_file():
         return path
-    raise BenchError("weft-pingpong is not installed beside weft.bench; --libraries weft,... leaves it out")
+    raise BenchError("weft-pingpong is not installed beside weft.bench; --libraries peer,... leaves it out")
 
 
 def measure(
@@ -163,7 +164,7 @@ def _run(args: argparse.Namespace) -> int:
     outcome.write_record(args.json, {"records": records, "environment": surroundings})
     console = Console()
     console.print(table_of(records))
-    if "weft" in args.libraries and len(args.libraries) > 1:
+    if not OWN.isdisjoint(args.libraries) and not OWN.issuperset(args.libraries):
         console.print("\n".join(losses(records)) or "weft loses nowhere here.", highlight=False)
     for remark in environment.remarks(surroundings, 2):
         console.print(remark, highlight=False)

@@ -26,8 +26,12 @@ class Cell(NamedTuple):
     mode: str
 
 
-_NAMES = ("c block", "weft block", "weft await", "lent block", "tcp block", "asyncio await")
-#: In the order of a round. "lent" is weft's, too: what is handed over in place of being copied; see ``lent_loops``.
+_NAMES = (
+    *("c block", "peer block", "peer await", "tags block", "tags await"),
+    *("lent block", "tcp block", "asyncio await"),
+)
+#: In the order of a round. "peer" is :class:`weft.Peer`, "tags" are UCP's, over the worker and endpoint of weft. "lent"
+#: is Peer's, too: what is handed over in place of being copied; see ``lent_loops``.
 CELLS = tuple(Cell(*cell.split()) for cell in _NAMES)
 
 
@@ -57,7 +61,59 @@ def awaited(
 
 
 @contextlib.contextmanager
-def _weft_block(me: Child) -> Generator[Loops]:
+def _peer_block(me: Child) -> Generator[Loops]:
+    from weft.bench.common import lent_loops
+
+    with lent_loops.connected(me) as peer:
+
+        def ping(stamps: array.array[int]) -> None:
+            p, out, clock, into = peer, me.out, time.perf_counter_ns, memoryview(b"")
+            trips = range(trips_of(me.nbytes))
+            for i in range(len(stamps)):
+                for _ in trips:
+                    p.send(out).wait()
+                    into = p.recv().wait()
+                stamps[i] = clock()
+            me.into[-1] = into[-1]
+
+        def pong(count: int) -> None:
+            p, out, into = peer, me.out, memoryview(b"")
+            for _ in range(count):
+                into = p.recv().wait()
+                p.send(out).wait()
+            me.into[-1] = into[-1]
+
+        yield Loops(ping, pong, lambda: peer.transports)
+
+
+@contextlib.contextmanager
+def _peer_await(me: Child) -> Generator[Loops]:
+    from weft.bench.common import lent_loops
+
+    with asyncio.Runner() as runner, lent_loops.connected(me) as peer:
+
+        async def ping(stamps: array.array[int]) -> None:
+            p, out, clock, into = peer, me.out, time.perf_counter_ns, memoryview(b"")
+            trips = range(trips_of(me.nbytes))
+            for i in range(len(stamps)):
+                for _ in trips:
+                    await p.send(out)
+                    into = await p.recv()
+                stamps[i] = clock()
+            me.into[-1] = into[-1]
+
+        async def pong(count: int) -> None:
+            p, out, into = peer, me.out, memoryview(b"")
+            for _ in range(count):
+                into = await p.recv()
+                await p.send(out)
+            me.into[-1] = into[-1]
+
+        yield awaited(runner, ping, pong, lambda: peer.transports)
+
+
+@contextlib.contextmanager
+def _tags_block(me: Child) -> Generator[Loops]:
     with connected(me.swap, {"TLS": me.tls}) as (endpoint, worker):
 
         def ping(stamps: array.array[int]) -> None:
@@ -79,7 +135,7 @@ def _weft_block(me: Child) -> Generator[Loops]:
 
 
 @contextlib.contextmanager
-def _weft_await(me: Child) -> Generator[Loops]:
+def _tags_await(me: Child) -> Generator[Loops]:
     with asyncio.Runner() as runner, connected(me.swap, {"TLS": me.tls}) as (endpoint, worker):
 
         async def ping(stamps: array.array[int]) -> None:
@@ -185,7 +241,8 @@ def streams(me: Child, loop_factory: Callable[[], asyncio.AbstractEventLoop] | N
 
 
 Opener = Callable[[Child], contextlib.AbstractContextManager[Loops]]
-LOOPS: dict[Cell, Opener] = dict(zip(CELLS[1:], (_weft_block, _weft_await, _lent, _tcp, streams), strict=True))
+_OPENERS = (_peer_block, _peer_await, _tags_block, _tags_await, _lent, _tcp, streams)
+LOOPS: dict[Cell, Opener] = dict(zip(CELLS[1:], _OPENERS, strict=True))
 
 
 def child(arguments: Sequence[str], openers: Mapping[Cell, Opener] = LOOPS) -> None:

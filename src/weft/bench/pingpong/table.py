@@ -15,10 +15,16 @@ if TYPE_CHECKING:
 CAPTION = "spread: of the rounds' medians; (low-high): what the rounds' ratios lay within"
 LENT = "lent: handed over, not copied and not read"
 
+#: What is weft's: of older records "weft", which were its tags.
+OWN = {"peer", "tags", "weft", "lent"}
 
 #: Libraries as people call them, by name and way to wait; without either by name alone.
 NAMES = {
     "c": "C loop",
+    "peer block": "weft.Peer, .wait()",
+    "peer await": "weft.Peer, await",
+    "tags block": "weft tags, .wait()",
+    "tags await": "weft tags, await",
     "weft block": "weft, .wait()",
     "weft await": "weft, await",
     "lent block": "weft, lent",
@@ -63,7 +69,7 @@ def table_of(records: Sequence[dict[str, Any]]) -> Table:
         rows = [record for record in records if record["nbytes"] == nbytes]
         floor = rows[0] if rows[0]["library"] == "c" else None
         for row in rows:
-            library = row["library"] if row["library"] != "weft" else f"weft {row['mode']}"
+            library = f"{row['library']} {row['mode']}" if row["library"] in OWN - {"lent"} else row["library"]
             latency, bandwidth = row["latency_s"], row["bandwidth_Bps"]["median"] / 1e9
             table.add_row(
                 format_size(nbytes),
@@ -80,15 +86,16 @@ def table_of(records: Sequence[dict[str, Any]]) -> Table:
 
 def lost(records: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
     """List where weft takes longer than another library, by more than the rounds differ: both, and how much."""
-    for mine in (record for record in records if record["library"] == "weft"):
+    for mine in (record for record in records if record["library"] in OWN - {"lent"}):
         for other in (record for record in records if record["nbytes"] == mine["nbytes"]):
             ratio = _ratio(mine, other)
-            if other["library"] not in ("weft", "lent") and ratio.low > 1:
+            if other["library"] not in OWN and ratio.low > 1:
                 yield mine, other, str(ratio)
 
 
 def losses(records: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Say the same in words."""
     for mine, other, times in lost(records):
-        where = f"{format_size(mine['nbytes'])}, {mine['mode']}, against {other['library']}"
+        how = mine["mode"] if mine["library"] == "weft" else f"{mine['library']} {mine['mode']}"
+        where = f"{format_size(mine['nbytes'])}, {how}, against {other['library']}"
         yield f"weft loses at {where}: {times} times its latency"

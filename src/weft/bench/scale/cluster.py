@@ -2,8 +2,9 @@
 """The cluster of one run, from within: client, scheduler and nannies live in this process, as with ``LocalCluster``.
 
 ``run`` starts this process, tells it what to do and reads what all processes hold. Both talk in lines of JSON. This
-process is sent what `Asked` holds, then ``"look"`` and ``"close"``; it answers with `Said`. At the end of its input it
-kills its process group: then the other has died.
+process is sent what `Asked` holds, and says the scheduler's address, the time of the start and of each all-to-all; at
+``"look"`` it says what `links` returns, at ``"close"`` it closes. At the end of its input it kills its process group:
+then the other has died.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def main() -> None:
         client.wait_for_workers(asked.workers, timeout=asked.timeout_s)
         say(start_s=time.perf_counter() - begin)
         workers = list(client.nthreads())
-        seconds = [all_to_all(client, workers, asked.nbytes, turn, asked.timeout_s) for turn in range(1 + asked.later)]
-        say(first_s=seconds[0], later_s=seconds[1:])
+        for turn in range(1 + asked.later):
+            say(seconds=all_to_all(client, workers, asked.nbytes, turn, asked.timeout_s))
         for order in iter(orders.get, "close"):
             if order == "look":
                 say(**links(client, asked.protocol))

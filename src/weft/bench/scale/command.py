@@ -36,7 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-p", "--protocol", type=options.protocols, default="tcp,ucx", metavar="A,B", help="in turns (%(default)s)")
     options.add_rounds(parser, 3)
     add("--no-nanny", dest="nannies", action="store_false", help="worker processes alone; a lab has no nannies anyway")
-    add("--ulimit", type=options.whole, metavar="N", help="soft limit of open files of the cluster's processes")
+    add(
+        "--ulimit",
+        type=options.whole,
+        metavar="N",
+        help="soft limit of open files of the cluster's processes (default: the hard one)",
+    )
     alone = f"of the array that each worker fetches from each other ({Plan._field_defaults['nbytes'] >> 10}KiB)"
     add("--size", type=options.size, default=Plan._field_defaults["nbytes"], metavar="SIZE", help=alone)
     add("--idle", type=timeout, default=Plan._field_defaults["idle_s"], metavar="S", help="seconds idle (%(default)g)")
@@ -71,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     refuse(args)
     surroundings, hosts = environment.collect(), network(args.lab) if args.lab else None
-    with contextlib.ExitStack() as stack:
+    with ended_by_signals(), contextlib.ExitStack() as stack:
         place = _lab(hosts, stack) if hosts else Place(one_run.here)
         entries = _measure(args, place)
     record = {
@@ -134,7 +139,6 @@ def _measure(args: argparse.Namespace, place: Place) -> list[dict[str, Any]]:
 def _lab(hosts: lab.Network, stack: contextlib.ExitStack) -> Place:
     """Build the lab, which stands as long as `stack`, and say how processes are started there."""
     cable = lab_hosts.common_cable(hosts)
-    stack.enter_context(ended_by_signals())
     standing = stack.enter_context(lab.Lab(hosts))
     return Place(in_turn(standing.start, [host.name for host in hosts.hosts]), standing.device(cable))
 

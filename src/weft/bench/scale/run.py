@@ -49,7 +49,7 @@ class Plan(NamedTuple):
     """What is run.
 
     `nannies` start the workers and watch them, as with ``LocalCluster``. `limit` is the soft limit of open files of all
-    processes, None for that of this one. `later` counts the all-to-alls after the first.
+    processes, None for the hard one. `later` counts the all-to-alls after the first.
     """
 
     protocol: str
@@ -81,7 +81,9 @@ def measure(plan: Plan, place: Place) -> dict[str, Any]:
             for i in range(0 if plan.nannies else plan.workers):
                 processes.start_worker(i, scheduler)
             found |= processes.hear("did not come up")
-            found |= processes.hear("came up, and its workers did not all fetch from each other")
+            gone = "came up, and its workers did not all fetch from each other"
+            found["first_s"] = processes.hear(gone)["seconds"]
+            found["later_s"] = [processes.hear(gone)["seconds"] for _ in range(plan.later)]
             time.sleep(SETTLE_S)
             found |= taken(processes.all(), plan.idle_s)
             found["shm_nbytes"] = shm_used() - shm_nbytes
@@ -264,9 +266,9 @@ def _start(
 
 @contextlib.contextmanager
 def _files_limited(most: int | None) -> Generator[None]:
-    """Set the soft limit of open files, which processes started meanwhile keep."""
+    """Set the soft limit of open files, to the hard one unless told; processes started meanwhile keep it."""
     before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before if most is None else most, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if most is None else most, hard))
     try:
         yield
     finally:

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What takes a connection's messages: recv, recv_into, recv_many. None loses one: what was taken and did not reach
+// anybody goes back to where the next receive finds it.
+//
+// A rendezvous that a recv_into waits for lands in its buffer, if it is the very next message when it is answered. The
+// buffer is then the carrier's until it has landed, whatever becomes of the waiter; if that has gone, or an older
+// message came back meanwhile, the message is copied out of it.
+#include <vector>
+
+#include "connection/channel.hpp"
+
+namespace {
+
+/// What a recv_many has taken so far. Of a small message only its memory is kept: there may be many thousands.
+struct Collected {
+    struct Each {
+        uint64_t sequence;
+        SmallBlock *small;
+        Message *message;  // null if it is small
+    };
+    size_t count;
+    std::vector<Each> messages;
+
+    ~Collected() { clear(); }
+    void add(Message *m) {
+        messages.push_back({m->sequence, std::exchange(m->small, nullptr), m});
+        if (!messages.back().small) return;
+        delete std::exchange(messages.back().message, nullptr);
+    }
+    /// As it was before `add`. The caller owns it.
+    static Message *restore(Each &each) {
+        Message *m = each.message ? each.message : new Message;
+        if (!each.message) {
+            m->sequence = each.sequence;
+            m->nbytes = each.small->nbytes;
+            m->small = each.small;
+            m->ready = true;
+        }
+        each = {};
+        return m;
+    }
+    void clear() {
+        for (Each &each : messages) {
+            SmallBlock::release(each.small);
+            delete each.message;
+        }
+        messages.clear();
+    }
+};
+
+Message *message_of(const Request &r) noexcept {
+    return static_cast<Message *>(r.taken);
+}
+
+Collected *collected(const Request &r) noexcept {
+    return static_cast<Collected *>(r.taken);
+}
+
+[[noreturn]] void raise_given_back(const Request &r) {
+    raise("CanceledError", r.op + r.what() + ": what it had went back to its connection", r.op);
+}
+
+// To the head of the connection, in the owner's next drain.
+void return_later(Request &r, Message *message) noexcept {
+    auto channel = r.channel->shared_from_this();
+    r.worker->defer([channel, message] { channel->return_message(std::unique_ptr<Message>(message)); });
+}
+
+// ---- recv
+
+PyObject *received(Request &r) {
+    if (!r.taken) raise_given_back(r);
+    return message_of(r)->view().release().ptr();
+}
+
+// Task.__wakeup asks for the result before it resumes the coroutine: that is undone, unless the result got about.
+void give_back(Request &r) noexcept {
+    Message *message = message_of(r);
+    if (!message || (r.value && !message->reclaim(r.value))) return;
+    r.retrieved = true;
+    r.taken = nullptr;
+    return_later(r, message);
+}
+
+void drop(Request &r) noexcept {
+    if (!r.retrieved) give_back(r);
+    delete message_of(r);
+}
+
+constexpr Operation recv_operation{
+    .result = received, .withdraw = withdraw_from_channel, .give_back = give_back, .drop = drop, .where = channel_name};
+
+// ---- recv_into
+
+PyObject *received_nbytes(Request &r) {
+    if (!r.taken) raise_given_back(r);
+    return PyLong_FromSize_t(r.word);
+}
+
+// Nobody can cancel any more what would have to go back.
+void told(Request &r) noexcept {
+    delete message_of(r);
+    r.taken = nullptr;
+}
+
+void give_back_from_buffer(Request &r) noexcept {
+    Message *message = message_of(r);
+    if (!message) return;
+    if (message->kept && !message->copy(message->kept->data())) message->status = UCS_ERR_NO_MEMORY;
+    message->kept.reset();
+    Py_CLEAR(r.value);
+    r.retrieved = true;
+    r.taken = nullptr;
+    return_later(r, message);
+}
+
+void drop_into(Request &r) noexcept {
+    if (!r.retrieved) give_back_from_buffer(r);
+    delete message_of(r);
+}
+
+// Its buffer stays until what lands there has landed.
+bool withdraw_into(Request &r) noexcept {
+    return r.channel->withdraw(&r) && !r.ucx;
+}
+
+constexpr Operation recv_into_operation{.result = received_nbytes,
+                                        .withdraw = withdraw_into,
+                                        .give_back = give_back_from_buffer,
+                                        .drop = drop_into,
+                                        .delivered = told,
+                                        .where = channel_name};
+
+// ---- recv_many
+
+PyObject *received_all(Request &r) {
+    if (collected(r)->messages.size() < collected(r)->count) raise_given_back(r);
+    nb::object views = nb::steal(PyList_New(Py_ssize_t(collected(r)->count)));
+    if (!views.is_valid()) throw nb::python_error();
+    Py_ssize_t i = 0;
+    for (auto &each : collected(r)->messages) {
+        nb::object view = each.small ? std::exchange(each.small, nullptr)->view() : each.message->view();
+        PyList_SET_ITEM(views.ptr(), i++, view.release().ptr());
+    }
+    return views.release().ptr();
+}
+
+// As of one, but for those of which somebody has the view.
+void give_all_back(Request &r) noexcept {
+    if (r.value && Py_REFCNT(r.value) != 1) return;
+    Py_ssize_t i = 0;
+    for (auto &each : collected(r)->messages) {
+        if (r.value) {
+            PyObject *&view = reinterpret_cast<PyListObject *>(r.value)->ob_item[i++];
+            if (each.message ? !each.message->reclaim(view) : !(each.small = SmallBlock::reclaim(view))) continue;
+        }
+        return_later(r, Collected::restore(each));
+    }
+    collected(r)->clear();
+    Py_CLEAR(r.value);
+    r.retrieved = true;
+}
+
+void drop_all(Request &r) noexcept {
+    if (!r.retrieved) give_all_back(r);
+    delete collected(r);
+}
+
+bool withdraw_all(Request &r) noexcept {
+    if (!r.channel->withdraw(&r)) return false;
+    give_all_back(r);
+    return true;
+}
+
+constexpr Operation recv_many_operation{.result = received_all,
+                                        .withdraw = withdraw_all,
+                                        .give_back = give_all_back,
+                                        .drop = drop_all,
+                                        .where = channel_name};
+
+size_t wanted_by(const Request &r) noexcept {
+    return r.operation == &recv_many_operation ? collected(r)->count - collected(r)->messages.size() : 1;
+}
+
+}  // namespace
+
+nb::object Channel::recv(PyObject *owner) {
+    Request *r;
+    nb::object request = make_request(worker, owner, "recv", 0, &r);
+    begin(r, recv_operation);
+    return receive(std::move(request), r);
+}
+
+nb::object Channel::recv_into(PyObject *owner, nb::handle buffer) {
+    Request *r;
+    nb::object request = make_request(worker, owner, "recv_into", 0, &r);
+    r->buffer.acquire(buffer, true, "recv_into");
+    r->nbytes = r->buffer.nbytes();
+    begin(r, recv_into_operation);
+    return receive(std::move(request), r);
+}
+
+nb::object Channel::recv_many(PyObject *owner, size_t count) {
+    Request *r;
+    nb::object request = make_request(worker, owner, "recv_many", 0, &r);
+    r->taken = new Collected{count, {}};
+    begin(r, recv_many_operation);
+    return receive(std::move(request), r);
+}
+
+nb::object Channel::receive(nb::object request, Request *r) {
+    if (closed || closing)
+        raise("ClosedError", std::string(r->op) + " from " + name + ": the connection was closed by this side", r->op);
+    if (receives.empty() && serve(r)) {
+        r->complete_now(UCS_OK);
+        answer();
+        acknowledge();
+        return request;
+    }
+    r->hold();
+    receives.push_back(r);
+    answer();
+    deliver();
+    return request;
+}
+
+/// Give `r` what is there and its turn. True: it has all that it wants, or cannot have it.
+bool Channel::serve(Request *r) noexcept {
+    if (r->operation == &recv_many_operation && !wanted_by(*r)) return true;
+    while (Message *m = next()) {
+        if (r->operation == &recv_into_operation) {
+            r->word = m->total_nbytes();
+            if (r->word > r->nbytes) {
+                r->fault = make_fault("TruncatedError", "the message has " + std::to_string(r->word) +
+                                                            " B and stays for the next receive");
+                return true;
+            }
+            if (!m->kept) m->gather(static_cast<uint8_t *>(r->buffer.data()));
+        }
+        take(m);
+        if (r->operation != &recv_many_operation) {
+            r->taken = m;
+            return true;
+        }
+        collected(*r)->add(m);
+        if (!wanted_by(*r)) return true;
+    }
+    return false;
+}
+
+/// The message whose turn it is, if it is here.
+Message *Channel::next() noexcept {
+    if (!returned.empty()) return returned.front();
+    while (!arrived.empty() && arrived.front() && arrived.front()->skipped) {
+        delete arrived.front();
+        arrived.pop_front();
+        ++head;
+    }
+    if (arrived.empty()) return nullptr;
+    Message *m = arrived.front();
+    return m && m->ready && m->status == UCS_OK ? m : nullptr;
+}
+
+void Channel::take(Message *next) noexcept {
+    if (!returned.empty()) return returned.pop_front();
+    arrived.pop_front();
+    ++head;
+    unread_nbytes -= next->nbytes;
+    consume(next->charge, next->nbytes);
+}
+
+void Channel::deliver() noexcept {
+    while (!receives.empty()) {
+        Request *r = receives.front();
+        if (r->ucx || !serve(r)) break;  // something lands in its buffer, or too little is there
+        receives.pop_front();
+        r->end(UCS_OK);
+    }
+    answer();
+    end_receives();
+}
+
+// Answer the rendezvous that a reader waits for, and as many more as may lie here unread.
+void Channel::answer() noexcept {
+    while (!unanswered.empty()) {
+        Message *m = unanswered.front();
+        uint64_t position = m->sequence - head + returned.size(), wanted = 0;
+        for (Request *r : receives) wanted += wanted_by(*r);
+        if (position >= wanted && unread_nbytes + m->nbytes > landing_limit) return;
+        unanswered.pop_front();
+        unread_nbytes += m->nbytes;
+        bring(m);
+    }
+}
+
+// Have the carrier bring the data of a message: into the buffer of the recv_into that is to have it, or into blocks.
+void Channel::bring(Message *m) noexcept {
+    Request *first = receives.empty() || !returned.empty() || m->sequence != head ? nullptr : receives.front();
+    if (first && first->operation == &recv_into_operation && m->lent.empty() && m->nbytes <= first->nbytes)
+        m->answer_into(first);
+    else
+        m->answer();
+}
+
+// The carrier is done with the buffer of a recv_into.
+void Channel::leave_buffer(Message *m) noexcept {
+    Request *r = std::exchange(m->into, nullptr);
+    r->ucx = nullptr;
+    const bool waits = !receives.empty() && receives.front() == r;  // others never get before it
+    if (waits && next() == m) {
+        m->kept = std::make_unique<Buffer>(std::move(r->buffer));
+        return;
+    }
+    if (m->status == UCS_OK && !m->copy(r->buffer.data())) m->status = UCS_ERR_NO_MEMORY;
+    if (!waits) r->end(UCS_OK);
+}
+
+void Channel::return_message(std::unique_ptr<Message> message) noexcept {
+    if (closed) return;
+    if (message->status != UCS_OK) {
+        tell(abort_kind, 0);
+        return lose(make_fault("NoMemoryError", name + ": no memory to take a message back"));
+    }
+    auto at = returned.begin();
+    while (at != returned.end() && (*at)->sequence < message->sequence) ++at;
+    returned.insert(at, message.release());
+    deliver();
+}
+
+// What a recv_many has of what will never be all of it. True: others may have it now.
+bool Channel::put_back(Request *r) noexcept {
+    if (r->operation != &recv_many_operation || collected(*r)->messages.empty()) return false;
+    auto &messages = collected(*r)->messages;
+    for (auto each = messages.rbegin(); each != messages.rend(); ++each) returned.push_front(Collected::restore(*each));
+    messages.clear();
+    return true;
+}
+
+// Waiters that nothing can reach any more end with the connection's fault.
+void Channel::end_receives() noexcept {
+    if (fault && (lost || (ended && received >= remote_count))) end_placed_receives(fault);
+    while (fault && !receives.empty()) {
+        const bool more =
+            !returned.empty() || (ended && !lost && head < remote_count) ||
+            (!arrived.empty() && arrived.front() && arrived.front()->ready && arrived.front()->status == UCS_OK);
+        if (more) return;
+        Request *r = receives.front();
+        receives.pop_front();
+        const bool others_may = put_back(r);
+        stop(r, fault);
+        if (others_may) return deliver();
+    }
+}
+
+bool Channel::withdraw(Request *request) noexcept {
+    if (std::erase_if(placed_receives, [&](auto &entry) { return entry.second == request; })) return true;
+    for (auto *list : {&receives, &sends})
+        for (auto it = list->begin(); it != list->end(); ++it)
+            if (*it == request) {
+                list->erase(it);
+                return true;
+            }
+    return false;
+}

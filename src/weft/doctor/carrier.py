@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Whether weft's own ring carries messages between processes of this machine, or UCX, by what can be read of it."""
+
+from __future__ import annotations
+
+from weft.doctor.machine import Machine
+
+#: Each gives the transports of a connection, and then UCX carries its messages.
+_TRANSPORTS = ("UCX_TLS", "DASK_WEFT__UCX__TLS")
+_GPU = "dev/nvidiactl"
+
+
+def why_ucx(machine: Machine) -> str:
+    """Return why UCX carries messages between processes of `machine`; empty if weft's ring does.
+
+    A program that gives TLS as a setting is not seen.
+    """
+    for name in _TRANSPORTS:
+        if machine.environ.get(name):
+            return f"{name} is set"
+    if machine.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and machine.has(_GPU):
+        return f"/{_GPU} is there, so processes can see a GPU"
+    if machine.memfd:
+        return f"no memfd: {machine.memfd}"
+    return ""

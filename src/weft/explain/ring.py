@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A connection that weft's own ring carries, between two processes of one host; UCX is neither asked nor loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft._native import Channel
+from weft._units import format_size
+from weft.explain.protocols import Lane, Size, by_weft
+from weft.explain.reasons import KNOWN, Verdict
+
+NAME = "ring"
+#: The lane of a connection that the ring carries.
+LANE = f"{NAME}/memory"
+
+
+def lanes(transports: Sequence[str]) -> list[Lane]:
+    """List the lanes."""
+    return [Lane(transport, device, "messages") for transport, _, device in (n.partition("/") for n in transports)]
+
+
+def sizes() -> list[Size]:
+    """Tell how messages of each size travel, in bytes of the message."""
+    whole, announced = Channel.whole_nbytes - Channel.header_nbytes, Channel.rendezvous_nbytes
+    pieces = f"pieces of {format_size(Channel.piece_nbytes)}"
+    return [
+        *by_weft(lends=True),
+        Size("send", 0, whole, "one record, copied in and out", LANE, "weft"),
+        Size("send", whole + 1, announced - 1, f"{pieces} in the sender's memory", LANE, "weft"),
+        Size("send", announced, None, f"announced, then {pieces}", LANE, "weft"),
+    ]
+
+
+def verdicts() -> list[Verdict]:
+    """Tell of the ring that it is used, and of each of UCX's transports why it is not."""
+    why = "weft's own ring carries messages between two processes of one host"
+    used = Verdict(NAME, True, "in use on memory", "the connection's lanes")
+    return [used, *(Verdict(name, False, why, "UCX_TLS: not set; set it to have UCX carry them") for name in KNOWN)]
+
+
+def verdict_of_ucx(why_ucx: str, *, same_host: bool, apart: str) -> Verdict:
+    """Tell why UCX carries a connection in place of the ring; `why_ucx` is what the handshake came to."""
+    if not same_host:
+        return Verdict(NAME, False, "works within one host only", apart)
+    return Verdict(NAME, False, why_ucx or "unknown", "what both sides told in the handshake")
