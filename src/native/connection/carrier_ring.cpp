@@ -164,6 +164,7 @@ void RingCarrier::tell(Kind kind, uint64_t id) noexcept {
 
 // What has no request.
 void RingCarrier::queue(Outgoing &&out) noexcept {
+    if (!rings) return;
     if (openings.empty() && open_with(out)) return;
     if (headers_left >= most_headers) return fail("never_reads");
     openings.push_back(std::move(out));
@@ -292,6 +293,9 @@ void RingCarrier::attend() noexcept {
 
 void RingCarrier::flush(int64_t deadline_ns) noexcept {
     while (rings && has_unsent() && !broken && now_ns() < deadline_ns) link->worker->progress();
+    if (!rings || !writer) return;
+    collect();  // an end of the link that the other side learns of has it give back its ring, and the cursor with it
+    nobody_reads = link->socket && !link->socket->read();
 }
 
 // A forked child has neither the pages nor the requests.
@@ -306,12 +310,14 @@ void RingCarrier::close() noexcept {
     for (auto &[id, out] : announced) finish(out.request, UCS_ERR_CANCELED);
     announced.clear();
     end_incoming();
-    if (writer) collect();
-    rings->unread |= !unread.empty();
+    rings->unread |= !unread.empty() && !link->lost && !nobody_reads;
     for (const Piece &piece : unread) rings->area.put_back(piece.number);
     unread.clear();
     rings->free(pages);
     reader.reset();
+    writer.reset();
+    bell.reset();
+    for (Ring::Mapping *theirs : {&their_ring, &their_bits, &their_state, &their_area}) theirs->unmap();
     rings.reset();
 }
 

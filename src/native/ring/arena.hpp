@@ -152,9 +152,7 @@ class Mapping {
   public:
     Mapping() = default;
     Mapping(const Mapping &) = delete;
-    ~Mapping() {
-        if (pages && process == getpid()) munmap(pages, nbytes);
-    }
+    ~Mapping() { unmap(); }
 
     void *data() const noexcept { return pages; }
 
@@ -178,6 +176,10 @@ class Mapping {
         nbytes = size;
         process = getpid();
         return 0;
+    }
+    void unmap() noexcept {
+        if (pages && process == getpid()) munmap(pages, nbytes);
+        pages = nullptr;
     }
 
   private:
