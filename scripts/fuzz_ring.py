@@ -133,7 +133,8 @@ class Case:
         self.room, self.r, self.local = room, r, number + 100
         self.strict = r.random() < 0.7  # nothing random is written into the ring itself
         self.position = self.sequence = 0
-        self.ids = 0
+        self.ids = self.ids_there = 0
+        self.announced: list[int] = []  # by the victim
         self.requests: list[Any] = []
         room.pages[: room.area] = bytes(room.area)
         mine, self.sock = socket.socketpair()
@@ -223,7 +224,8 @@ class Case:
         self.record(MESSAGE, header, len(header))
 
     def answer(self) -> None:
-        self.record(self.r.choice((ANSWER, REFUSE)), WORD.pack(self.r.choice((1, 1, 2, 3))))
+        if self.announced:
+            self.record(self.r.choice((ANSWER, ANSWER, REFUSE)), WORD.pack(self.announced.pop()))
 
     # ---- spoiled ----
 
@@ -329,10 +331,14 @@ class Case:
     def send(self) -> None:
         data = b"B" * self.r.choice((0, 8, 4000, 5000, 100_000, 300_000))
         with contextlib.suppress(weft.Error):
-            if self.r.random() < 0.8:
-                self.requests.append(self.channel.send(data))
-            else:
+            placed = self.r.random() < 0.2
+            if placed:
                 self.requests += self.channel.send_placed(b"table", [], False, False, [b"B" * 5000])
+            else:
+                self.requests.append(self.channel.send(data))
+            self.ids_there += placed or len(data) > 4096
+            if placed or len(data) >= 262_144:
+                self.announced.append(self.ids_there)
 
     def consume(self) -> None:
         """Be a reader, as far as the cursor: all that was written is read."""

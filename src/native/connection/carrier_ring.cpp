@@ -59,8 +59,8 @@ std::string RingCarrier::address() const {
                        pages.nbytes,
                        rings->bits.offset,
                        rings->state.offset,
-                       rings->area_pages.offset,
-                       rings->area_pages.nbytes};
+                       rings->area_pages->offset,
+                       rings->area_pages->nbytes};
     return {reinterpret_cast<const char *>(&mine), sizeof mine};
 }
 
@@ -80,7 +80,7 @@ void RingCarrier::join(nb::bytes told, int socket) {
         theirs.ring_nbytes < Rings::ring_nbytes || theirs.ring_nbytes > Ring::max_nbytes ||
         theirs.area_nbytes > Ring::max_nbytes)
         refuse("the other side's address makes no sense");
-    const bool to_itself = theirs.process == rings->arena->id && theirs.ring == pages.offset;
+    to_itself = theirs.process == rings->arena->id && theirs.ring == pages.offset;
     const int file = to_itself ? rings->arena->arena.fd() : receive_descriptor(socket);
     if (file < 0 && errno == EMFILE)
         raise("NoMemoryError", "connect: no descriptor for the other side's ring (is the limit of open files reached?)",
@@ -294,8 +294,9 @@ void RingCarrier::attend() noexcept {
 void RingCarrier::flush(int64_t deadline_ns) noexcept {
     while (rings && has_unsent() && !broken && now_ns() < deadline_ns) link->worker->progress();
     if (!rings || !writer) return;
-    collect();  // an end of the link that the other side learns of has it give back its ring, and the cursor with it
-    nobody_reads = link->socket && !link->socket->read();
+    // What the other side has yet to read must stay as it is; its cursor goes with its ring when it learns of the end.
+    collect();
+    if (!unread.empty() && !to_itself) link->socket->keep(rings->area_pages);
 }
 
 // A forked child has neither the pages nor the requests.
@@ -310,7 +311,6 @@ void RingCarrier::close() noexcept {
     for (auto &[id, out] : announced) finish(out.request, UCS_ERR_CANCELED);
     announced.clear();
     end_incoming();
-    rings->unread |= !unread.empty() && !link->lost && !nobody_reads;
     for (const Piece &piece : unread) rings->area.put_back(piece.number);
     unread.clear();
     rings->free(pages);

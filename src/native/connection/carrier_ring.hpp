@@ -102,8 +102,8 @@ struct RingCarrier final : Carrier, RingEnd {
     std::optional<Ring::Writer> writer;
     std::optional<Ring::Bell> bell;
     bool broken = false;
-    bool nobody_reads = false;  // any more, at the other side
-    bool piece_read = false;    // since the room of what was read was given back
+    bool to_itself = false;
+    bool piece_read = false;  // since the room of what was read was given back
 
     uint64_t next_id = 1;
     size_t headers_left = 0;

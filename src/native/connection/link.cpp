@@ -50,6 +50,6 @@ void Links::close(int64_t deadline_ns) noexcept {
     for (auto &[id, channel] : std::unordered_map(channels))
         channel->abort("ClosedError", "the worker was closed", true);
     for (auto &link : all) link->carrier->flush(deadline_ns);
-    for (auto &link : all) link->release(), link->lost = true;
+    for (auto &link : all) link->lost = true, link->release();
     all.clear();
 }

@@ -134,6 +134,7 @@ bool FdSocket::read() noexcept {
     if (gone) {
         while (!leases.empty()) over.push_back(take_back(leases.begin()->first));
         handed.clear();
+        kept.reset();
     }
     forget_dropped();
     flush();
@@ -186,6 +187,11 @@ void FdSocket::flush() noexcept {
     epoll_ctl(epoll_fd, EPOLL_CTL_MOD, socket, &event);
 }
 
+void FdSocket::keep(std::shared_ptr<void> memory) noexcept {
+    std::lock_guard lock(mutex);
+    kept = std::move(memory);
+}
+
 void FdSocket::retire() noexcept {
     {
         std::lock_guard lock(mutex);
@@ -200,10 +206,10 @@ void FdSocket::retire() noexcept {
     for (auto &[id, segment] : left) Borrowed::leave(segment);
     {
         std::lock_guard lock(mutex);
-        if (gone || (leases.empty() && !borrowed)) return;
+        if (gone || (leases.empty() && !borrowed && !kept)) return;
         Record record{Record::goodbye_said, 0};
         if (!goodbye && !send(&record, 1, -1)) shutdown(socket, SHUT_RDWR);
-        if (leases.empty()) return;
+        if (leases.empty() && !kept) return;
     }
     std::lock_guard lock(retired_mutex);
     retired.push_back(shared_from_this());
@@ -214,7 +220,7 @@ void FdSocket::sweep() noexcept {
     std::erase_if(retired, [](auto &each) {
         each->read();
         std::lock_guard inner(each->mutex);
-        return each->leases.empty();
+        return each->leases.empty() && !each->kept;
     });
 }
 
