@@ -17,6 +17,7 @@ import time
 import zlib
 
 import pytest
+from scripts import kills
 
 import weft
 from weft import _native
@@ -526,6 +527,27 @@ def test_a_limit_reached_while_a_link_is_made(spawn, what):
             assert await asyncio.to_thread(child.wait) == 0
 
     asyncio.run(asyncio.wait_for(main(), 3 * HANG_S))
+
+
+# ---- kills ------------------------------------------------------------------------------------------------------
+
+KILLS = int(os.environ.get("WEFT_TEST_KILLS", "18"))
+
+
+@pytest.mark.slow
+def test_kills_at_random_phases_are_told_and_leave_nothing():
+    """Whatever arrived is right, or the outcome is another error. How soon is not asserted: ``scripts/kills.py`` is."""
+    outcomes, seen = asyncio.run(kills.main(KILLS, 3, 3, kills.PHASES))
+    assert len(outcomes) == KILLS
+    assert [outcome for outcome in outcomes if not kills.named_rightly(outcome)] == []
+    assert seen["steady_rounds"] > 0
+    assert list(seen["rings_mapped"].values())[-1] <= 12  # the chunk, and the steady link's four
+
+
+def test_what_kills_leave_is_seen():
+    early = kills.Held(30, 10, 500, 50_000)
+    assert kills.growth([early, early, early]) == []
+    assert kills.growth([early, early, early._replace(rings_mapped=14)]) == ["rings_mapped: 10 to 14"]
 
 
 # ---- what stays -------------------------------------------------------------------------------------------------
