@@ -23,6 +23,7 @@ import os
 import random
 import re
 import resource
+import signal
 import socket
 import struct
 import sys
@@ -432,6 +433,58 @@ def named(error: weft.Error) -> Outcome:
     return f"{type(error).__name__}: {why}"
 
 
+def write_for_ever(arena: int, offset: mmap.mmap, pages: mmap.mmap, seed: int) -> None:
+    """Write words, good and bad, into the ring that `offset` tells of and into the hostile side's own pages."""
+    r = random.Random(seed)  # noqa: S311
+    ring, known = pages, -1
+    while True:
+        told = WORD.unpack_from(offset, 0)[0]
+        if told != known:
+            ring, known = mmap.mmap(arena, RING, offset=told), told
+        for _ in range(50):
+            word = r.randrange(8) << 32 | r.choice(LENGTHS) | r.choice((0, 1, 32, 40)) << 40
+            at = CURSOR + 8 * r.choice((0, r.randrange(CAPACITY // 8)))
+            WORD.pack_into(ring, at, r.choice((word, word, r.choice(WORDS), 0)))
+        WORD.pack_into(pages, 8 * r.choice((0, r.randrange(RING // 8))), r.choice(WORDS))
+        if r.random() < 0.05:
+            WORD.pack_into(pages, RING + PAGE, r.getrandbits(64))
+
+
+def at_any_time(links: int, seed: int) -> Counter[Outcome]:
+    """Have another process write while this one reads; return how the links ended."""
+    room = Room()
+    outcomes: Counter[Outcome] = Counter()
+    offset = mmap.mmap(-1, PAGE)  # told to the process: it is a child
+    Case(room, 0, random.Random(seed)).close()  # noqa: S311
+    if not (hostile := os.fork()):
+        with contextlib.suppress(BaseException):
+            write_for_ever(room.arena, offset, room.pages, seed)
+        os._exit(1)
+    try:
+        for number in range(links):
+            faulthandler.dump_traceback_later(HUNG_S, exit=True)
+            with contextlib.closing(Case(room, number + 1, random.Random(f"{seed} {number}"))) as case:  # noqa: S311
+                case.strict = False
+                WORD.pack_into(offset, 0, ADDRESS.unpack(case.link.address)[3])
+                for turn in range(300):
+                    case.r.choice((case.receive, case.send, case.progress, case.message, case.stream))()
+                    case.progress()
+                    if turn % 50 == 0:
+                        room.bystander.goes_on()
+                    if case.link.lost:
+                        break
+                outcomes[case.outcome()] += 1
+        if os.waitpid(hostile, os.WNOHANG) != (0, 0):
+            raise FindingError("the hostile process has ended")
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        os.kill(hostile, signal.SIGKILL)
+        os.waitpid(hostile, 0)
+        offset.close()
+        room.close()
+    return outcomes
+
+
 def resident_kib() -> int:
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * resource.getpagesize() // 1024
@@ -496,14 +549,16 @@ def main() -> int:
     surroundings, marks = environment.collect(), list[dict[str, float]]()
     try:
         outcomes = fuzz(arguments.count, arguments.seed, arguments.only, marks=marks)
+        beside = at_any_time(arguments.count // 1000, arguments.seed)
     except FindingError as e:
         print(f"FOUND: {e}", file=sys.stderr)
         return 1
     for outcome, times in outcomes.most_common():
         print(f"{times:>9} {outcome}")
+    print("by another process, at any time:", *beside.items(), sep="\n          ")
     print("nothing but named errors; descriptors and memory flat")
     if arguments.json:
-        record = {"outcomes": outcomes, "marks": marks, "environment": surroundings}
+        record = {"outcomes": outcomes, "at_any_time": beside, "marks": marks, "environment": surroundings}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 

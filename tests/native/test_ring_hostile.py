@@ -137,6 +137,40 @@ def test_what_comes_before_the_link_is_made_harms_nothing(room):
     first.close()
 
 
+def test_addresses_that_make_no_sense_are_refused(room, fds):
+    """Whatever they say, what is mapped is in the file, and the file cannot shrink."""
+    good = [1, 99, 0, 0, fuzz.RING, room.bits, room.state, room.area, fuzz.AREA]
+    dice = random.Random(11)
+    short = os.memfd_create("can be shortened", os.MFD_ALLOW_SEALING)
+    os.truncate(short, 1 << 20)
+    before = fds()
+    joined = 0
+    for number in range(2000):
+        told = list(good)
+        for _ in range(dice.randrange(1, 3)):
+            told[dice.randrange(9)] = dice.choice((0, 1, 8, 4096, 1 << 14, 1 << 20, 1 << 30, *fuzz.WORDS))
+        address = fuzz.ADDRESS.pack(*told)[: dice.choice((72, 72, 72, 72, 0, 71))]
+        link = fuzz._native.prepare_link(room.worker, True, "hostile")
+        mine, theirs = socket.socketpair()
+        if number % 5:
+            socket.send_fds(theirs, [b"\0"], [dice.choice((room.fd, room.fd, room.fd, room.fd, short, mine.fileno()))])
+        try:
+            link.join(address, mine.fileno())
+        except (weft.HandshakeError, weft.NoMemoryError) as e:
+            assert "ring" in str(e)  # noqa: PT017
+            mine.close()
+        else:
+            mine.detach()
+            joined += 1
+        room.worker.progress()
+        link.close()
+        theirs.close()
+    assert 0 < joined < 1000
+    assert fds() == before
+    os.close(short)
+    room.bystander.goes_on()
+
+
 @pytest.mark.parametrize("kind", [fuzz.MESSAGE, fuzz.BEGIN, fuzz.ANNOUNCE], ids=["whole", "begun", "announced"])
 def test_a_connection_of_another_link_is_out_of_reach(room, kind):
     """Even for a peer that has two links, and so knows the ids of both."""
@@ -234,6 +268,12 @@ def test_spoiled_links_end_with_named_errors():
     for name in ("bad_kind", "bad_length", "bad_tail", "bad_header", "bad_opening", "bad_piece", "bad_answer"):
         assert any(name in outcome for outcome in outcomes), outcomes
     assert outcomes["goes on"] > CASES // 20
+
+
+def test_links_spoiled_by_another_process_at_any_time_end_with_named_errors():
+    outcomes = fuzz.at_any_time(100, seed=1)
+    assert outcomes.total() == 100
+    assert sum("broke the rules" in outcome for outcome in outcomes) > 1, outcomes
 
 
 def test_the_fuzzer_finds_what_is_wrong(monkeypatch):
