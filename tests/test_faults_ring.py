@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What goes wrong on a link of one host: peers that stand still, forks, filters, limits, links by the hundred.
+"""What goes wrong on a link of one host: peers that stand still, forks, limits, links by the hundred.
 
 A peer that writes what it must not is in `native/test_ring_hostile.py`, a writer that is killed in `ring/kill.cpp` and
 `scripts/kills.py`.
@@ -412,21 +412,7 @@ def test_a_forked_child_leaves_alone_what_took_the_place_of_rings(spawn):
     peer.abort()
 
 
-# ---- filters, versions, limits ----------------------------------------------------------------------------------
-
-#: Has memfd_create refused, from here on, by a filter of system calls.
-REFUSE_MEMFD = """
-import ctypes, platform, struct
-number = {"x86_64": 319, "aarch64": 279}[platform.machine()]
-code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
-program = b"".join(struct.pack("<HBBI", *each) for each in code)
-class Program(ctypes.Structure):
-    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
-libc = ctypes.CDLL(None, use_errno=True)
-assert libc.prctl(38, 1, 0, 0, 0) == 0
-if libc.prctl(22, 2, ctypes.byref(Program(4, program)), 0, 0) != 0:
-    print("skip: no filter is to be had", flush=True)
-"""
+# ---- versions, limits -------------------------------------------------------------------------------------------
 
 ASKS_WHY = """
 import sys, weft
@@ -438,33 +424,14 @@ sys.stdin.readline()
 """
 
 
-def joined_by(spawn, code):
-    """Return why UCX carries the messages: here, and there; and what arrived."""
+def test_where_two_versions_of_the_ring_meet_ucx_takes_over(spawn):
     with weft.listen("127.0.0.1:0") as listener:
-        child = spawn(code, listener.address)
-        if code.startswith(REFUSE_MEMFD) and os.environ.get("WEFT_NO_FILTER"):
-            pytest.skip("no filter is to be had")
+        child = spawn("from weft._connect import ring\nring.VERSION += 1\n" + ASKS_WHY, listener.address)
         peer = listener.accept(100)
     assert peer.recv().wait(HANG_S) == b"x" * 100_000
-    lanes = child.line()
-    if lanes.startswith("skip"):
-        pytest.skip(lanes)
-    assert lanes == " ".join(peer.transports)
-    return peer, peer._why_ucx, child.line()
-
-
-def test_where_a_filter_refuses_memfd_ucx_takes_over(spawn):
-    peer, here, there = joined_by(spawn, REFUSE_MEMFD + ASKS_WHY)
     assert "posix/memory" in peer.transports
-    assert there == "memfd_create was refused: Operation not permitted"
-    assert here == f"the other side: {there}"
-    peer.abort()
-
-
-def test_where_two_versions_of_the_ring_meet_ucx_takes_over(spawn):
-    peer, here, there = joined_by(spawn, "from weft._connect import ring\nring.VERSION += 1\n" + ASKS_WHY)
-    assert "posix/memory" in peer.transports
-    assert here == there == "the other side has another kind of ring"
+    assert child.line() == " ".join(peer.transports)
+    assert child.line() == peer._why_ucx == "the other side has another kind of ring"
     peer.abort()
 
 
