@@ -120,7 +120,7 @@ void RingCarrier::post(Request *r, const void *header, size_t header_nbytes, con
                        ucs_memory_type_t, bool rendezvous) noexcept {
     const size_t nbytes = nbytes_of(parts, count);
     const bool whole = !rendezvous && (nbytes + header_nbytes <= whole_nbytes || !nbytes);
-    if (whole && openings.empty() && count < most_parts) [[likely]] {
+    if (whole && writer && openings.empty() && count < most_parts) [[likely]] {
         iovec iov[most_parts] = {{const_cast<void *>(header), header_nbytes}};
         std::copy_n(parts, count, iov + 1);
         Ring::Gather from{iov, count + 1};
@@ -148,7 +148,7 @@ void RingCarrier::post(Request *r, const void *header, size_t header_nbytes, con
 }
 
 void RingCarrier::post_header(const void *header, size_t nbytes) noexcept {
-    if (!writer || !rings) return;
+    if (!rings) return;
     Outgoing out{.kind = Kind::message, .note = uint32_t(nbytes)};
     append(out.head, header, nbytes);
     queue(std::move(out));
@@ -160,9 +160,9 @@ void RingCarrier::tell(Kind kind, uint64_t id) noexcept {
     queue(std::move(out));
 }
 
-// What has no request.
+// What has no request. Before `join`, it waits.
 void RingCarrier::queue(Outgoing &&out) noexcept {
-    if (openings.empty() && open_with(out)) return;
+    if (writer && openings.empty() && open_with(out)) return;
     openings.push_back(std::move(out));
     ++headers_left;
     rings->wait_for_room(this);
@@ -187,6 +187,7 @@ bool RingCarrier::open_with(Outgoing &out) noexcept {
 
 unsigned RingCarrier::send_more() noexcept {
     unsigned n = 0;
+    if (!writer) return n;
     for (; !openings.empty(); ++n) {
         if (!open_with(openings.front())) break;
         Outgoing out = std::move(openings.front());
@@ -261,6 +262,7 @@ void RingCarrier::collect() noexcept {
 
 bool RingCarrier::finds_room() noexcept {
     if (broken || send_more()) return true;
+    if (!writer) return false;
     size_t nbytes = inline_nbytes;
     if (!openings.empty()) {
         const Outgoing &next = openings.front();
