@@ -96,8 +96,12 @@ class PaperWorkers:
         self.made = links.ConnectionWorker(None, same_host=True)
         self.made.id = worker_id
 
-    def worker(self, route: Route, *, same_host: bool, ring: bool) -> links.ConnectionWorker:
+    def worker(self, route: Route, *, same_host: bool) -> links.ConnectionWorker:
         self.made.same_host = same_host
+        return self.made
+
+    def ring_worker(self) -> links.ConnectionWorker:
+        self.made.same_host = True
         return self.made
 
     def know(self, remote_id: str, *, settled: bool) -> None:

@@ -18,8 +18,13 @@ NOT_CONNECTED = (weft.HandshakeError, weft.UnreachableError, weft.PeerLostError)
 #: One side, which stops in front of a step, says so, and goes on after a line.
 PARTY = """
 import sys, weft
-from weft._connect import handshake
-role, at = sys.argv[1], int(sys.argv[2])
+from weft._connect import handshake, links
+role, at, decides = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "here"
+class Worker(links.ConnectionWorker):  # the one with the lower id decides
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.id = ("0" if decides else "f") * 32
+links.ConnectionWorker = Worker
 def stopping(make):
     def steps(*arguments):
         inner, answer, number = make(*arguments), None, 0
@@ -54,11 +59,31 @@ except weft.Error as e:
     print(type(e).__name__, flush=True)
 """
 
-#: Before its hello, its route (it has knocked at the side door), its channel, its address (it has joined the link),
-#: and the last word that it hears.
-CONNECTOR_STEPS = [0, 3, 6, 9, 10]
-#: Before it hears anything, says its hello, its worker, its channel and address, and that it is ready.
-LISTENER_STEPS = [0, 2, 5, 8, 11]
+#: Whether this side decides on the link, the carrier, and before what it stops. Rings: its hello, its route and all else
+#: (it has knocked at the side door), the last word that it hears, and, if the other side decides, its address. UCX: its
+#: hello, its route, its channel, its address (it has joined the link), and the last word that it hears.
+CONNECTOR_STEPS = [
+    *[("here", "ring", step) for step in (0, 3, 5)],
+    *[("there", "ring", step) for step in (0, 3, 5, 6)],
+    *[("here", "ucx", step) for step in (0, 3, 6, 9, 10)],
+]
+#: The same of the listener. Rings: before it hears anything, says its hello, and its address. UCX: before it hears
+#: anything, says its hello, its worker, its channel and address, and that it is ready.
+LISTENER_STEPS = [
+    *[(where, "ring", step) for where in ("here", "there") for step in (0, 2, 5)],
+    *[("here", "ucx", step) for step in (0, 2, 5, 8, 11)],
+]
+
+
+@pytest.fixture
+def by(monkeypatch):
+    """Choose what carries the messages of this process and its children."""
+
+    def choose(carrier):
+        if carrier == "ucx":
+            monkeypatch.setenv("UCX_TLS", "posix,self")
+
+    return choose
 
 
 async def echo(peer):
@@ -83,17 +108,19 @@ async def until(condition):
             await asyncio.sleep(0.002)
 
 
-@pytest.mark.parametrize("step", CONNECTOR_STEPS)
-def test_a_connector_killed_at_each_step(spawn, fds, caplog, step):
+@pytest.mark.parametrize(("decides", "carrier", "step"), CONNECTOR_STEPS)
+def test_a_connector_killed_at_each_step(spawn, fds, caplog, by, decides, carrier, step):
+    by(carrier)
     caplog.set_level("INFO", "weft")
     # Once it has said its address, the listener's side is complete: its handler has a peer, and loses it.
-    told = "a handler ended" if step == 10 else "a caller was turned away"
+    complete = (decides, carrier, step) in {("here", "ring", 5), ("here", "ucx", 10)}
+    told = "a handler ended" if complete else "a caller was turned away"
 
     async def main():
         async with weft.listen("127.0.0.1:0", echo) as listener:
             await works(listener.address)
             before = fds()
-            victim = spawn(PARTY, listener.address, str(step))
+            victim = spawn(PARTY, listener.address, str(step), decides)
             pipes = fds() - before
             assert await asyncio.to_thread(victim.line) == "there"
             victim.kill(reap=False)
@@ -105,10 +132,11 @@ def test_a_connector_killed_at_each_step(spawn, fds, caplog, step):
     run(main())
 
 
-@pytest.mark.parametrize("step", LISTENER_STEPS)
+@pytest.mark.parametrize(("decides", "carrier", "step"), LISTENER_STEPS)
 @pytest.mark.parametrize("face", ["blocking", "asyncio"])
-def test_a_listener_killed_at_each_step(spawn, face, step):
-    victim = spawn(PARTY, "listen", str(step))
+def test_a_listener_killed_at_each_step(spawn, by, face, decides, carrier, step):
+    by(carrier)
+    victim = spawn(PARTY, "listen", str(step), decides)
     address = victim.line()
 
     def kill():
@@ -125,15 +153,17 @@ def test_a_listener_killed_at_each_step(spawn, face, step):
     killer.join()
 
 
-@pytest.mark.parametrize("step", [0, 6, 10])
-def test_a_connector_stopped_at_a_step_delays_nobody(spawn, step):
+@pytest.mark.parametrize(("carrier", "step"), [("ring", 0), ("ring", 3), ("ring", 5), ("ucx", 6), ("ucx", 10)])
+def test_a_connector_stopped_at_a_step_delays_nobody(spawn, by, carrier, step):
+    by(carrier)
+
     async def greet(peer):
         await peer.send(b"welcome")
         await peer.recv()
 
     async def main():
         async with weft.listen("127.0.0.1:0", greet) as listener:
-            sleeper = spawn(PARTY, listener.address, str(step))
+            sleeper = spawn(PARTY, listener.address, str(step), "here")
             assert await asyncio.to_thread(sleeper.line) == "there"
             os.kill(sleeper.pid, signal.SIGSTOP)
             sleeper.say()
@@ -146,10 +176,11 @@ def test_a_connector_stopped_at_a_step_delays_nobody(spawn, step):
     run(main())
 
 
-@pytest.mark.parametrize("step", [2, 8])
-def test_a_listener_stopped_at_a_step(spawn, step):
+@pytest.mark.parametrize(("carrier", "step"), [("ring", 2), ("ring", 5), ("ucx", 8)])
+def test_a_listener_stopped_at_a_step(spawn, by, carrier, step):
     """The connector gives up in its time; the listener, once awake, takes the next."""
-    sleeper = spawn(PARTY, "listen", str(step))
+    by(carrier)
+    sleeper = spawn(PARTY, "listen", str(step), "here")
     address = sleeper.line()
     stopper = threading.Thread(target=lambda: (sleeper.line(), os.kill(sleeper.pid, signal.SIGSTOP)))
     stopper.start()
@@ -183,7 +214,13 @@ def cancelling(make, at):
     return steps
 
 
-def test_a_connect_cancelled_at_each_step(spawn, fds, monkeypatch):
+#: How many steps a handshake has at least.
+STEPS = {"ring": 6, "ucx": 13}
+
+
+@pytest.mark.parametrize("carrier", STEPS)
+def test_a_connect_cancelled_at_each_step(spawn, fds, monkeypatch, by, carrier):
+    by(carrier)
     client = handshake.client
     child = spawn(
         """
@@ -204,7 +241,7 @@ def test_a_connect_cancelled_at_each_step(spawn, fds, monkeypatch):
     address = child.line()
 
     async def main():
-        for step in range(1, 13):
+        for step in range(1, STEPS[carrier]):
             monkeypatch.setattr(handshake, "client", cancelling(client, step))
             with pytest.raises(asyncio.CancelledError):
                 await weft.connect(address, timeout=HANG_S)
@@ -217,13 +254,15 @@ def test_a_connect_cancelled_at_each_step(spawn, fds, monkeypatch):
     run(main())
 
 
-def test_an_accept_cancelled_at_each_step(spawn, monkeypatch):
+@pytest.mark.parametrize("carrier", STEPS)
+def test_an_accept_cancelled_at_each_step(spawn, monkeypatch, by, carrier):
     """As leaving the listener does with handshakes that are under way."""
+    by(carrier)
     server = handshake.server
 
     async def main():
         async with weft.listen("127.0.0.1:0", echo) as listener:
-            for step in range(1, 13):
+            for step in range(1, STEPS[carrier]):
                 monkeypatch.setattr(handshake, "server", cancelling(server, step))
                 with pytest.raises(NOT_CONNECTED):  # connected and lost, if it was about to say that it is ready
                     await works(listener.address)

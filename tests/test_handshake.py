@@ -252,6 +252,6 @@ def test_spoiled_handshakes_end_with_named_errors(fds):
 
 
 def test_the_fuzzer_finds_what_is_wrong(monkeypatch):
-    monkeypatch.setattr(handshake, "_channel_of", lambda message, what: int(message["channel"], 16))
+    monkeypatch.setattr(handshake, "_channel_of", lambda message, what, field="channel": int(message[field], 16))
     with pytest.raises(fuzz.FindingError, match="seed 1, case"):
         fuzz.fuzz(FUZZ_CASES, seed=1)

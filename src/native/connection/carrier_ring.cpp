@@ -122,7 +122,7 @@ void RingCarrier::post(Request *r, const void *header, size_t header_nbytes, con
                        ucs_memory_type_t, bool rendezvous) noexcept {
     const size_t nbytes = nbytes_of(parts, count);
     const bool whole = !rendezvous && (nbytes + header_nbytes <= whole_nbytes || !nbytes);
-    if (whole && openings.empty() && count < most_parts) [[likely]] {
+    if (whole && writer && openings.empty() && count < most_parts) [[likely]] {
         iovec iov[most_parts] = {{const_cast<void *>(header), header_nbytes}};
         std::copy_n(parts, count, iov + 1);
         Ring::Gather from{iov, count + 1};
@@ -150,7 +150,7 @@ void RingCarrier::post(Request *r, const void *header, size_t header_nbytes, con
 }
 
 void RingCarrier::post_header(const void *header, size_t nbytes) noexcept {
-    if (!writer || !rings) return;
+    if (!rings) return;
     Outgoing out{.kind = Kind::message, .note = uint32_t(nbytes)};
     append(out.head, header, nbytes);
     queue(std::move(out));
@@ -162,10 +162,10 @@ void RingCarrier::tell(Kind kind, uint64_t id) noexcept {
     queue(std::move(out));
 }
 
-// What has no request.
+// What has no request. Before `join`, it waits.
 void RingCarrier::queue(Outgoing &&out) noexcept {
     if (!rings) return;
-    if (openings.empty() && open_with(out)) return;
+    if (writer && openings.empty() && open_with(out)) return;
     if (headers_left >= most_headers) return fail("never_reads");
     openings.push_back(std::move(out));
     ++headers_left;
@@ -191,6 +191,7 @@ bool RingCarrier::open_with(Outgoing &out) noexcept {
 
 unsigned RingCarrier::send_more() noexcept {
     unsigned n = 0;
+    if (!writer) return n;
     for (; !openings.empty(); ++n) {
         if (!open_with(openings.front())) break;
         Outgoing out = std::move(openings.front());
@@ -265,6 +266,7 @@ void RingCarrier::collect() noexcept {
 
 bool RingCarrier::finds_room() noexcept {
     if (broken || send_more()) return true;
+    if (!writer) return false;
     size_t nbytes = sizeof(uint64_t) + inline_nbytes;
     if (!openings.empty()) {
         const Outgoing &next = openings.front();
@@ -292,7 +294,7 @@ void RingCarrier::attend() noexcept {
 }
 
 void RingCarrier::flush(int64_t deadline_ns) noexcept {
-    while (rings && has_unsent() && !broken && now_ns() < deadline_ns) link->worker->progress();
+    while (rings && writer && has_unsent() && !broken && now_ns() < deadline_ns) link->worker->progress();
     if (!rings || !writer) return;
     // What the other side has yet to read must stay as it is; its cursor goes with its ring when it learns of the end.
     collect();

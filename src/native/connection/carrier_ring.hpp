@@ -35,7 +35,7 @@ struct RingCarrier final : Carrier, RingEnd {
     void answer_into(Request *request, void *incoming) noexcept override;
     void refuse(void *incoming) noexcept override;
     void attend() noexcept override;
-    bool has_headers_left() const noexcept override { return headers_left; }
+    bool has_headers_left() const noexcept override { return writer && headers_left; }
     void flush(int64_t deadline_ns) noexcept override;
     void close() noexcept override;
     nb::list transports() const override;

@@ -48,6 +48,8 @@ nb::object open_channel(LinkObject &self, uint64_t local, uint64_t remote, const
     auto *w = nb::inst_ptr<Worker>(self.worker);
     w->check_owner("connect");
     if (self.link->lost) raise("PeerLostError", "connect to " + name + ": the peer was lost", "connect");
+    if (Links::of(*w).channels.contains(local))
+        raise("HandshakeError", "connect to " + name + ": there is a channel of this id already", "connect");
     auto channel = std::make_shared<Channel>(w, self.link, local, remote, name);
     Links::of(*w).channels[local] = channel;
     return nb::cast(ChannelObject{self.worker, channel});

@@ -13,6 +13,7 @@ Source: UCX, uct_posix_iface_is_reachable; ptrace(2), "Ptrace access mode checki
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 
@@ -68,13 +69,14 @@ class SameHostListener:
                 caller.close()
 
     def _receive(self, caller: socket.socket) -> bool:
-        """Read what a caller sends; False if that is too much, or the caller has hung up."""
+        """Read a caller's nonce; False if the caller has hung up, or sent more than its offer of a ring behind it."""
         try:
-            while more := caller.recv(NONCE_NBYTES):
-                self._callers[caller] += more
-                if len(self._callers[caller]) > NONCE_NBYTES:
+            while wanted := NONCE_NBYTES - len(self._callers[caller]):
+                more = caller.recv(wanted)
+                if not more:
                     return False
-            return False
+                self._callers[caller] += more
+            return len(caller.recv(2, socket.MSG_PEEK)) == 1 and not _hung_up(caller)
         except BlockingIOError:
             return True
         except OSError:
@@ -89,6 +91,12 @@ class SameHostListener:
         self._socket.close()
         for caller in list(self._callers):
             self._reject(caller)
+
+
+def _hung_up(caller: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(caller, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def own_namespaces() -> list[str | int]:

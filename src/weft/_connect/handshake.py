@@ -7,8 +7,17 @@ written once. ``weft._tls.session`` puts TLS around them.
 
 Client                                     Server
 magic, version, hello {payload, ring, queue} ->
-                                       <-  magic, version, hello {unix socket, nonce, payload, ring}
+                                       <-  magic, version, hello {unix socket, nonce, payload, ring, worker?}
 (connects to the unix socket, writes the nonce: same host, same user)
+
+With rings:
+route, worker {id}, both channels, link?, address? ->
+(opens its channel)                        (opens its channel; joins the link)
+                                       <-  link?, address?
+(joins the link)
+address?                               ->  (joins the link)
+
+With UCX:
 route {same host or network}           ->
                                        <-  worker {id}
 worker {id}, channel, link?            ->
@@ -20,7 +29,8 @@ address?                               ->  (joins the link, opens the channel)
 One link joins two workers; the addresses are told when it is new. On one host rings carry it if both hellos say so
 (``_connect.ring``), else UCX; a ring's memory is handed over on the unix socket, before its address is told. The worker
 with the lower id decides whether a handshake makes the link or uses the one that is there, and it decides for one
-handshake at a time.
+handshake at a time; with rings it tells its address at once. What a ring brings before its link is joined waits in the
+channel, so neither side waits for the other's last word.
 
 With TLS, both sides know after the route whether messages would leave the host unencrypted. The policies of both
 (``payload``) then decide: an error on both, or the server is ready at once and messages go over the TLS socket.
@@ -174,8 +184,8 @@ def _address_of(message: dict[str, Any], what: str) -> bytes | None:
     return unpacked
 
 
-def _channel_of(message: dict[str, Any], what: str) -> int:
-    channel = _field(message, "channel", str, what)
+def _channel_of(message: dict[str, Any], what: str, field: str = "channel") -> int:
+    channel = _field(message, field, str, what)
     try:
         return int(channel, 16) & 0xFFFF_FFFF_FFFF_FFFF
     except ValueError:
@@ -225,10 +235,12 @@ def client(
         why_ucx = ""
     link: Link | None = None
     try:
+        if unix is not None and why_ucx is None:
+            return (yield from _connect_ring(workers, name, unix, hello))
         yield _encode(route="host" if same_host else "network")
         try:
             tls = over_tls(policy, hello, same_host and route.memory_only, what)
-            worker = None if tls else workers.worker(route, same_host=same_host, ring=why_ucx is None)
+            worker = None if tls else workers.worker(route, same_host=same_host)
         except UnreachableError:
             # No transport leads there; or the Unix socket is gone because the listener closes, which its message tells.
             with contextlib.suppress(HandshakeError, TimedOutError):
@@ -285,8 +297,11 @@ def server(
     why_ucx = ring.why_ucx(rings, hello.get("ring"))
     spaces = None if why_ucx is None else own_namespaces()  # rings need not know
     proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": spaces}
-    yield _encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings)
-    claimed = _field((yield from _receive(what)), "route", str, what)
+    ring_worker = workers.ring_worker() if why_ucx is None else None
+    worker_id = ring_worker.id if ring_worker is not None else None
+    yield _encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings, worker=worker_id)
+    message = yield from _receive(what)
+    claimed = _field(message, "route", str, what)
     closed = same_host_listener.closed  # then a caller of this host could not prove it
     unix = same_host_listener.accept(nonce) if claimed == "host" and not closed else None
     same_host = unix is not None
@@ -301,9 +316,11 @@ def server(
         if over_tls(policy, hello, same_host and route.memory_only, what):
             yield _encode(ready=True)
             return Joined(workers, same_host=same_host, remote=remote)
-        if same_host and why_ucx is not None:
+        if unix is not None and ring_worker is not None:
+            return (yield from _accept_ring(workers, ring_worker, name, unix, message, remote))
+        if same_host:
             _compare_queues(route.queue, hello, what)
-        worker = workers.worker(route, same_host=same_host, ring=why_ucx is None)
+        worker = workers.worker(route, same_host=same_host)
         yield _encode(worker=worker.id)
         message = yield from _receive(what)
         remote_id = _worker_of(message, worker, what)
@@ -332,6 +349,73 @@ def server(
     return Joined(
         workers, same_host=same_host, remote=remote, why_ucx=why_ucx, link=link, new_link=new, channel=channel
     )
+
+
+def _connect_ring(workers: Workers, name: str, unix: socket.socket, hello: dict[str, Any]) -> Steps:
+    """Go on with :func:`client`, once both sides are known to be on one host and to have rings."""
+    what = f"connect to {name}"
+    worker = workers.ring_worker()
+    remote_id = _worker_of(hello, worker, what)
+    link: Link | None = None
+    decision = address = None
+    mine, theirs = new_channel_id(), new_channel_id()
+    try:
+        if worker.id <= remote_id:
+            link, decision = yield from worker.decide(remote_id)
+            address = link.prepare(unix, name)
+            channel = link.native.open(mine, theirs, name)
+        ids = {"worker": worker.id, "channel": f"{mine:x}", "accepted_channel": f"{theirs:x}"}
+        yield _encode(route="host", **ids, link=decision, address=address)
+        reply = yield from _receive(what)
+        if link is None:
+            link = worker.follow(remote_id, _field(reply, "link", dict, what), what)
+            address = link.join(_address_of(reply, what), unix, name)
+            channel = link.native.open(mine, theirs, name)
+            if address is not None:
+                yield _encode(address=address)
+        else:
+            link.join(_address_of(reply, what), unix, name)
+        new = link.settle()
+    except BaseException:
+        if link is not None:
+            link.abandon()
+        raise
+    remote = _field(hello, "info", dict, what)
+    return Joined(workers, same_host=True, remote=remote, why_ucx=None, link=link, new_link=new, channel=channel)
+
+
+def _accept_ring(
+    workers: Workers,
+    worker: ConnectionWorker,
+    name: str,
+    unix: socket.socket,
+    message: dict[str, Any],
+    remote: dict[str, Any],
+) -> Steps:
+    """Go on with :func:`server`, once both sides are known to be on one host and to have rings."""
+    what = f"accept from {name}"
+    remote_id = _worker_of(message, worker, what)
+    theirs, mine = _channel_of(message, what), _channel_of(message, what, "accepted_channel")
+    link: Link | None = None
+    decision = None
+    try:
+        if worker.id < remote_id:
+            link, decision = yield from worker.decide(remote_id)
+        else:
+            link = worker.follow(remote_id, _field(message, "link", dict, what), what)
+        address = link.prepare(unix, name)
+        channel = link.native.open(mine, theirs, name)
+        if decision is None:
+            link.join(_address_of(message, what), unix, name)
+        yield _encode(link=decision, address=address)
+        if decision is not None and address is not None:
+            link.join(_address_of((yield from _receive(what)), what), unix, name)
+        new = link.settle()
+    except BaseException:
+        if link is not None:
+            link.abandon()
+        raise
+    return Joined(workers, same_host=True, remote=remote, why_ucx=None, link=link, new_link=new, channel=channel)
 
 
 def _compare_queues(mine: dict[str, str], hello: dict[str, Any], what: str) -> None:

@@ -12,6 +12,8 @@ from weft._connect.handshake import Joined, Steps, UpTo
 from weft._connect.links import OtherHandshake
 from weft.errors import Error, HandshakeError, NoMemoryError, TimedOutError
 
+_AT_ONCE = 4096
+
 
 class _Socket(Protocol):
     """What the stepper needs. Each method raises an error of weft's, or an OSError of the socket."""
@@ -92,6 +94,7 @@ def run_blocking(steps: Steps, sock: socket.socket, what: str, *, deadline: floa
 async def _run(steps: Steps, sock: _Socket, what: str) -> Joined:
     answer: Any = None
     failure: BaseException | None = None
+    ahead = bytearray()  # read with what was wanted: a message's body comes with its head
     while True:
         try:
             step = steps.throw(failure) if failure is not None else steps.send(answer)
@@ -107,25 +110,30 @@ async def _run(steps: Steps, sock: _Socket, what: str) -> Joined:
             elif isinstance(step, OtherHandshake):
                 await sock.wait_for(step)
             elif isinstance(step, UpTo):
-                answer = await sock.receive(step.nbytes)
+                answer = _taken(ahead, step.nbytes) if ahead else await sock.receive(step.nbytes)
             else:
-                answer = await _receive_exactly(sock, step, what)
+                while len(ahead) < step:
+                    ahead += await _receive_some(sock, step - len(ahead), what)
+                answer = _taken(ahead, step)
         except (asyncio.CancelledError, KeyboardInterrupt) as e:  # the steps undo what they began
             failure = e
         except OSError as e:
             failure = e if isinstance(e, Error) else _cut(what, e)
 
 
-async def _receive_exactly(sock: _Socket, nbytes: int, what: str) -> bytearray:
-    answer = bytearray()
-    while len(answer) < nbytes:
-        data = await sock.receive(nbytes - len(answer))
-        if not data:
-            raise HandshakeError(
-                f"{what}: the other side closed the socket in the middle of the handshake; is it a weft listener?"
-            )
-        answer += data
-    return answer
+async def _receive_some(sock: _Socket, nbytes: int, what: str) -> bytes:
+    data = await sock.receive(max(nbytes, _AT_ONCE))
+    if not data:
+        raise HandshakeError(
+            f"{what}: the other side closed the socket in the middle of the handshake; is it a weft listener?"
+        )
+    return data
+
+
+def _taken(ahead: bytearray, nbytes: int) -> bytearray:
+    taken = ahead[:nbytes]
+    del ahead[:nbytes]
+    return taken
 
 
 def out_of_descriptors(what: str, error: OSError) -> NoMemoryError:

@@ -208,9 +208,15 @@ class Workers:
         self._connections: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.pid = os.getpid()
 
-    def worker(self, route: Route, *, same_host: bool, ring: bool) -> ConnectionWorker:
-        """Return the worker for peers on this host, with rings or with UCX, or for those that `route` leads to."""
-        settled = None if ring else tuple(sorted(route.settings(same_host=same_host).items()))
+    def worker(self, route: Route, *, same_host: bool) -> ConnectionWorker:
+        """Return the worker for peers on this host that UCX reaches, or for those that `route` leads to."""
+        return self._worker(same_host, tuple(sorted(route.settings(same_host=same_host).items())))
+
+    def ring_worker(self) -> ConnectionWorker:
+        """Return the worker for peers on this host, without UCX."""
+        return self._worker(True, None)
+
+    def _worker(self, same_host: bool, settled: tuple[tuple[str, str], ...] | None) -> ConnectionWorker:
         key = (same_host, settled)
         worker = self._workers.get(key)
         if worker is None or worker.native.closed:
