@@ -33,9 +33,14 @@ from weft import memory
 from weft.bench.common import environment, outcome
 from weft.bench.common.options import add_json
 
-PHASES = ("connecting", "idle", "eager", "rendezvous", "lent")
+PHASES = ("connecting", "idle", "eager", "pieces", "rendezvous", "lent")
 #: Bytes of a message, at least and at most.
-SIZES = {"eager": (1, 4_000), "rendezvous": (300_000, 4_000_000), "lent": (100_000, 4_000_000)}
+SIZES = {
+    "eager": (1, 4_000),
+    "pieces": (5_000, 250_000),
+    "rendezvous": (300_000, 4_000_000),
+    "lent": (100_000, 4_000_000),
+}
 #: Seconds within which the survivor must have its error, and after which it counts as hung.
 SOON_S, HUNG_S = 1.0, 20.0
 #: How many arrivals each side holds.
@@ -196,12 +201,44 @@ class Survivor:
         return Outcome(case, error, told_at - (killed_at or told_at))
 
 
+class Held(NamedTuple):
+    """What the survivor holds: descriptors, mappings of rings, KiB of its own rings and in all."""
+
+    descriptors: int
+    rings_mapped: int
+    rings_kib: int
+    resident_kib: int
+
+
+def held() -> Held:
+    rings_kib = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if "weft-rings" in os.readlink(f"/proc/self/fd/{name}"):
+                rings_kib = os.stat(f"/proc/self/fd/{name}").st_blocks // 2
+    with open("/proc/self/maps") as maps, open("/proc/self/smaps_rollup") as rollup:
+        mapped = sum("weft-rings" in line for line in maps)
+        resident = next(int(line.split()[1]) for line in rollup if line.startswith("Rss:"))
+    return Held(len(os.listdir("/proc/self/fd")), mapped, rings_kib, resident)
+
+
 def named_rightly(outcome: Outcome) -> bool:
     if outcome.case.phase == "connecting" and outcome.case.listens:
         allowed = {"PeerLostError", "UnreachableError", "HandshakeError"}
     else:
         allowed = {"PeerLostError"}
     return outcome.error in allowed
+
+
+def growth(marks: Sequence[Held]) -> list[str]:
+    """Say what there is more of at the end, with nobody left to kill, than there was at most in the first half."""
+    early = marks[: max(len(marks) // 2, 1)]
+    grown = []
+    for kind, slack in (("descriptors", 0), ("rings_mapped", 0), ("rings_kib", 1024), ("resident_kib", 2048)):
+        most, last = max(getattr(mark, kind) for mark in early), getattr(marks[-1], kind)
+        if last > most + slack:
+            grown.append(f"{kind}: {most} to {last}")
+    return grown
 
 
 def right(outcome: Outcome) -> bool:
@@ -242,7 +279,7 @@ async def main(count: int, seed: int, at_once: int, phases: Sequence[str]) -> tu
     other = survivor.processes.Process(target=echo, args=(there,), daemon=True)
     other.start()
     outcomes: list[Outcome] = []
-    descriptors: dict[int, int] = {}
+    marks: dict[int, Held] = {}
     cases = iter([Case.of(number, seed, phases) for number in range(count)])
     began = time.monotonic()
 
@@ -253,8 +290,8 @@ async def main(count: int, seed: int, at_once: int, phases: Sequence[str]) -> tu
             if not right(outcome):
                 print(f"wrong: {outcome}", flush=True)
             if len(outcomes) % 100 == 0:
-                fds = descriptors[len(outcomes)] = len(os.listdir("/proc/self/fd"))
-                print(f"{len(outcomes)} kills, {time.monotonic() - began:.0f} s, {fds} descriptors", flush=True)
+                now = marks[len(outcomes)] = held()
+                print(f"{len(outcomes)} kills, {time.monotonic() - began:.0f} s, {now}", flush=True)
 
     async with weft.listen("127.0.0.1:0", survivor.on_peer) as listener:
         survivor.address = listener.address
@@ -264,10 +301,14 @@ async def main(count: int, seed: int, at_once: int, phases: Sequence[str]) -> tu
         stop.set()
         rounds = await beside
         print(f"the steady connection made {rounds} rounds")
-    descriptors[len(outcomes)] = len(os.listdir("/proc/self/fd"))
+    marks[len(outcomes)] = held()
     other.kill()
     other.join()
-    return outcomes, {"steady_rounds": rounds, "descriptors": descriptors, "seconds": time.monotonic() - began}
+    seen: dict[str, Any] = {"steady_rounds": rounds, "seconds": time.monotonic() - began}
+    seen["grown"] = growth(list(marks.values()))
+    for kind in Held._fields:
+        seen[kind] = {number: getattr(now, kind) for number, now in marks.items()}
+    return outcomes, seen
 
 
 def report(outcomes: list[Outcome], files_before: int) -> dict[str, Any]:
@@ -298,4 +339,5 @@ if __name__ == "__main__":
     ended, beside = asyncio.run(main(options.count, options.seed, options.at_once, options.phases))
     record = {**report(ended, files), **beside, "environment": surroundings}
     outcome.write(options.json, json.dumps(record) + "\n")  # thousands of figures: in one line
-    sys.exit(1 if record["wrong"] else 0)
+    print("grown: " + "; ".join(record["grown"]) if record["grown"] else "nothing grew")
+    sys.exit(1 if record["wrong"] or record["grown"] else 0)

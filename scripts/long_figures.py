@@ -31,6 +31,7 @@ def _distributed(release: str) -> str:
 #: What each record below docs/benchmarks/long is measured by, and what makes it tiny. SOURCES is --sources.
 MEASURED = {
     "long/fuzz": ("scripts/fuzz_handshake.py --count 1000000 --seed 20", "--count 10000"),
+    "long/fuzz_ring": ("scripts/fuzz_ring.py --count 1000000 --seed 20", "--count 10000"),
     "long/kills": ("scripts/kills.py --count 1000", "--count 10"),
     "long/kills_lent": ("scripts/kills.py --count 1000 --phases lent", "--count 5"),
     "long/soak": ("scripts/soak.py --count 10000", "--count 40"),
@@ -85,6 +86,23 @@ def fuzz(record: Record) -> str:
     rate = marks[-1]["cases"] / marks[-1]["seconds"]
     held = f"{span([m['descriptors'] for m in marks])} descriptors, {span([m['resident_kib'] for m in marks], ' KiB')}"
     return f"{outcomes.total():,} cases, {rate:,.0f} a second: {each}. {held} from the first tenth to the last."
+
+
+def fuzz_ring(record: Record) -> str:
+    """Say how the links ended, and what the process held from the first tenth to the last."""
+    outcomes: Counter[str] = Counter()
+    for outcome, times in record["outcomes"].items():
+        rule = outcome.partition("rules of the ring (")[2].rstrip(")")
+        outcomes[rule or outcome.partition(":")[0]] += times
+    marks = record["marks"]
+    each = ", ".join(f"{times:,} {outcome}" for outcome, times in outcomes.most_common())
+    rate = marks[-1]["cases"] / marks[-1]["seconds"]
+    kinds = (("descriptors", " descriptors"), ("resident_kib", " KiB"), ("arena_kib", " KiB of rings"))
+    held = ", ".join(span([mark[kind] for mark in marks], unit) for kind, unit in kinds)
+    beside = f"{sum(record['at_any_time'].values()):,} more by another process, at any time"
+    return (
+        f"{outcomes.total():,} links, {rate:,.0f} a second: {each}; {beside}. {held} from the first tenth to the last."
+    )
 
 
 def soak(record: Record) -> str:
@@ -204,6 +222,7 @@ def rdma(record: Record) -> str:
 #: What pages may name, the record that it needs, and how it is written.
 FIGURES: dict[str, tuple[str, Callable[[Record], str]]] = {
     "fuzz": ("long/fuzz", fuzz),
+    "fuzz-ring": ("long/fuzz_ring", fuzz_ring),
     "kills": ("long/kills", kills),
     "kills-lent": ("long/kills_lent", kills),
     "soak": ("long/soak", soak),

@@ -44,6 +44,16 @@ def test_fuzz():
     )
 
 
+def test_fuzz_ring():
+    mark = {"seconds": 2, "descriptors": 9, "resident_kib": 3000, "arena_kib": 600}
+    outcomes = {"PeerLostError: the peer broke the rules of the ring (bad_kind)": 90, "NoMemoryError: n B": 10}
+    record = {"outcomes": outcomes, "marks": [{"cases": 100, **mark}], "at_any_time": {"lost": 3}}
+    assert figures.fuzz_ring(record) == (
+        "100 links, 50 a second: 90 bad_kind, 10 NoMemoryError; 3 more by another process, at any time. 9 descriptors, "
+        "3,000 KiB, 600 KiB of rings from the first tenth to the last."
+    )
+
+
 @pytest.mark.parametrize(
     ("faults", "said"), [([], "flat"), (["listener: 3 to 5 KiB"], "**not flat: listener: 3 to 5 KiB**")]
 )
@@ -147,8 +157,9 @@ def test_published_kills_are_as_many_as_were_asked_for(name, records):
     assert record["other_errors"] <= record["wrong"] <= late + record["other_errors"]
 
 
-def test_published_fuzzing_is_of_as_many_cases_as_its_last_mark_says(records):
-    record = of(records, "long/fuzz")
+@pytest.mark.parametrize("name", ["long/fuzz", "long/fuzz_ring"])
+def test_published_fuzzing_is_of_as_many_cases_as_its_last_mark_says(name, records):
+    record = of(records, name)
     assert sum(record["outcomes"].values()) == record["marks"][-1]["cases"]
 
 

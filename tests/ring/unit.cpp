@@ -263,6 +263,9 @@ void arenas_are_carved() {
     CHECK(none.map(-1, 0, page, true) == EINVAL);
     const int open_file = memfd_create("can be shortened", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK(ftruncate(open_file, off_t(page)) == 0 && none.map(open_file, 0, page, true) == EINVAL);
+    const int huge = memfd_create("of huge pages", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+    CHECK(huge < 0 || (ftruncate(huge, 1 << 21) == 0 && fcntl(huge, F_ADD_SEALS, F_SEAL_SHRINK) == 0));
+    CHECK(none.map(huge, 0, 1 << 21, true) == EINVAL);
     // What is freed is given back, and its offset is never carved again.
     arena.free(first);
     arena.free(large);
@@ -275,6 +278,28 @@ void arenas_are_carved() {
         arena.free(third);
     }
     CHECK(static_cast<char *>(mapping.data())[7] == 'x');
+}
+
+size_t held_by(const Ring::Arena &arena) {
+    struct stat status;
+    CHECK(fstat(arena.fd(), &status) == 0);
+    return size_t(status.st_blocks) * 512;
+}
+
+/// A writer learns late that its ring was freed, and what it writes until then takes memory again.
+void late_writers_take_no_memory_for_long() {
+    const size_t page = Ring::page_nbytes(), chunk = Ring::Arena::chunk_nbytes;
+    Ring::Arena arena;
+    Ring::Pages kept;
+    CHECK(arena.open() == 0 && arena.carve(page, kept) == 0);
+    for (size_t i = 0; i < 20 * chunk / (4 * page); ++i) {
+        Ring::Pages pages;
+        Ring::Mapping late;
+        CHECK(arena.carve(4 * page, pages) == 0 && late.map(arena.fd(), pages.offset, pages.nbytes, true) == 0);
+        arena.free(pages);
+        std::memset(late.data(), 1, pages.nbytes);
+    }
+    CHECK(held_by(arena) <= 3 * chunk);
 }
 
 /// Run it in a child; the status that it ended with.
@@ -331,6 +356,15 @@ void a_forked_child_has_none_of_the_pages() {
         CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
     }
     CHECK(*static_cast<char *>(pages.data) == 0);
+    // Something of the child's own may lie where they lay.
+    CHECK(in_child([&] {
+              const size_t page = Ring::page_nbytes();
+              void *own =
+                  mmap(mapping.data(), page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+              CHECK(own == mapping.data());
+              mapping.~Mapping();
+              *static_cast<volatile char *>(own) = 1;
+          }) == 0);
 }
 
 }  // namespace
@@ -347,6 +381,7 @@ int main() {
     a_bad_cursor_is_named();
     bells_ring();
     arenas_are_carved();
+    late_writers_take_no_memory_for_long();
     a_limit_of_file_size_is_an_error();
     a_filter_that_refuses_memfd_is_an_error();
     a_forked_child_has_none_of_the_pages();

@@ -16,6 +16,7 @@ namespace {
 constexpr size_t most_parts = 8;           // of a message that is one record
 constexpr size_t inline_nbytes = 4 << 10;  // of a piece that goes through the ring
 constexpr unsigned most_pieces = 64;       // in a turn
+constexpr size_t most_headers = 1 << 16;   // for a peer that reads none of them
 
 /// What the other side's `join` needs. Offsets are into the arena whose descriptor goes with it.
 struct Address {
@@ -58,8 +59,8 @@ std::string RingCarrier::address() const {
                        pages.nbytes,
                        rings->bits.offset,
                        rings->state.offset,
-                       rings->area_pages.offset,
-                       rings->area_pages.nbytes};
+                       rings->area_pages->offset,
+                       rings->area_pages->nbytes};
     return {reinterpret_cast<const char *>(&mine), sizeof mine};
 }
 
@@ -79,7 +80,7 @@ void RingCarrier::join(nb::bytes told, int socket) {
         theirs.ring_nbytes < Rings::ring_nbytes || theirs.ring_nbytes > Ring::max_nbytes ||
         theirs.area_nbytes > Ring::max_nbytes)
         refuse("the other side's address makes no sense");
-    const bool to_itself = theirs.process == rings->arena->id && theirs.ring == pages.offset;
+    to_itself = theirs.process == rings->arena->id && theirs.ring == pages.offset;
     const int file = to_itself ? rings->arena->arena.fd() : receive_descriptor(socket);
     if (file < 0 && errno == EMFILE)
         raise("NoMemoryError", "connect: no descriptor for the other side's ring (is the limit of open files reached?)",
@@ -97,6 +98,7 @@ void RingCarrier::join(nb::bytes told, int socket) {
     their_area_nbytes = theirs.area_nbytes;
     writer.emplace(their_ring.data(), theirs.ring_nbytes);
     bell.emplace(their_bits.data(), their_state.data(), theirs.link);
+    attend();
 }
 
 nb::list RingCarrier::transports() const {
@@ -162,7 +164,9 @@ void RingCarrier::tell(Kind kind, uint64_t id) noexcept {
 
 // What has no request. Before `join`, it waits.
 void RingCarrier::queue(Outgoing &&out) noexcept {
+    if (!rings) return;
     if (writer && openings.empty() && open_with(out)) return;
+    if (headers_left >= most_headers) return fail("never_reads");
     openings.push_back(std::move(out));
     ++headers_left;
     rings->wait_for_room(this);
@@ -263,7 +267,7 @@ void RingCarrier::collect() noexcept {
 bool RingCarrier::finds_room() noexcept {
     if (broken || send_more()) return true;
     if (!writer) return false;
-    size_t nbytes = inline_nbytes;
+    size_t nbytes = sizeof(uint64_t) + inline_nbytes;
     if (!openings.empty()) {
         const Outgoing &next = openings.front();
         nbytes = next.head.size() + (next.kind == Kind::message ? nbytes_of(next.iov.data(), next.iov.size()) : 0);
@@ -291,6 +295,10 @@ void RingCarrier::attend() noexcept {
 
 void RingCarrier::flush(int64_t deadline_ns) noexcept {
     while (rings && has_unsent() && !broken && now_ns() < deadline_ns) link->worker->progress();
+    if (!rings || !writer) return;
+    // What the other side has yet to read must stay as it is; its cursor goes with its ring when it learns of the end.
+    collect();
+    if (!unread.empty() && !to_itself) link->socket->keep(rings->area_pages);
 }
 
 // A forked child has neither the pages nor the requests.
@@ -305,12 +313,13 @@ void RingCarrier::close() noexcept {
     for (auto &[id, out] : announced) finish(out.request, UCS_ERR_CANCELED);
     announced.clear();
     end_incoming();
-    if (writer) collect();
-    rings->unread |= !unread.empty();
     for (const Piece &piece : unread) rings->area.put_back(piece.number);
     unread.clear();
     rings->free(pages);
     reader.reset();
+    writer.reset();
+    bell.reset();
+    for (Ring::Mapping *theirs : {&their_ring, &their_bits, &their_state, &their_area}) theirs->unmap();
     rings.reset();
 }
 

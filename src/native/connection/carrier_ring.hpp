@@ -102,10 +102,12 @@ struct RingCarrier final : Carrier, RingEnd {
     std::optional<Ring::Writer> writer;
     std::optional<Ring::Bell> bell;
     bool broken = false;
+    bool to_itself = false;
     bool piece_read = false;  // since the room of what was read was given back
 
     uint64_t next_id = 1;
     size_t headers_left = 0;
+    size_t dropped = 0;                                // of `incoming`: begun, and for nobody
     std::deque<Outgoing> openings;                     // in the order in which they were posted
     std::deque<Outgoing> transfers;                    // opened, with bytes to send
     std::unordered_map<uint64_t, Outgoing> announced;  // not yet answered

@@ -14,10 +14,13 @@ namespace {
 
 constexpr unsigned most_records = 64;   // in a turn: a writer may write for ever
 constexpr unsigned pieces_at_once = 4;  // are read before the writer is told
+constexpr size_t most_dropped = 1 << 16;
 
 }  // namespace
 
+// Before `join` the other side's ring is not here, and what is read may need an answer.
 unsigned RingCarrier::receive() noexcept {
+    if (!writer) return 0;
     unsigned n = 0, pieces = 0;
     Ring::Record record;
     while (n < most_records && !broken && reader->peek(record)) {
@@ -115,6 +118,8 @@ void RingCarrier::take_piece(const Ring::Record &record) noexcept {
         whole->message->end(UCS_OK);
     else if (whole->request)
         landed(whole->request, UCS_OK);
+    else
+        --dropped;
 }
 
 // The parts have room for all of it: a message is as long as its opening said.
@@ -170,7 +175,10 @@ void RingCarrier::answer_into(Request *r, void *descriptor) noexcept {
 void RingCarrier::refuse(void *descriptor) noexcept {
     if (!rings) return;
     auto *here = static_cast<Incoming *>(descriptor);
-    if (!here->announced) return;
+    if (!here->announced) {
+        if (++dropped > most_dropped) fail("too_many_begun");
+        return;
+    }
     tell(Kind::refuse, here->id);
     incoming.erase(uint64_t(here->id));
 }

@@ -55,6 +55,7 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     std::map<uint64_t, Request *> placed_receives;                 // not yet here
     uint64_t head = 0, received = 0, remote_count = UINT64_MAX, consumed = 0, reported = 0;
     size_t unread_nbytes = 0;
+    size_t unread_charge = 0;  // but for what is lent: never more than the window, or the sender breaks the rules
     uint64_t lent_sent_nbytes = 0, lent_received_nbytes = 0;
 
     Channel(Worker *worker, std::shared_ptr<Link> link, uint64_t local, uint64_t remote, std::string name);
@@ -104,7 +105,8 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     void complete(Message *message) noexcept;
     void accept_placed(const Wire &wire, std::unique_ptr<Message> message, bool rendezvous) noexcept;
     void answer_placed(Request *request, std::unique_ptr<Message> message) noexcept;
-    void consume(size_t charge) noexcept;
+    /// A message of so many bytes, which cost its sender `charge`, was read.
+    void consume(size_t charge, size_t nbytes) noexcept;
     nb::object receive(nb::object object, Request *request);
     void answer() noexcept;
     void bring(Message *message) noexcept;

@@ -79,7 +79,7 @@ void Channel::answer_placed(Request *r, std::unique_ptr<Message> message) noexce
         r->fail(make_fault("TruncatedError", name + ": the message has " + std::to_string(message->nbytes) + " B"));
         message->refuse();
         ++received;
-        consume(message->charge);
+        consume(message->charge, message->nbytes);
         r->end(UCS_OK);
         return acknowledge();
     }
@@ -94,7 +94,7 @@ void Channel::landed(Request *r, ucs_status_t status) noexcept {
         return lose(make_fault("PeerLostError", name + ": " + ucx_status_string(status)));
     }
     ++received;
-    consume(charge_of(r->nbytes));
+    consume(charge_of(r->nbytes), r->nbytes);
     acknowledge();
     end_receives();
 }

@@ -266,7 +266,7 @@ void Channel::take(Message *next) noexcept {
     arrived.pop_front();
     ++head;
     unread_nbytes -= next->nbytes;
-    consume(next->charge);
+    consume(next->charge, next->nbytes);
 }
 
 void Channel::deliver() noexcept {

@@ -40,6 +40,12 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
     if (closed || lost || closing || wire.number < head || index > max_ahead) return false;
     while (arrived.size() <= index) arrived.push_back(nullptr);
     if (arrived[index]) return false;
+    const size_t charge = charge_of(message->nbytes);
+    if (unread_charge + charge > window) {
+        tell(abort_kind, 0);
+        return lose(make_fault("PeerLostError", name + ": the peer sent more than this side allowed")), false;
+    }
+    unread_charge += charge;
     if (wire.kind == placed_kind) {
         message->descriptor = rendezvous ? data : nullptr;
         arrived[index] = new Message;  // in its turn there is nothing to do
@@ -111,7 +117,8 @@ void Channel::complete(Message *m) noexcept {
 }
 
 // Less than a quarter of the window is left unreported: Channel::may_send never waits for that little.
-void Channel::consume(size_t charge) noexcept {
+void Channel::consume(size_t charge, size_t nbytes) noexcept {
+    unread_charge -= charge_of(nbytes);
     consumed += charge;
     if (consumed - reported >= window / 4 && !ended) tell(credit_kind, 0);
 }
@@ -182,5 +189,8 @@ bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_
         if (found == worker.links->channels.end()) return ++worker.dropped_messages, false;
         worker.links->last = {wire.channel, found->second.get()};
     }
-    return static_cast<Channel *>(user)->on_message(wire, std::move(message), data, way);
+    auto *channel = static_cast<Channel *>(user);
+    // Over another link its id may be known too, but `data` would be another carrier's.
+    if (channel->link->socket.get() != socket) return ++worker.dropped_messages, false;
+    return channel->on_message(wire, std::move(message), data, way);
 }

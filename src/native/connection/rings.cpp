@@ -49,23 +49,27 @@ Rings::Rings(Worker *w) : worker(w) {
     bits = carve(page);
     try {
         state = carve(page);
-        area_pages = carve(Area::nbytes);
+        area_pages = {new Ring::Pages(carve(Area::nbytes)), [arena = arena](Ring::Pages *pages) {
+                          if (!in_forked_child) {
+                              std::lock_guard lock(arena->mutex);
+                              arena->arena.free(*pages);
+                          }
+                          delete pages;
+                      }};
     } catch (...) {
         free(bits);
         if (state.data) free(state);
         throw;
     }
-    area.data = static_cast<std::byte *>(area_pages.data);
+    area.data = static_cast<std::byte *>(area_pages->data);
     doorbell = std::make_unique<Ring::Doorbell>(bits.data, state.data);
     doorbell->fall_asleep();  // no turn need be about to come
 }
 
-// What a peer has yet to read must stay as it is: such an area is left to the arena's end.
 Rings::~Rings() {
     if (in_forked_child) return;
     free(bits);
     free(state);
-    if (!unread) free(area_pages);
 }
 
 Ring::Pages Rings::carve(size_t nbytes) {

@@ -66,10 +66,10 @@ struct Rings : Poller {
 
     Worker *worker;
     std::shared_ptr<SharedArena> arena;
-    Ring::Pages bits, state, area_pages;
+    Ring::Pages bits, state;
+    std::shared_ptr<Ring::Pages> area_pages;  // somebody may read them when this is gone
     std::unique_ptr<Ring::Doorbell> doorbell;
     Area area;
-    bool unread = false;                             // a piece of the area may still be read by somebody
     std::vector<RingEnd *> links;                    // by their index
     std::vector<RingEnd *> attended;                 // looked at in each turn
     std::vector<RingEnd *> waiting;                  // with something to send, for room
@@ -93,6 +93,7 @@ struct Rings : Poller {
     unsigned turn() noexcept override;
     bool arm() noexcept override;
     void wake_up() noexcept override { doorbell->wake_up(); }
+    size_t looked_at() const noexcept override { return attended.size(); }
 
   private:
     void take_rung() noexcept;

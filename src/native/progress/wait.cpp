@@ -374,5 +374,6 @@ void define_waiting(nb::class_<Worker> &cls) {
             },
             nb::arg("loop"), nb::sig("def attach(self, loop: asyncio.AbstractEventLoop) -> None"),
             "Progress in this event loop's turns, also while nothing is awaited.")
-        .def_prop_ro("_spin_credit", [](Worker &w) { return w.spin_state.credit; });
+        .def_prop_ro("_spin_credit", [](Worker &w) { return w.spin_state.credit; })
+        .def_prop_ro("_attended", [](Worker &w) { return w.poller ? w.poller->looked_at() : 0; });
 }

@@ -50,6 +50,8 @@ struct Poller {
     virtual bool arm() noexcept = 0;
     /// They need not tell of anything until `arm`: there will be turns.
     virtual void wake_up() noexcept = 0;
+    /// How many links a turn looks at.
+    virtual size_t looked_at() const noexcept = 0;
 };
 
 /// What stands on a worker and ends with it. They end in this order.

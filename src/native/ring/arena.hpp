@@ -8,21 +8,24 @@
 //
 // Pages are never carved twice. A sender that closed its link may still have them mapped (a broken one, or its forked
 // child) and would write into another link's ring. So the offsets of a freed ring are left for good: the pages are
-// punched out of the file, which gives their memory back, and a chunk whose rings are all gone is unmapped. Offsets
-// last for 2^63 B.
+// punched out of the file, which gives their memory back, and a chunk whose rings are all gone is unmapped. What a
+// late sender writes there takes memory again, so all between the chunks is punched again whenever one is added.
+// Offsets last for 2^63 B.
 //
 // A sender is handed the descriptor of the whole file, maps its own ring and the doorbell, and closes it. That it maps
 // no more guards against accidents, not against an attacker, who as the same user could write this process's memory
 // anyway.
 //
 // Forks. No mapping is passed on to a child (MADV_DONTFORK): a second writer in a ring would garble it. So what is left
-// of a link in a child must not touch its pages; to unmap them again is harmless.
+// of a link in a child must not touch its pages, nor unmap what may be the child's own by now.
 #pragma once
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -87,7 +90,7 @@ class Arena {
 
     /// The memory goes back to the kernel; the offset is never used again.
     void free(const Pages &pages) noexcept {
-        fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(pages.offset), off_t(pages.nbytes));
+        punch(pages.offset, pages.nbytes);
         for (size_t i = 0; i < chunks.size(); ++i) {
             Chunk &chunk = chunks[i];
             if (pages.offset < chunk.offset || pages.offset - chunk.offset >= chunk.nbytes) continue;
@@ -122,7 +125,16 @@ class Arena {
         madvise(data, nbytes, MADV_DONTFORK);
         if (!chunks.empty() && !chunks.back().used) drop(chunks.size() - 1);
         chunks.push_back({data, offset, nbytes, 0, 0});
+        uint64_t end = 0;
+        for (const Chunk &chunk : chunks) {
+            if (chunk.offset > end) punch(end, chunk.offset - end);
+            end = chunk.offset + chunk.nbytes;
+        }
         return 0;
+    }
+
+    void punch(uint64_t offset, uint64_t nbytes) noexcept {
+        fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(offset), off_t(nbytes));
     }
 
     void drop(size_t i) noexcept {
@@ -140,9 +152,7 @@ class Mapping {
   public:
     Mapping() = default;
     Mapping(const Mapping &) = delete;
-    ~Mapping() {
-        if (pages) munmap(pages, nbytes);
-    }
+    ~Mapping() { unmap(); }
 
     void *data() const noexcept { return pages; }
 
@@ -151,7 +161,10 @@ class Mapping {
     int map(int fd, uint64_t offset, size_t size, bool writable) noexcept {
         const int seals = fcntl(fd, F_GET_SEALS);
         struct stat status;
+        struct statfs system;
         if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) < 0) return EINVAL;
+        // Of huge pages there may be none left when one is touched.
+        if (fstatfs(fd, &system) < 0 || system.f_type == HUGETLBFS_MAGIC) return EINVAL;
         const uint64_t there = uint64_t(status.st_size);
         if (!size || offset % page_nbytes() || size % page_nbytes() || offset > there || size > there - offset)
             return EINVAL;
@@ -161,12 +174,18 @@ class Mapping {
         madvise(mapped, size, MADV_DONTFORK);
         pages = mapped;
         nbytes = size;
+        process = getpid();
         return 0;
+    }
+    void unmap() noexcept {
+        if (pages && process == getpid()) munmap(pages, nbytes);
+        pages = nullptr;
     }
 
   private:
     void *pages = nullptr;
     size_t nbytes = 0;
+    pid_t process = 0;  // whose mapping it is
 };
 
 }  // namespace Ring

@@ -20,7 +20,9 @@ std::mutex retired_mutex;
 // Never destroyed: the other sides may hold on for as long as they like.
 auto &retired = *new std::vector<std::shared_ptr<FdSocket>>;
 
-constexpr size_t batch = 64;  // records in one read
+constexpr size_t batch = 64;           // records in one read
+constexpr size_t most_batches = 1024;  // at once: more than a socket holds, but a peer may write for ever
+constexpr size_t most_answers = 1 << 16;
 
 // The descriptor that came along, or -1. The padding of the control buffer has room for a second, which nobody of
 // weft sends: it is closed.
@@ -104,7 +106,7 @@ bool FdSocket::read() noexcept {
     // The end of a pin may be that of another side's lease, so it comes when nothing is locked.
     std::vector<Pin> over;
     std::lock_guard lock(mutex);
-    while (!gone) {
+    for (size_t batches = 0; !gone && batches < most_batches; ++batches) {
         Record records[batch];
         iovec iov{records, sizeof records};
         alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
@@ -119,8 +121,6 @@ bool FdSocket::read() noexcept {
         if (n <= 0 || n % sizeof(Record)) {
             if (descriptor >= 0) close(descriptor);
             gone = true;
-            while (!leases.empty()) over.push_back(take_back(leases.begin()->first));
-            handed.clear();
             break;
         }
         for (size_t i = 0; i < size_t(n) / sizeof(Record); ++i)
@@ -129,6 +129,12 @@ bool FdSocket::read() noexcept {
             else
                 take(records[i], descriptor);
         if (descriptor >= 0) close(descriptor);
+        gone |= answers_left > most_answers;
+    }
+    if (gone) {
+        while (!leases.empty()) over.push_back(take_back(leases.begin()->first));
+        handed.clear();
+        kept.reset();
     }
     forget_dropped();
     flush();
@@ -161,6 +167,7 @@ void FdSocket::wake() noexcept {
 
 void FdSocket::send_later(const Record &record) noexcept {
     backlog.push_back(record);
+    answers_left += record.answers();
     flush();
 }
 
@@ -169,6 +176,7 @@ void FdSocket::flush() noexcept {
     while (!backlog.empty()) {
         size_t count = std::min(backlog.size(), batch);
         if (!send(&backlog[backlog.size() - count], count, -1)) break;
+        for (size_t i = backlog.size() - count; i < backlog.size(); ++i) answers_left -= backlog[i].answers();
         backlog.resize(backlog.size() - count);
     }
     if (full != backlog.empty() || epoll_fd < 0) return;
@@ -177,6 +185,11 @@ void FdSocket::flush() noexcept {
     event.events = EPOLLRDHUP | EPOLLIN | (full ? uint32_t(EPOLLOUT) : 0);
     event.data.ptr = epoll_data;
     epoll_ctl(epoll_fd, EPOLL_CTL_MOD, socket, &event);
+}
+
+void FdSocket::keep(std::shared_ptr<void> memory) noexcept {
+    std::lock_guard lock(mutex);
+    kept = std::move(memory);
 }
 
 void FdSocket::retire() noexcept {
@@ -193,10 +206,10 @@ void FdSocket::retire() noexcept {
     for (auto &[id, segment] : left) Borrowed::leave(segment);
     {
         std::lock_guard lock(mutex);
-        if (gone || (leases.empty() && !borrowed)) return;
+        if (gone || (leases.empty() && !borrowed && !kept)) return;
         Record record{Record::goodbye_said, 0};
         if (!goodbye && !send(&record, 1, -1)) shutdown(socket, SHUT_RDWR);
-        if (leases.empty()) return;
+        if (leases.empty() && !kept) return;
     }
     std::lock_guard lock(retired_mutex);
     retired.push_back(shared_from_this());
@@ -207,7 +220,7 @@ void FdSocket::sweep() noexcept {
     std::erase_if(retired, [](auto &each) {
         each->read();
         std::lock_guard inner(each->mutex);
-        return each->leases.empty();
+        return each->leases.empty() && !each->kept;
     });
 }
 

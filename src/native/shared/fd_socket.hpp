@@ -59,6 +59,8 @@ class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
 
     /// Take what has arrived. False: the other side is gone, or its link is.
     bool read() noexcept;
+    /// Keep this until the other side is gone, even when the link is over: it may still read it.
+    void keep(std::shared_ptr<void> memory) noexcept;
     /// The link is over. What the other side still holds stays pinned until it returns it or ends.
     void retire() noexcept;
     /// Look whether the other sides of retired links have returned anything.
@@ -88,6 +90,7 @@ class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
             wake_up
         };
         uint64_t kind, value;
+        bool answers() const noexcept { return kind == segment_taken || kind == segment_refused; }
     };
 
     bool send(const Record *records, size_t count, int descriptor) noexcept;
@@ -110,8 +113,10 @@ class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
     uint64_t next_lease = 1, unread_leases = 0, dropped_seen = 0;
     size_t lent_on = 0;  // segments of others that were handed over
     bool has_answered = false;
+    std::shared_ptr<void> kept;
     // Borrower.
     std::unordered_map<uint64_t, std::shared_ptr<Borrowed>> segments;
     size_t borrowed = 0;          // leases that the other side is still to have back
     std::vector<Record> backlog;  // what the socket had no room for
+    size_t answers_left = 0;      // in it: a peer that asks on and never reads is as good as gone
 };
