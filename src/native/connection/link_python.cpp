@@ -42,6 +42,7 @@ std::string ring_error() {
 void join_link(LinkObject &self, nb::bytes address, int fd) {
     self.link->worker->check_owner("connect");
     self.link->join(std::move(address), fd, self.same_host);
+    self.link->worker->schedule_turn();  // something may have come already
 }
 
 nb::object open_channel(LinkObject &self, uint64_t local, uint64_t remote, const std::string &name) {

@@ -29,8 +29,8 @@ address?                               ->  (joins the link, opens the channel)
 One link joins two workers; the addresses are told when it is new. On one host rings carry it if both hellos say so
 (``_connect.ring``), else UCX; a ring's memory is handed over on the unix socket, before its address is told. The worker
 with the lower id decides whether a handshake makes the link or uses the one that is there, and it decides for one
-handshake at a time; with rings it tells its address at once. What a ring brings before its link is joined waits in the
-channel, so neither side waits for the other's last word.
+handshake at a time; with rings it tells its address at once. What comes over a ring before its link is joined waits
+there, so neither side waits for the other's last word.
 
 With TLS, both sides know after the route whether messages would leave the host unencrypted. The policies of both
 (``payload``) then decide: an error on both, or the server is ready at once and messages go over the TLS socket.
@@ -357,6 +357,7 @@ def _connect_ring(workers: Workers, name: str, unix: socket.socket, hello: dict[
     worker = workers.ring_worker()
     remote_id = _worker_of(hello, worker, what)
     link: Link | None = None
+    channel: Channel | None = None
     decision = address = None
     mine, theirs = new_channel_id(), new_channel_id()
     try:
