@@ -59,9 +59,9 @@ except weft.Error as e:
     print(type(e).__name__, flush=True)
 """
 
-#: Whether this side decides on the link, the carrier, and before what it stops. Rings: its hello, its route and all else
-#: (it has knocked at the side door), the last word that it hears, and, if the other side decides, its address. UCX: its
-#: hello, its route, its channel, its address (it has joined the link), and the last word that it hears.
+#: Whether this side decides on the link, the carrier, and before what it stops. Rings: its hello, its route and all
+#: else (it has knocked at the side door), the last word that it hears, and, if the other side decides, its address.
+#: UCX: its hello, its route, its channel, its address (it has joined the link), and the last word that it hears.
 CONNECTOR_STEPS = [
     *[("here", "ring", step) for step in (0, 3, 5)],
     *[("there", "ring", step) for step in (0, 3, 5, 6)],

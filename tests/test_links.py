@@ -239,3 +239,53 @@ def test_a_loop_that_ends_leaves_those_that_come_meanwhile(monkeypatch):
     over.set()
     other.end()
     assert links._loops == []
+
+
+GREETER = """
+import asyncio, sys, weft
+from weft._connect import links
+class Worker(links.ConnectionWorker):  # the one with the lower id decides
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.id = ("0" if sys.argv[1] == "listener" else "f") * 32
+links.ConnectionWorker = Worker
+async def greet(peer):
+    try:
+        await peer.send(b"welcome")
+        while True:
+            await peer.send(await peer.recv())
+    except weft.PeerLostError:
+        pass
+async def main():
+    async with weft.listen("127.0.0.1:0", greet) as listener:
+        print(listener.address, flush=True)
+        await asyncio.to_thread(input)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("decides", ["listener", "connector"])
+def test_what_is_sent_at_once_arrives(spawn, decides):
+    """On a link that is there and busy: a first message may come before the handshake's last word is read."""
+    child = spawn(GREETER, decides)
+    address = child.line()
+
+    async def chatter():
+        async with weft.connect(address) as peer:
+            while True:
+                await peer.recv()
+                await peer.send(b"x")
+
+    async def main():
+        talking = asyncio.create_task(chatter())
+        for _ in range(20):
+            async with asyncio.timeout(HANG_S):
+                peers = await asyncio.gather(*[weft.connect(address) for _ in range(20)])
+                assert [bytes(await peer.recv()) for peer in peers] == [b"welcome"] * 20
+            for peer in peers:
+                peer.abort()
+        talking.cancel()
+        await asyncio.gather(talking, return_exceptions=True)
+
+    asyncio.run(main())
+    child.kill()

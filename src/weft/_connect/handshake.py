@@ -14,7 +14,7 @@ With rings:
 route, worker {id}, both channels, link?, address? ->
 (opens its channel)                        (opens its channel; joins the link)
                                        <-  link?, address?
-(joins the link)
+(joins the link; if the other side decides, it opens its channel only now, and says so)
 address?                               ->  (joins the link)
 
 With UCX:
@@ -372,8 +372,7 @@ def _connect_ring(workers: Workers, name: str, unix: socket.socket, hello: dict[
             link = worker.follow(remote_id, _field(reply, "link", dict, what), what)
             address = link.join(_address_of(reply, what), unix, name)
             channel = link.native.open(mine, theirs, name)
-            if address is not None:
-                yield _encode(address=address)
+            yield _encode(address=address)
         else:
             link.join(_address_of(reply, what), unix, name)
         new = link.settle()
@@ -409,7 +408,7 @@ def _accept_ring(
         if decision is None:
             link.join(_address_of(message, what), unix, name)
         yield _encode(link=decision, address=address)
-        if decision is not None and address is not None:
+        if decision is not None:
             link.join(_address_of((yield from _receive(what)), what), unix, name)
         new = link.settle()
     except BaseException:
