@@ -81,12 +81,12 @@ class Readings:
         return Borrowed(self.count, 0)
 
 
-def test_a_reading_holds_for_twenty_times_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reading_holds_for_a_hundred_times_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Readings(monkeypatch)
     reader = Reader(clock)
     for _ in range(10):
         assert reader.read(1, 1000 * MIB).resident == 1
-    clock.now += 0.19
+    clock.now += 0.99
     assert reader.read(1, 1000 * MIB).resident == 1
     clock.now += 0.02
     assert reader.read(1, 1000 * MIB).resident == 2
@@ -97,6 +97,11 @@ def test_a_process_that_grew_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> No
     sizes = [1000, 1010, 1020, 1010, 900, 900]
     assert [reader.read(1, size * MIB).resident for size in sizes] == [1, 1, 2, 2, 3, 3]
     assert reader.read(2, 900 * MIB).resident == 4
+
+
+def test_a_small_process_is_not_read_anew_for_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(Readings(monkeypatch))
+    assert [reader.read(1, size * MIB).resident for size in [100, 107, 93, 109]] == [1, 1, 1, 2]
 
 
 def counted(node: Node) -> float:

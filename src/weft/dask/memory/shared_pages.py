@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-#: A reading holds for so many times what it took: walking page tables costs a twentieth of a core.
-_HOLDS = 20
-#: ... unless resident memory moved by more than this part: Dask's fractions of the limit are a tenth apart.
-_MOVES = 64
+#: A reading holds for so many times what it took: walking page tables costs a hundredth of a core.
+_HOLDS = 100
+#: ... unless resident memory moved by more than this part, and this much: Dask's fractions of the limit are a tenth
+#: apart.
+_MOVES, _MOVES_NBYTES = 64, 8 << 20
 
 _NAMELESS = re.compile(rb"\S+ \S\S\Sp \S+ \S+ \d+ +/(?:#\d+|memfd:weft) \(deleted\)")
 _FIELD = re.compile(rb"^(\w+): +(\d+) kB$", re.MULTILINE)
@@ -87,8 +88,11 @@ class Reader:
     def read(self, pid: int | str, resident: int) -> Borrowed:
         """Return what a process has borrowed that has so many bytes resident."""
         began = self._clock()
-        if pid != self._of or began >= self._until or abs(resident - self._at) > resident // _MOVES:
+        if pid != self._of or began >= self._until or self._moved(resident):
             self._last, self._of, self._at = read(pid), pid, resident
             ended = self._clock()
             self._until = ended + _HOLDS * (ended - began)
         return self._last
+
+    def _moved(self, resident: int) -> bool:
+        return abs(resident - self._at) > max(resident // _MOVES, _MOVES_NBYTES)
