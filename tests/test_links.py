@@ -281,9 +281,9 @@ def test_what_is_sent_at_once_arrives(spawn, decides):
         for _ in range(20):
             async with asyncio.timeout(HANG_S):
                 peers = await asyncio.gather(*[weft.connect(address) for _ in range(20)])
-                assert [bytes(await peer.recv()) for peer in peers] == [b"welcome"] * 20
-            for peer in peers:
-                peer.abort()
+                assert [bytes(await each.recv()) for each in peers] == [b"welcome"] * 20
+            for each in peers:
+                each.abort()
         talking.cancel()
         await asyncio.gather(talking, return_exceptions=True)
 

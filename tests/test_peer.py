@@ -297,6 +297,20 @@ def test_a_queued_send_can_be_withdrawn():
     run(main())
 
 
+def test_what_waits_behind_a_withdrawn_send_goes_on():
+    async def main():
+        async with pair() as (a, b):
+            sends = [a.send(bytes(200_000)) for _ in range(21)]  # there is credit for 20
+            small = a.send(b"small")
+            assert sends[-1].cancel()
+            await asyncio.wait_for(small, 10)
+            for _ in sends[:-1]:
+                assert (await b.recv()).nbytes == 200_000
+            assert await b.recv() == b"small"
+
+    run(main())
+
+
 def test_a_reader_in_another_task_and_references():
     async def main():
         async with pair() as (a, b):

@@ -365,7 +365,8 @@ def test_an_interrupt_ends_every_process(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_worker_that_ends_is_not_waited_for():
     def start(i, command, **popen):
-        argv = command if "--no-nanny" not in command else [sys.executable, "-c", "raise SystemExit('no memory')"]
+        ends = [sys.executable, "-c", r"import os; os.write(2, b'no memory\n'); os._exit(1)"]
+        argv = ends if "--no-nanny" in command else command
         return run.here(i, argv, **popen)
 
     begin = time.monotonic()

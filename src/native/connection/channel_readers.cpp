@@ -354,11 +354,8 @@ void Channel::end_receives() noexcept {
 
 bool Channel::withdraw(Request *request) noexcept {
     if (std::erase_if(placed_receives, [&](auto &entry) { return entry.second == request; })) return true;
-    for (auto *list : {&receives, &sends})
-        for (auto it = list->begin(); it != list->end(); ++it)
-            if (*it == request) {
-                list->erase(it);
-                return true;
-            }
-    return false;
+    if (std::erase(receives, request)) return true;
+    if (!std::erase(sends, request)) return false;
+    resume();  // it may have stood before a smaller one, or before the goodbye
+    return true;
 }
