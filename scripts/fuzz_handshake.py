@@ -31,7 +31,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import weft
-from weft._connect import handshake, links
+from weft._connect import handshake, links, local, message
 from weft._connect.admission import SameHostListener
 from weft._connect.encryption import POLICIES, EncryptionPolicy
 from weft._connect.route import Route
@@ -64,7 +64,9 @@ class PaperLink:
     def offer(self, fd: int) -> None:
         pass
 
-    def join(self, address: bytes, fd: int) -> None:
+    memory = 0
+
+    def join(self, address: bytes, fd: int, memory: int = -1) -> None:
         if len(address) < 8:
             raise FindingError(f"UCX is given an address of {len(address)} B")
         if address[0] == 0xFF:
@@ -95,6 +97,8 @@ class PaperWorkers:
     def __init__(self, worker_id: str) -> None:
         self.made = links.ConnectionWorker(None, same_host=True)
         self.made.id = worker_id
+        self.listens: set[str] = set()
+        self.calls: dict[str, links.OtherHandshake] = {}
 
     def worker(self, route: Route, *, same_host: bool) -> links.ConnectionWorker:
         self.made.same_host = same_host
@@ -129,7 +133,7 @@ def next_value(generator: Generator[Any, None, Any]) -> Any:
 
 # ---- good words -----------------------------------------------------------------------------------------------
 
-Side = str  # "client" or "server"
+Side = str  # "client" or "server"; the short way's are "near client" and "near server"
 
 
 class Room:
@@ -139,7 +143,13 @@ class Room:
         self.sock, self._other = socket.socketpair()
         self.same_host = SameHostListener()
 
-    def steps(self, side: Side, workers: PaperWorkers, policy: EncryptionPolicy | None = None) -> handshake.Steps:
+    def steps(
+        self, side: Side, workers: PaperWorkers, policy: EncryptionPolicy | None = None
+    ) -> handshake.Steps | local.LocalSteps:
+        if side == "near client":
+            return local.client(workers, "fuzz", local.Reached(self.sock, "near", "::1", 1), {"pid": 1})  # type: ignore[arg-type]
+        if side == "near server":
+            return local.server(workers, "fuzz", self.sock, {"pid": 1}, 1)  # type: ignore[arg-type]
         route = Route("127.0.0.1")
         if side == "client":
             return handshake.client(workers, route, "fuzz", self.sock, {"pid": 1}, policy)  # type: ignore[arg-type]
@@ -150,6 +160,37 @@ class Room:
         self.sock.close()
         self._other.close()
         self.same_host.close()
+
+
+def near_transcript(room: Room, *, known: bool) -> dict[Side, list[bytes]]:
+    """Run a good handshake the short way, with a link that only the listener's side knows, or without."""
+    caller, listener = PaperWorkers(LOW), PaperWorkers(HIGH)
+    if known:
+        for workers, remote_id in ((caller, HIGH), (listener, LOW)):
+            workers.know(remote_id, settled=True)
+            workers.made.links[remote_id].id = "known"
+    near = {"near client": room.steps("near client", caller), "near server": room.steps("near server", listener)}
+    words: dict[Side, list[bytes]] = {side: [] for side in near}
+    asked: dict[Side, Any] = {side: steps.send(None) for side, steps in near.items()}
+    heard: dict[Side, list[bytes]] = {side: [] for side in near}
+    while asked:
+        for side, other in (("near client", "near server"), ("near server", "near client")):
+            while side in asked:
+                answer = None
+                if isinstance(asked[side], local.Packet):
+                    heard[other].append(asked[side].data)
+                    words[other].append(asked[side].data[message.HEAD.size :])
+                elif heard[side]:
+                    answer = heard[side].pop(0), -1
+                else:
+                    break
+                try:
+                    asked[side] = near[side].send(answer)
+                except StopIteration:
+                    del asked[side]
+    caller.close()
+    listener.close()
+    return words
 
 
 def transcript(room: Room, client_id: str, server_id: str) -> dict[Side, list[bytes]]:
@@ -166,7 +207,7 @@ def transcript(room: Room, client_id: str, server_id: str) -> dict[Side, list[by
                 answer = None
                 if isinstance(asked[side], bytes):
                     heard[other] += asked[side]
-                    words[other].append(asked[side][handshake._HEAD.size :])
+                    words[other].append(asked[side][message.HEAD.size :])
                 elif at[side] + asked[side] <= len(heard[side]):
                     answer = heard[side][at[side] : at[side] + asked[side]]
                     at[side] += asked[side]
@@ -196,21 +237,21 @@ RAW = [
 def spoil_field(words: list[bytes], r: random.Random) -> None:
     at = r.randrange(len(words))
     try:
-        message = json.loads(words[at])
+        said = json.loads(words[at])
     except (ValueError, RecursionError):
         return
-    if not isinstance(message, dict) or not message:
+    if not isinstance(said, dict) or not said:
         return
     key = r.choice(
-        [*message, "link", "address", "channel", "worker", "unix", "nonce", "spaces", "info", "error", "payload"]
+        [*said, "link", "address", "channel", "worker", "unix", "nonce", "spaces", "info", "error", "payload"]
     )
     if r.random() < 0.2:
-        message.pop(key, None)
-    elif isinstance(message.get(key), dict) and r.random() < 0.5:
-        message[key][r.choice([*message[key], "new", "id"])] = r.choice(NASTY)
+        said.pop(key, None)
+    elif isinstance(said.get(key), dict) and r.random() < 0.5:
+        said[key][r.choice([*said[key], "new", "id"])] = r.choice(NASTY)
     else:
-        message[key] = r.choice(NASTY)
-    words[at] = json.dumps(message).encode()
+        said[key] = r.choice(NASTY)
+    words[at] = json.dumps(said).encode()
 
 
 def spoil_order(words: list[bytes], r: random.Random) -> None:
@@ -242,22 +283,25 @@ def spoil_bytes(stream: bytearray, r: random.Random) -> None:
             stream[at:at] = r.randbytes(nbytes)
         case _:
             stream[:10] = struct.pack(
-                "<4sHI", b"WEFT", r.choice((handshake.VERSION, handshake.VERSION, 0, 1, 65535)), r.getrandbits(32)
+                "<4sHI", b"WEFT", r.choice((message.VERSION, message.VERSION, 0, 1, 65535)), r.getrandbits(32)
             )
 
 
-def stream_of(words: list[bytes], r: random.Random) -> bytes:
-    """Up to three things are wrong with it; sometimes none."""
+def stream_of(words: list[bytes], r: random.Random) -> list[bytes]:
+    """Return the messages, each with its head. Up to three things are wrong with them; sometimes none."""
     words = list(words)
     spoils: list[Callable[[list[bytes], random.Random], None]] = [spoil_field, spoil_field, spoil_order, spoil_message]
     count = r.randrange(4)
     bytewise = r.random() < 0.3
     for _ in range(count - bytewise):
         r.choice(spoils)(words, r)
-    stream = bytearray(b"".join(handshake._HEAD.pack(b"WEFT", handshake.VERSION, len(w)) + w for w in words))
-    if count and bytewise:
-        spoil_bytes(stream, r)
-    return bytes(stream)
+    messages = [message.HEAD.pack(b"WEFT", message.VERSION, len(w)) + w for w in words]
+    if count and bytewise and messages:
+        at = r.randrange(len(messages))
+        spoiled = bytearray(messages[at])
+        spoil_bytes(spoiled, r)
+        messages[at] = bytes(spoiled)
+    return messages
 
 
 # ---- one case -------------------------------------------------------------------------------------------------
@@ -265,7 +309,7 @@ def stream_of(words: list[bytes], r: random.Random) -> bytes:
 
 def knock(said: bytes, r: random.Random) -> socket.socket:
     """Do, or do not, what a caller does at the side door when it has read the listener's hello."""
-    hello = json.loads(said[handshake._HEAD.size :])
+    hello = json.loads(said[message.HEAD.size :])
     nonce = bytes.fromhex(hello["nonce"])
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     how = r.randrange(10)
@@ -283,8 +327,11 @@ def endings(r: random.Random) -> BaseException:
     return r.choice((weft.HandshakeError("cut"), weft.TimedOutError("late"), asyncio.CancelledError(), GeneratorExit()))
 
 
-def run(steps: handshake.Steps, stream: bytes, r: random.Random, stack: contextlib.ExitStack) -> Outcome:
-    """Run one side with `stream`; it must end with a connection or a named error."""
+def run(
+    steps: handshake.Steps | local.LocalSteps, messages: list[bytes], r: random.Random, stack: contextlib.ExitStack
+) -> Outcome:
+    """Run one side with `messages`; it must end with a connection or a named error."""
+    stream, packets = b"".join(messages), [each for each in messages if each]
     at, answer, ending = 0, None, None
     for _ in range(STEPS_MAX):
         try:
@@ -301,7 +348,15 @@ def run(steps: handshake.Steps, stream: bytes, r: random.Random, stack: contextl
         except Exception as e:
             raise FindingError(f"{type(e).__name__}: {e}"[:300]) from e
         answer = ending = None
-        if isinstance(step, bytes):
+        if isinstance(step, local.Packet):
+            if r.random() < 0.02:
+                ending = endings(r)
+        elif isinstance(step, local.Receive):
+            if packets:
+                answer = packets.pop(0), os.open(os.devnull, os.O_RDONLY) if r.random() < 0.5 else -1
+            else:
+                ending = endings(r)
+        elif isinstance(step, bytes):
             if b'"unix"' in step:
                 stack.enter_context(knock(step, r))
             elif r.random() < 0.02:
@@ -317,18 +372,23 @@ def run(steps: handshake.Steps, stream: bytes, r: random.Random, stack: contextl
 
 
 def case(room: Room, good: list[dict[Side, list[bytes]]], r: random.Random) -> Outcome:
-    side: Side = r.choice(("client", "server"))
+    side: Side = r.choice(("client", "server", "near client", "near server"))
     own, other = r.choice(((LOW, HIGH), (HIGH, LOW), (LOW, LOW)))
     workers = PaperWorkers(own)
     known = r.choice((None, None, True, False))
     if known is not None:
         workers.know(other, settled=known)
+        if side.startswith("near") and r.random() < 0.5:
+            workers.made.links[other].id = "known"
+            workers.made.remember("near", other)
+    if r.random() < 0.1:
+        workers.listens.add("near")
     before = set(workers.made.links.values())
     steps = room.steps(side, workers, r.choice((None, None, *POLICIES)))
     with contextlib.ExitStack() as stack:
         stack.callback(workers.close)
         stack.callback(steps.close)
-        outcome = run(steps, stream_of(r.choice(good)[side], r), r, stack)
+        outcome = run(steps, stream_of(r.choice([words for words in good if side in words])[side], r), r, stack)
         left = [link for link in workers.made.links.values() if link not in before and not link.settled]
     if left:
         raise FindingError(f"a link was left half made after {outcome}")
@@ -359,12 +419,14 @@ def fuzz(
     FindingError
         With the seed and number of the case.
     """
-    links._native, native = PAPER, links._native  # type: ignore[assignment]
+    native = links._native
+    links._native = local._native = PAPER  # type: ignore[assignment]
     room = Room()
     outcomes: Counter[Outcome] = Counter()
     began = time.monotonic()
     try:
         good = [transcript(room, one, other) for one, other in ((LOW, HIGH), (HIGH, LOW))]
+        good += [near_transcript(room, known=known) for known in (False, True)]
         for number in range(count) if only is None else [only]:
             try:
                 outcomes[case(room, good, random.Random(f"{seed} {number}"))] += 1  # noqa: S311
@@ -378,7 +440,7 @@ def fuzz(
                 print(marks[-1], flush=True)
     finally:
         room.close()
-        links._native = native
+        links._native = local._native = native
     for what, slack in (("descriptors", 0), ("resident_kib", SLACK_KIB)):
         if marks and marks[-1][what] > marks[0][what] + slack:
             raise FindingError(f"{what} went from {marks[0][what]} to {marks[-1][what]}")

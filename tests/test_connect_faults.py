@@ -11,10 +11,10 @@ import time
 import pytest
 
 import weft
-from weft._connect import handshake
+from weft._connect import message
 
 #: How a message of the handshake begins.
-WEFT = handshake.MAGIC + handshake.VERSION.to_bytes(2, "little")
+WEFT = message.MAGIC + message.VERSION.to_bytes(2, "little")
 
 
 def free_port():

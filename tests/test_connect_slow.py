@@ -14,12 +14,12 @@ import pytest
 from tests.certificates import authority
 
 import weft
-from weft._connect import handshake
+from weft._connect import handshake, local, message
 
 HANG_S = 60
 LISTEN = sys.modules["weft.listen"]  # weft.listen is the function
 #: How a message of the handshake begins.
-WEFT = handshake.MAGIC + handshake.VERSION.to_bytes(2, "little")
+WEFT = message.MAGIC + message.VERSION.to_bytes(2, "little")
 
 SLOW = {
     "silent": b"",
@@ -159,6 +159,7 @@ def test_a_listener_that_is_closed_in_mid_handshake_says_so(claims, ssl, monkeyp
                 return prove(hello, what)
 
             monkeypatch.setattr(handshake, "_prove_same_host", prove_too_late)
+            monkeypatch.setattr(local, "reach", lambda family, sockaddr: None)  # over TCP
             # whom the side door is closed to believes it is elsewhere, where no way leads
             with pytest.raises(ConnectionError, match="the listener was closed"):
                 await weft.connect(listener.address, timeout=HANG_S, ssl=mine)

@@ -10,15 +10,17 @@ import threading
 import pytest
 
 import weft
-from weft._connect import handshake
+from weft._connect import handshake, local
 
 HANG_S = 20
 NOT_CONNECTED = (weft.HandshakeError, weft.UnreachableError, weft.PeerLostError)
 
 #: One side, which stops in front of a step, says so, and goes on after a line.
 PARTY = """
-import sys, weft
-from weft._connect import handshake, links
+import os, sys, weft
+from weft._connect import handshake, links, local
+if os.environ.get("WEFT_TEST_FAR"):
+    local.reach = lambda family, sockaddr: None
 role, at, decides = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "here"
 class Worker(links.ConnectionWorker):  # the one with the lower id decides
     def __init__(self, *arguments, **options):
@@ -45,12 +47,12 @@ def stopping(make):
     return steps
 try:
     if role == "listen":
-        handshake.server = stopping(handshake.server)
+        handshake.server, local.server = stopping(handshake.server), stopping(local.server)
         with weft.listen("127.0.0.1:0") as listener:
             print(listener.address, flush=True)
             peer = listener.accept(100)
     else:
-        handshake.client = stopping(handshake.client)
+        handshake.client, local.client = stopping(handshake.client), stopping(local.client)
         peer = weft.connect(role, timeout=30).open()
     with peer:
         peer.send(peer.recv().wait(100)).wait(100)
@@ -62,7 +64,9 @@ except weft.Error as e:
 #: Whether this side decides on the link, the carrier, and before what it stops. Rings: its hello, its route and all
 #: else (it has knocked at the side door), the last word that it hears, and, if the other side decides, its address.
 #: UCX: its hello, its route, its channel, its address (it has joined the link), and the last word that it hears.
+#: "near" is the short way; "ring" and "ucx" go over TCP.
 CONNECTOR_STEPS = [
+    *[("here", "near", step) for step in (0, 1)],
     *[("here", "ring", step) for step in (0, 3, 5)],
     *[("there", "ring", step) for step in (0, 3, 5, 6)],
     *[("here", "ucx", step) for step in (0, 3, 6, 9, 10)],
@@ -70,6 +74,7 @@ CONNECTOR_STEPS = [
 #: The same of the listener. Rings: before it hears anything, says its hello, and its address. UCX: before it hears
 #: anything, says its hello, its worker, its channel and address, and that it is ready.
 LISTENER_STEPS = [
+    *[("here", "near", step) for step in (0, 1)],
     *[(where, "ring", step) for where in ("here", "there") for step in (0, 2, 5)],
     *[("here", "ucx", step) for step in (0, 2, 5, 8, 11)],
 ]
@@ -82,6 +87,9 @@ def by(monkeypatch):
     def choose(carrier):
         if carrier == "ucx":
             monkeypatch.setenv("UCX_TLS", "posix,self")
+        if carrier == "ring":
+            monkeypatch.setenv("WEFT_TEST_FAR", "1")
+            monkeypatch.setattr(local, "reach", lambda family, sockaddr: None)
 
     return choose
 
@@ -113,7 +121,7 @@ def test_a_connector_killed_at_each_step(spawn, fds, caplog, by, decides, carrie
     by(carrier)
     caplog.set_level("INFO", "weft")
     # Once it has said its address, the listener's side is complete: its handler has a peer, and loses it.
-    complete = (decides, carrier, step) in {("here", "ring", 5), ("here", "ucx", 10)}
+    complete = (decides, carrier, step) in {("here", "near", 1), ("here", "ring", 5), ("here", "ucx", 10)}
     told = "a handler ended" if complete else "a caller was turned away"
 
     async def main():
@@ -153,7 +161,9 @@ def test_a_listener_killed_at_each_step(spawn, by, face, decides, carrier, step)
     killer.join()
 
 
-@pytest.mark.parametrize(("carrier", "step"), [("ring", 0), ("ring", 3), ("ring", 5), ("ucx", 6), ("ucx", 10)])
+@pytest.mark.parametrize(
+    ("carrier", "step"), [("near", 0), ("near", 1), ("ring", 0), ("ring", 3), ("ring", 5), ("ucx", 6), ("ucx", 10)]
+)
 def test_a_connector_stopped_at_a_step_delays_nobody(spawn, by, carrier, step):
     by(carrier)
 
@@ -176,7 +186,7 @@ def test_a_connector_stopped_at_a_step_delays_nobody(spawn, by, carrier, step):
     run(main())
 
 
-@pytest.mark.parametrize(("carrier", "step"), [("ring", 2), ("ring", 5), ("ucx", 8)])
+@pytest.mark.parametrize(("carrier", "step"), [("near", 1), ("ring", 2), ("ring", 5), ("ucx", 8)])
 def test_a_listener_stopped_at_a_step(spawn, by, carrier, step):
     """The connector gives up in its time; the listener, once awake, takes the next."""
     by(carrier)
@@ -215,13 +225,14 @@ def cancelling(make, at):
 
 
 #: How many steps a handshake has at least.
-STEPS = {"ring": 6, "ucx": 13}
+STEPS = {"near": 2, "ring": 6, "ucx": 13}
 
 
 @pytest.mark.parametrize("carrier", STEPS)
 def test_a_connect_cancelled_at_each_step(spawn, fds, monkeypatch, by, carrier):
     by(carrier)
-    client = handshake.client
+    module = local if carrier == "near" else handshake
+    client = module.client
     child = spawn(
         """
         import asyncio, weft
@@ -242,10 +253,10 @@ def test_a_connect_cancelled_at_each_step(spawn, fds, monkeypatch, by, carrier):
 
     async def main():
         for step in range(1, STEPS[carrier]):
-            monkeypatch.setattr(handshake, "client", cancelling(client, step))
+            monkeypatch.setattr(module, "client", cancelling(client, step))
             with pytest.raises(asyncio.CancelledError):
                 await weft.connect(address, timeout=HANG_S)
-            monkeypatch.setattr(handshake, "client", client)
+            monkeypatch.setattr(module, "client", client)
             await works(address)
             if step == 1:
                 before = fds()
@@ -258,15 +269,16 @@ def test_a_connect_cancelled_at_each_step(spawn, fds, monkeypatch, by, carrier):
 def test_an_accept_cancelled_at_each_step(spawn, monkeypatch, by, carrier):
     """As leaving the listener does with handshakes that are under way."""
     by(carrier)
-    server = handshake.server
+    module = local if carrier == "near" else handshake
+    server = module.server
 
     async def main():
         async with weft.listen("127.0.0.1:0", echo) as listener:
             for step in range(1, STEPS[carrier]):
-                monkeypatch.setattr(handshake, "server", cancelling(server, step))
+                monkeypatch.setattr(module, "server", cancelling(server, step))
                 with pytest.raises(NOT_CONNECTED):  # connected and lost, if it was about to say that it is ready
                     await works(listener.address)
-                monkeypatch.setattr(handshake, "server", server)
+                monkeypatch.setattr(module, "server", server)
                 await works(listener.address)
 
     run(main())

@@ -439,7 +439,7 @@ def test_where_two_versions_of_the_ring_meet_ucx_takes_over(spawn):
     assert peer.recv().wait(HANG_S) == b"x" * 100_000
     assert "posix/memory" in peer.transports
     assert child.line() == " ".join(peer.transports)
-    assert child.line() == peer._why_ucx == "the other side has another kind of ring"
+    assert child.line() == peer._why_ucx == "the other side uses another version of the ring"
     peer.abort()
 
 

@@ -12,14 +12,14 @@ import pytest
 from scripts import fuzz_handshake as fuzz
 
 import weft
-from weft._connect import admission, handshake, handshake_io, links
+from weft._connect import admission, handshake, handshake_io, links, message
 from weft._connect.admission import SameHostListener
 
 FUZZ_CASES = int(os.environ.get("WEFT_TEST_FUZZ", "2000"))
 
 
-def words(body, *, magic=b"WEFT", version=handshake.VERSION, nbytes=None):
-    return handshake._HEAD.pack(magic, version, len(body) if nbytes is None else nbytes) + body
+def words(body, *, magic=b"WEFT", version=message.VERSION, nbytes=None):
+    return message.HEAD.pack(magic, version, len(body) if nbytes is None else nbytes) + body
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def outcome(room, side, stream):
         (b"GET / HTTP/1.1\r\n", "does not speak weft.*GET"),
         (words(b"{}", magic=b"weft"), "does not speak weft"),
         (words(b"{}", version=0), "version 0"),
-        (words(b"{}", version=1), f"speaks version 1 of the handshake, this one {handshake.VERSION}"),
+        (words(b"{}", version=1), f"speaks version 1 of the handshake, this one {message.VERSION}"),
         (words(b"", nbytes=(1 << 16) + 1), "announced 65537 B"),
         (words(b"", nbytes=0xFFFFFFFF), "announced 4294967295 B"),
         (words(b"{"), "no JSON"),
@@ -81,9 +81,9 @@ def test_a_caller_of_another_version_hears_which_one_is_spoken():
     async def main():
         async with weft.listen("127.0.0.1:0", lambda peer: None) as listener:
             reader, writer = await asyncio.open_connection(*listener.address.split(":"))
-            writer.write(words(b"{}" * 1000, version=handshake.VERSION + 1))
-            magic, version, _ = handshake._HEAD.unpack(await reader.readexactly(handshake._HEAD.size))
-            assert (magic, version) == (b"WEFT", handshake.VERSION)
+            writer.write(words(b"{}" * 1000, version=message.VERSION + 1))
+            magic, version, _ = message.HEAD.unpack(await reader.readexactly(message.HEAD.size))
+            assert (magic, version) == (b"WEFT", message.VERSION)
             writer.close()
             await writer.wait_closed()
 
@@ -93,8 +93,8 @@ def test_a_caller_of_another_version_hears_which_one_is_spoken():
 #: A process whose weft speaks the version before this one's: it listens, and calls an address that it is told.
 OLDER = """
 import asyncio, sys, weft
-from weft._connect import handshake
-handshake.VERSION -= 1
+from weft._connect import message
+message.VERSION -= 1
 async def main():
     async with weft.listen("127.0.0.1:0", lambda peer: None) as listener:
         print(listener.address, flush=True)
@@ -109,7 +109,7 @@ asyncio.run(main())
 
 def test_two_versions_on_one_host(spawn, caplog):
     """Whoever calls has a named error at once; neither waits for the other to hang up."""
-    older, newer = handshake.VERSION - 1, handshake.VERSION
+    older, newer = message.VERSION - 1, message.VERSION
     child = spawn(OLDER)
     text = f"the other side speaks version {older} of the handshake, this one {newer}"
     with pytest.raises(weft.ProtocolError, match=text):
@@ -246,12 +246,13 @@ def test_spoiled_handshakes_end_with_named_errors(fds):
     outcomes = fuzz.fuzz(FUZZ_CASES, seed=1)
     assert fds() == before
     assert outcomes.total() == FUZZ_CASES
-    assert {"client: connected", "server: connected", "client: HandshakeError", "server: HandshakeError"} <= set(
+    ends = {"connected", "HandshakeError"}
+    assert {f"{side}: {end}" for side in ("client", "server", "near client", "near server") for end in ends} <= set(
         outcomes
     )
 
 
 def test_the_fuzzer_finds_what_is_wrong(monkeypatch):
-    monkeypatch.setattr(handshake, "_channel_of", lambda message, what, field="channel": int(message[field], 16))
+    monkeypatch.setattr(handshake, "channel_of", lambda message, what, name="channel": int(message[name], 16))
     with pytest.raises(fuzz.FindingError, match="seed 1, case"):
         fuzz.fuzz(FUZZ_CASES, seed=1)

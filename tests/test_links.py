@@ -37,7 +37,8 @@ def test_lost_links_go_when_new_ones_come(worker, decides):
         link.settle()
         if number:  # the first one stays
             link.native.close()
-    assert sorted(worker.links) == ["0" * 32, remote_id]
+    assert {"0" * 32, remote_id} <= set(worker.links)
+    assert len(worker.links) <= 16  # swept now and then, not at each
 
 
 @pytest.mark.parametrize(("value", "wanted"), [("", False), ("0", False), ("n", False), ("1", True), ("y", True)])

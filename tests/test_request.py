@@ -329,6 +329,7 @@ def test_it_fails(run):
             request.wait()
         [error] = await asyncio.gather(request, return_exceptions=True)
         assert isinstance(error, weft.PeerLostError)
+        await asyncio.sleep(0)  # from CPython 3.12 on gather passes no turn of the loop for a request that is done
         assert called == [request]
         assert not request.cancelled()
         assert "failed" in repr(request)

@@ -74,10 +74,11 @@ def until(condition, peer):
 
 
 def test_what_is_large_is_staged(reader):
-    before = pinned()
+    before, staged = pinned(), _native.pool_statistics()["staged_total_nbytes"]
     assert sent(reader, np.full(4 * MIB, 2, "u1"), b"\x01" * 1000, stage=True) == f"{8 * MIB} 1000 0"
     assert pinned() - before == 4 * MIB  # the copy, which the reader holds
     assert reader[1].lent_nbytes == (0, 0)  # it was copied, once
+    assert _native.pool_statistics()["staged_total_nbytes"] - staged == 4 * MIB
     assert asked(reader[0], "drop") == "dropped"
     until(lambda: pinned() == before, reader[1])
 

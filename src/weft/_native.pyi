@@ -289,7 +289,8 @@ class Worker:
         """
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether the worker was closed."""
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Progress in this event loop's turns, also while nothing is awaited."""
@@ -541,7 +542,8 @@ class Endpoint:
         """
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether the endpoint is closed."""
 
     def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> weft.typing.Request[None]:
         """
@@ -799,10 +801,12 @@ class TagMessage:
     """A message that a probe took; :meth:`Worker.tag_msg_recv` receives it."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Length of the message in bytes."""
 
     @property
-    def tag(self) -> int: ...
+    def tag(self) -> int:
+        """The tag it was sent with."""
 
 class ActiveMessage:
     """
@@ -814,13 +818,18 @@ class ActiveMessage:
     """
 
     @property
-    def header(self) -> bytes: ...
+    def header(self) -> bytes:
+        """The header that was sent with it; a copy."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Length of the data in bytes, without the header."""
 
     @property
-    def rendezvous(self) -> bool: ...
+    def rendezvous(self) -> bool:
+        """
+        Whether the data is still at the sender, which keeps it until :meth:`recv` has fetched it.
+        """
 
     @property
     def reply(self) -> Endpoint | None:
@@ -870,10 +879,12 @@ class RemoteKey:
         """Where the memory lies in its owner."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Length of the memory in bytes."""
 
     @property
-    def packed(self) -> bytes: ...
+    def packed(self) -> bytes:
+        """The key as UCX packs it; a copy. Its length depends on the transports."""
 
     def __reduce__(self) -> tuple[type[RemoteKey], tuple[int, int, bytes]]: ...
 
@@ -883,10 +894,12 @@ class Memory:
     """
 
     @property
-    def address(self) -> int: ...
+    def address(self) -> int:
+        """Where the memory lies in this process."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Length of the memory in bytes."""
 
     def rkey_pack(self) -> RemoteKey:
         """
@@ -899,7 +912,8 @@ class Memory:
         """
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether the memory was unmapped."""
 
     def __enter__(self) -> Memory: ...
 
@@ -915,7 +929,8 @@ class Rkey:
         """Where the memory lies in its owner."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Length of the memory in bytes."""
 
 class SockaddrListener:
     """
@@ -961,9 +976,15 @@ class Link:
         Send over the socket `fd` what goes with the address; before the other side is told the address.
         """
 
-    def join(self, address: bytes, fd: int) -> None:
+    @property
+    def memory(self) -> int:
         """
-        Connect to the other side's address. `fd` becomes the link's on success; -1 for none.
+        A descriptor of what `offer` sends, the link's; -1: nothing is offered.
+        """
+
+    def join(self, address: bytes, fd: int, memory: int = -1) -> None:
+        """
+        Connect to the other side's address. `fd` becomes the link's on success; -1 for none. `memory`, the caller's, is what the other side offers; -1 if it comes over `fd`.
         """
 
     def open(self, local: int, remote: int, name: str) -> Channel: ...
@@ -1064,6 +1085,12 @@ class Channel:
 
     @property
     def lent_received_nbytes(self) -> int: ...
+
+    @property
+    def landed(self) -> tuple[int, float, float]:
+        """
+        Bytes that were announced and have arrived; the seconds from when they were asked for until they were here; and the integral over these seconds of how many connections of this worker received over the network.
+        """
 
     @property
     def transports(self) -> list[str]: ...

@@ -7,11 +7,11 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from ssl import SSLContext
 from typing import Any
 
-from weft._connect import handshake
+from weft._connect import handshake, local, ring
 from weft._connect.address import join, resolve, split
 from weft._connect.encryption import EncryptionPolicy, policy_of
 from weft._connect.handshake_io import out_of_descriptors, run, run_blocking
@@ -77,6 +77,10 @@ def connect(
     return Connecting(host, port, timeout, info or {}, named(settings or {}), ssl, policy_of(ssl, payload))
 
 
+#: What leads to the listener: the short way, or a TCP socket.
+_Reached = local.Reached | socket.socket
+
+
 class Connecting:
     """What :func:`connect` returns: enter it, or await it, for the peer."""
 
@@ -101,9 +105,17 @@ class Connecting:
         except OSError as e:
             raise UnreachableError(f"connect to {name}: no such host: {e}") from None
 
-    def _steps(self, workers: Workers, sock: socket.socket, name: str) -> handshake.Steps:
-        route = Route(sock.getsockname()[0], self._settings)
-        steps = handshake.client(workers, route, name, sock, self._info, self._policy)
+    def _reach(self, family: socket.AddressFamily, sockaddr: tuple[str, int]) -> local.Reached | None:
+        """Take the short way to a listener of this host, if it is open to this connection."""
+        if self._ssl is not None or not ring.usable(self._settings):
+            return None
+        return local.reach(family, sockaddr)
+
+    def _steps(self, workers: Workers, to: _Reached, name: str) -> handshake.Steps | local.LocalSteps:
+        if isinstance(to, local.Reached):
+            return local.client(workers, name, to, self._info)
+        route = Route(to.getsockname()[0], self._settings)
+        steps = handshake.client(workers, route, name, to, self._info, self._policy)
         if self._ssl is None:
             return steps
         return Session(self._ssl, f"connect to {name}", host=self._host).carry(steps)
@@ -114,10 +126,10 @@ class Connecting:
         deadline = time.monotonic() + self._timeout
         workers = workers_of_thread()
         for attempt in (1, 2):
-            sock = _first(self._targets(name), lambda s, a: _connect_blocking(s, a, deadline), name, self._timeout)
-            with sock:
+            to = self._connected_blocking(name, deadline)
+            with _socket_of(to) as sock:
                 try:
-                    steps = self._steps(workers, sock, name)
+                    steps = self._steps(workers, to, name)
                     what = f"connect to {name}"
                     joined = run_blocking(steps, sock, what, deadline=deadline, timeout=self._timeout)
                     return peer_of(joined, sock)
@@ -132,10 +144,10 @@ class Connecting:
         try:
             async with asyncio.timeout(self._timeout):
                 for attempt in (1, 2):
-                    sock = await self._connected(name)
-                    with sock:
+                    to = await self._connected(name)
+                    with _socket_of(to) as sock:
                         try:
-                            joined = await run(self._steps(workers, sock, name), sock, f"connect to {name}")
+                            joined = await run(self._steps(workers, to, name), sock, f"connect to {name}")
                             return peer_of(joined, sock)
                         except PeerLostError:
                             if attempt == 2:
@@ -146,7 +158,28 @@ class Connecting:
             raise _too_late(name, self._timeout) from None
         raise AssertionError
 
-    async def _connected(self, name: str) -> socket.socket:
+    def _connected_blocking(self, name: str, deadline: float) -> _Reached:
+        failure: OSError | None = None
+        for family, sockaddr in self._targets(name):
+            if near := self._reach(family, sockaddr):
+                return near
+            sock = _socket(family, name)
+            try:
+                sock.settimeout(max(deadline - time.monotonic(), 0.001))
+                sock.connect(sockaddr)
+                return sock
+            except TimeoutError:
+                sock.close()
+                raise _too_late(name, self._timeout) from None
+            except OSError as e:
+                sock.close()
+                failure = e
+            except BaseException:
+                sock.close()
+                raise
+        raise _not_connected(name, failure)
+
+    async def _connected(self, name: str) -> _Reached:
         loop = asyncio.get_running_loop()
         targets = (
             self._targets(name)
@@ -155,6 +188,8 @@ class Connecting:
         )
         failure: OSError | None = None
         for family, sockaddr in targets:
+            if near := self._reach(family, sockaddr):
+                return near
             sock = _socket(family, name)
             sock.setblocking(False)
             try:
@@ -188,40 +223,15 @@ class Connecting:
             await self._peer.__aexit__(*exc)
 
 
+def _socket_of(to: _Reached) -> socket.socket:
+    return to.sock if isinstance(to, local.Reached) else to
+
+
 def _socket(family: socket.AddressFamily, name: str) -> socket.socket:
     try:
         return socket.socket(family, socket.SOCK_STREAM)
     except OSError as e:
         raise out_of_descriptors(f"connect to {name}", e) from None
-
-
-def _connect_blocking(sock: socket.socket, sockaddr: tuple[str, int], deadline: float) -> None:
-    sock.settimeout(max(deadline - time.monotonic(), 0.001))
-    sock.connect(sockaddr)
-
-
-def _first(
-    targets: list[tuple[socket.AddressFamily, tuple[str, int]]],
-    attempt: Callable[[socket.socket, tuple[str, int]], None],
-    name: str,
-    timeout: float,
-) -> socket.socket:
-    failure: OSError | None = None
-    for family, sockaddr in targets:
-        sock = _socket(family, name)
-        try:
-            attempt(sock, sockaddr)
-            return sock
-        except TimeoutError:
-            sock.close()
-            raise _too_late(name, timeout) from None
-        except OSError as e:
-            sock.close()
-            failure = e
-        except BaseException:
-            sock.close()
-            raise
-    raise _not_connected(name, failure)
 
 
 def _too_late(name: str, timeout: float) -> TimedOutError:

@@ -8,15 +8,16 @@ import contextlib
 import errno
 import logging
 import math
+import select
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from ssl import SSLContext
 from typing import Any
 
-from weft._connect import handshake
+from weft._connect import handshake, local, ring
 from weft._connect.address import is_wildcard, join, of_socket, outward, resolve, split
-from weft._connect.admission import SameHostListener
+from weft._connect.admission import SameHostListener, process_of, same_user
 from weft._connect.encryption import EncryptionPolicy, policy_of
 from weft._connect.handshake_io import out_of_descriptors, run, run_blocking
 from weft._connect.links import Workers, workers_of_loop, workers_of_thread
@@ -101,7 +102,9 @@ class Listener:
         self._policy: EncryptionPolicy | None = policy_of(ssl, payload)
         self._handler, self._on_peer, self._info = handler, on_peer, info or {}
         self._settings = named(settings or {})
-        self._sockets: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []  # TCP's first; then that of the short way, if it is open
+        self._local_name = ""
+        self._workers: Workers | None = None
         self._same_host: SameHostListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -155,6 +158,11 @@ class Listener:
         close_in_child(sock)
         self._sockets = [sock]
         self._same_host = SameHostListener()
+        if self._ssl is None and ring.usable(self._settings):
+            self._local_name = local.name_of(*sock.getsockname()[:2])
+            near = local.listen(self._local_name)
+            if near is not None:
+                self._sockets.append(near)
 
     def stop(self) -> None:
         """Stop listening. Connections that were made go on."""
@@ -168,10 +176,14 @@ class Listener:
         if self._same_host is not None:
             self._same_host.close()
             self._same_host = None
+        if self._workers is not None:
+            self._workers.listens.discard(self._local_name)
 
-    def _steps(self, workers: Workers, sock: socket.socket, name: str) -> handshake.Steps:
+    def _steps(self, workers: Workers, sock: socket.socket, name: str) -> handshake.Steps | local.LocalSteps:
         if self._same_host is None:
             raise ClosedError("the listener was closed")
+        if sock.family == socket.AF_UNIX:
+            return local.server(workers, name, sock, self._info, self._bound()[1])
         route = Route(sock.getsockname()[0], self._settings)
         steps = handshake.server(workers, route, name, sock, self._info, self._same_host, self._policy)
         return steps if self._ssl is None else Session(self._ssl, f"accept from {name}").carry(steps)
@@ -203,7 +215,7 @@ class Listener:
         ClosedError
             The listener was closed, be it by another thread while this one waits.
         """
-        listening, name = self._listening(), self.bound_address
+        listening, name = list(self._sockets), self.bound_address
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         workers = workers_of_thread()
         late = False
@@ -215,7 +227,7 @@ class Listener:
             with sock:
                 began = time.monotonic()
                 until = min(began + HANDSHAKE_TIMEOUT_S, max(deadline, began + LEAST_HANDSHAKE_S))
-                caller = join(*sock.getpeername()[:2])
+                caller = _caller(sock)
                 try:
                     steps = self._steps(workers, sock, caller)
                     limit = round(until - began, 2)
@@ -225,18 +237,30 @@ class Listener:
                     log.warning("a caller was turned away: %s", e)
         raise TimedOutError(f"accept on {name}: nobody connected within {timeout} s")
 
-    def _next(self, listening: socket.socket, deadline: float, name: str) -> socket.socket | None:
+    def _next(self, listening: list[socket.socket], deadline: float, name: str) -> socket.socket | None:
         """Wait for a caller; None if none came in time."""
+        poll = select.poll()
         try:
-            listening.settimeout(None if deadline == math.inf else max(deadline - time.monotonic(), 0))
-            try:
-                return listening.accept()[0]
-            finally:
-                listening.setblocking(False)
-        except (TimeoutError, BlockingIOError):
-            return None
-        except OSError as e:
-            if listening not in self._sockets:
+            for each in listening:
+                poll.register(each, select.POLLIN)
+            while True:
+                left = None if deadline == math.inf else max(deadline - time.monotonic(), 0)
+                found = {fd for fd, _ in poll.poll(None if left is None else math.ceil(left * 1e3))}
+                if listening != self._sockets:
+                    raise ClosedError(f"accept on {name}: the listener was closed")
+                for each in listening:
+                    if each.fileno() in found:
+                        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+                            sock = each.accept()[0]
+                            if each.family != socket.AF_UNIX or same_user(sock):
+                                return sock
+                            sock.close()
+                if left == 0:
+                    return None
+        except (OSError, ValueError) as e:
+            if isinstance(e, Error):
+                raise
+            if isinstance(e, ValueError) or listening != self._sockets:  # closed before it was looked at, or after
                 raise ClosedError(f"accept on {name}: the listener was closed") from None
             raise out_of_descriptors(f"accept on {name}", e) from None
 
@@ -259,7 +283,10 @@ class Listener:
         workers = await workers_of_loop()
         self._bind()
         loop = asyncio.get_running_loop()
-        self._watch(loop, self._sockets[0], workers)
+        self._workers = workers
+        workers.listens.add(self._local_name)
+        for sock in self._sockets:
+            self._watch(loop, sock, workers)
 
     def _watch(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, workers: Workers) -> None:
         if listening in self._sockets:
@@ -276,6 +303,9 @@ class Listener:
                 loop.remove_reader(listening.fileno())
                 loop.call_later(PAUSE_S, self._watch, loop, listening, workers)
             return
+        if sock.family == socket.AF_UNIX and not same_user(sock):
+            sock.close()
+            return
         sock.setblocking(False)
         task = loop.create_task(self._serve(sock, workers))
         self._tasks.add(task)
@@ -285,7 +315,7 @@ class Listener:
         caller = "an unknown address"
         with sock:
             try:
-                caller = join(*sock.getpeername()[:2])
+                caller = _caller(sock)
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                     joined = await run(self._steps(workers, sock, caller), sock, f"accept from {caller}")
                 peer = peer_of(joined, sock)
@@ -307,6 +337,13 @@ class Listener:
             log.info("a handler ended: %s", e)
         except Exception:
             log.exception("the handler of %s raised", peer)
+
+
+def _caller(sock: socket.socket) -> str:
+    """Name the other end of an accepted socket, for people."""
+    if sock.family == socket.AF_UNIX:
+        return f"process {process_of(sock)}"
+    return join(*sock.getpeername()[:2])
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weft import _frames, _native
 from weft._connect.address import join
 from weft._connect.channel_protocol import Channel
-from weft._connect.sockets import close_in_child, keep_alive
+from weft._connect.sockets import close_in_child, keep_alive, round_trip_of
 from weft._request import PythonRequest
 from weft._tls.channel import TlsChannel
 from weft.errors import CanceledError, PeerLostError, UnsupportedError
@@ -42,11 +42,14 @@ class Peer(_native.Peer):
     Attributes
     ----------
     local_address, remote_address : str
-        ``host:port`` of the two ends of the socket that the connection was made over.
+        ``host:port`` of the two ends. The caller's port is 0 if the connection was made without TCP, within a host.
     same_host : bool
         The other process has proved that it runs on this host, as this user.
     remote : dict
         What the other side told of itself in the handshake.
+    round_trip_s : float
+        The shortest round trip that the kernel saw during the handshake, in seconds; 0.0 if it did not tell, or
+        if the connection was made without TCP.
     """
 
     _channel: Channel  # which the native methods hold
@@ -61,8 +64,10 @@ class Peer(_native.Peer):
         remote: dict[str, Any],
         config: Mapping[str, tuple[str, str]] | None = None,
         why_ucx: str | None = "",
+        round_trip_s: float = 0.0,
     ) -> None:
         super().__init__(channel)
+        self.round_trip_s = round_trip_s
         self._config, self._why_ucx = config, why_ucx
         self.local_address = local_address
         self.remote_address = remote_address
@@ -101,7 +106,7 @@ class Peer(_native.Peer):
         return _frames.pack(buffers, self._channel.next_place)
 
     def send_packed(self, packed: _frames.Packed, *, lend: bool = False, stage: bool = False) -> Request[None]:
-        """Send what :meth:`pack` arranged, as :meth:`send_frames` does."""
+        """Send `packed`, which :meth:`pack` arranged; `lend` and `stage` are those of :meth:`send_frames`."""
         if not packed.placed:
             return self._channel.send(packed.first, packed.large, lend, stage)
         head, *rest = self._channel.send_placed(packed.first, packed.large, lend, stage, packed.placed)
@@ -188,6 +193,14 @@ class Peer(_native.Peer):
     def lent_nbytes(self) -> tuple[int, int]:
         """Bytes that went to the peer and that came from it without being copied, so far."""
         return self._channel.lent_sent_nbytes, self._channel.lent_received_nbytes
+
+    @property
+    def landed(self) -> tuple[int, float, float]:
+        """What a link delivered so far: bytes of large messages that arrived, the seconds in which they were on their
+        way, without the time in which they waited to be received, and the integral over these seconds of how many
+        connections of this thread received over the network. Nothing is counted where TLS carries the messages.
+        """
+        return self._channel.landed
 
     @property
     def memory_types(self) -> list[str]:
@@ -368,6 +381,7 @@ def _unpickle(message: _frames.Message) -> tuple[Any, list[Request[Any]]]:
 
 def peer_of(joined: Joined, sock: socket.socket) -> Peer:
     """Make a peer of what a handshake over `sock` gave. The caller closes `sock`."""
+    local, remote = joined.ends or (join(*sock.getsockname()[:2]), join(*sock.getpeername()[:2]))
     channel, config = joined.channel, None
     if joined.link is None or channel is None:
         channel = _over_tls(joined, sock)
@@ -383,12 +397,13 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
             explain.announce(native, config or {}, why_ucx=why_ucx, same_host=same_host)
     return Peer(
         channel,
-        local_address=join(*sock.getsockname()[:2]),
-        remote_address=join(*sock.getpeername()[:2]),
+        local_address=local,
+        remote_address=remote,
         same_host=joined.same_host,
         remote=joined.remote,
         config=config,
         why_ucx=joined.why_ucx,
+        round_trip_s=round_trip_of(sock),
     )
 
 

@@ -89,11 +89,14 @@ class Request(Protocol[ResultT_co]):
         ...
 
     def cancel(self, msg: Any = None) -> bool:
-        """End the waiter; False if it has ended already. ThreadError if the worker belongs to another thread."""
+        """End the waiter; return False if it has ended already.
+
+        `msg` is accepted, as asyncio's futures do, and not used. ThreadError if the worker belongs to another thread.
+        """
         ...
 
     def add_done_callback(self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None) -> None:
-        """Have the running loop call `fn` with this request once it is done."""
+        """Have the running loop call `fn` with this request once it is done, in `context` or a copy of this one."""
         ...
 
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:

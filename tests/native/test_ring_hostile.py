@@ -47,7 +47,7 @@ def fate(case):
 
 
 def allowed(name):
-    return f"the peer broke the rules of the ring ({name})"
+    return f"the peer violated the ring protocol ({name})"
 
 
 WIRE = fuzz.WIRE.pack(fuzz.MAGIC, fuzz.DATA, 0, 100, 0, 0)
@@ -273,7 +273,7 @@ def test_spoiled_links_end_with_named_errors():
 def test_links_spoiled_by_another_process_at_any_time_end_with_named_errors():
     outcomes = fuzz.at_any_time(100, seed=1)
     assert outcomes.total() == 100
-    assert sum("broke the rules" in outcome for outcome in outcomes) > 1, outcomes
+    assert sum("violated the ring protocol" in outcome for outcome in outcomes) > 1, outcomes
 
 
 def test_the_fuzzer_finds_what_is_wrong(monkeypatch):

@@ -24,7 +24,7 @@ struct Demand {
     const char *op;
     uint64_t memory_types;
 
-    std::string kind() const { return Py_TYPE(object.ptr())->tp_name; }
+    std::string kind() const { return type_name_of(object); }
     [[noreturn]] void refuse(const char *error, const std::string &why) const {
         raise(error, std::string(op) + ": the " + kind() + " " + why, op);
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "buffer/buffer.hpp"
 
-#include <cstring>
+#include <string_view>
 
 void refuse_strided(nb::handle object, const char *op) {
     raise("NotContiguousError",
-          std::string(op) + ": the " + Py_TYPE(object.ptr())->tp_name +
+          std::string(op) + ": the " + type_name_of(object) +
               " is not contiguous; pass a copy, e.g. numpy.ascontiguousarray(x) or x.contiguous()",
           op);
 }
 
 void refuse_read_only(nb::handle object, const char *op) {
     raise("ReadOnlyError",
-          std::string(op) + ": the destination (" + Py_TYPE(object.ptr())->tp_name +
+          std::string(op) + ": the destination (" + type_name_of(object) +
               ") is read-only; use a bytearray or a writable array",
           op);
 }
@@ -34,7 +34,7 @@ static void acquire_otherwise(Buffer &buffer, nb::handle object, bool writable, 
     if (PyObject_CheckBuffer(object.ptr())) throw refusal;
     PyErr_Format(PyExc_TypeError,
                  "%s: %s offers no memory: neither the buffer protocol, nor __dlpack__, nor __cuda_array_interface__",
-                 op, Py_TYPE(object.ptr())->tp_name);
+                 op, type_name_of(object).c_str());
     throw nb::python_error();
 }
 
@@ -58,23 +58,24 @@ struct NumpyArray {
 // Whether these are NumPy's own numbers, dates or strings of fixed length.
 static bool is_plain(const Py_buffer &view) noexcept {
     constexpr int object = 17, structured = 20, last = 23;
-    if (std::strcmp(Py_TYPE(view.obj)->tp_name, "numpy.ndarray")) return false;
+    if (!is_numpy_array(view.obj)) return false;
     const int number = reinterpret_cast<NumpyArray *>(view.obj)->type->number;
     return number <= last && number != object && number != structured;
 }
 
 // Names of fields stand between colons.
-static bool names_objects(const char *format) noexcept {
-    for (bool name = false; format && *format; ++format) {
-        if (*format == ':') name = !name;
-        if (*format == 'O' && !name) return true;
+static bool names_objects(std::string_view format) noexcept {
+    bool name = false;
+    for (const char each : format) {
+        if (each == ':') name = !name;
+        if (each == 'O' && !name) return true;
     }
     return false;
 }
 
 // The format alone would tell, but NumPy is long in making it, and has none for dates and strings.
 static bool holds_objects(const Py_buffer &view, nb::handle object) {
-    if (PyMemoryView_Check(view.obj)) return names_objects(PyMemoryView_GET_BUFFER(view.obj)->format);
+    if (PyMemoryView_Check(view.obj)) return names_objects(format_of(view.obj));
     nb::object type = nb::getattr(view.obj, "dtype", nb::none());
     if (nb::hasattr(type, "hasobject")) return nb::cast<bool>(nb::bool_(type.attr("hasobject")));
     Py_buffer asked;
@@ -83,7 +84,7 @@ static bool holds_objects(const Py_buffer &view, nb::handle object) {
         PyErr_Clear();  // it has no format
         return false;
     }
-    const bool found = names_objects(asked.format);
+    const bool found = names_objects(asked.format ? asked.format : "");
     PyBuffer_Release(&asked);
     return found;
 }
@@ -92,7 +93,7 @@ static void refuse_objects(Buffer &buffer, nb::handle object, const char *op) {
     if (!holds_objects(buffer.view, object)) return;
     buffer.release();
     raise("InvalidParamError",
-          std::string(op) + ": the " + Py_TYPE(object.ptr())->tp_name +
+          std::string(op) + ": the " + type_name_of(object) +
               " holds Python objects, which are pointers of this process alone; send them pickled, as send_obj does",
           op);
 }

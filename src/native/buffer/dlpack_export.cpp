@@ -28,8 +28,7 @@ nb::tuple layout(nb::handle array) {
     nb::object capsule = export_capsule(array, std::move(arguments));
     Tensor tensor;
     if (!PyCapsule_CheckExact(capsule.ptr()) || !nb::try_cast(capsule, tensor, false))
-        raise("InvalidParamError", std::string("layout: ") + Py_TYPE(array.ptr())->tp_name + " gave no tensor",
-              "layout");
+        raise("InvalidParamError", "layout: " + type_name_of(array) + " gave no tensor", "layout");
     nb::list shape, strides;
     for (size_t i = 0; i < tensor.ndim(); ++i) {
         shape.append(tensor.shape(i));

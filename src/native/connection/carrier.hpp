@@ -26,8 +26,10 @@ struct Carrier {
     virtual std::string address() const = 0;
     /// Send over `socket` what goes with the address, if anything does; before the other side is told the address.
     virtual void offer(int socket) = 0;
-    /// `socket` is where the other side's offer comes.
-    virtual void join(nb::bytes address, int socket) = 0;
+    /// What is offered: a descriptor of the carrier's, or -1.
+    virtual int memory() const noexcept = 0;
+    /// `memory` is what the other side offered, the caller's; -1: it comes over `socket`.
+    virtual void join(nb::bytes address, int socket, int memory) = 0;
 
     // ---- messages; no Python ----
     /// Post a message for `request`, which ends with it: the header is copied at once, `parts` stay until then. A

@@ -66,11 +66,10 @@ std::string RingCarrier::address() const {
 
 void RingCarrier::offer(int socket) {
     if (!send_descriptor(socket, rings->arena->arena.fd()))
-        raise("PeerLostError", std::string("connect: handing over the memory of a ring: ") + strerror(errno),
-              "connect");
+        raise("PeerLostError", std::string("connect: sending the memory of a ring: ") + strerror(errno), "connect");
 }
 
-void RingCarrier::join(nb::bytes told, int socket) {
+void RingCarrier::join(nb::bytes told, int socket, int memory) {
     const auto refuse = [](const std::string &why) { raise("HandshakeError", "connect: the ring: " + why, "connect"); };
     if (!rings) raise("PeerLostError", "the link was lost", "connect");
     Address theirs;
@@ -79,19 +78,20 @@ void RingCarrier::join(nb::bytes told, int socket) {
     if (theirs.version != Address::this_version || theirs.link >= Ring::max_links ||
         theirs.ring_nbytes < Rings::ring_nbytes || theirs.ring_nbytes > Ring::max_nbytes ||
         theirs.area_nbytes > Ring::max_nbytes)
-        refuse("the other side's address makes no sense");
+        refuse("the other side's address is invalid");
     to_itself = theirs.process == rings->arena->id && theirs.ring == pages.offset;
-    const int file = to_itself ? rings->arena->arena.fd() : receive_descriptor(socket);
+    const int received = to_itself || memory >= 0 ? -1 : receive_descriptor(socket);
+    const int file = to_itself ? rings->arena->arena.fd() : std::max(memory, received);
     if (file < 0 && errno == EMFILE)
         raise("NoMemoryError", "connect: no descriptor for the other side's ring (is the limit of open files reached?)",
               "connect");
-    if (file < 0) refuse(std::string("the memory of the other side's ring did not come: ") + strerror(errno));
+    if (file < 0) refuse(std::string("the memory of the other side's ring was not received: ") + strerror(errno));
     const size_t page = Ring::page_nbytes();
     int error = their_ring.map(file, theirs.ring, theirs.ring_nbytes, true);
     if (!error) error = their_bits.map(file, theirs.bits, page, true);
     if (!error) error = their_state.map(file, theirs.state, page, false);
     if (!error) error = their_area.map(file, theirs.area, theirs.area_nbytes, false);
-    if (!to_itself) ::close(file);
+    if (received >= 0) ::close(received);
     if (error == EINVAL) refuse("the other side's memory cannot be mapped safely");
     if (error)
         raise("NoMemoryError", std::string("connect: mapping the other side's ring: ") + strerror(error), "connect");

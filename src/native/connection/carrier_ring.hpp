@@ -27,7 +27,8 @@ struct RingCarrier final : Carrier, RingEnd {
 
     std::string address() const override;
     void offer(int socket) override;
-    void join(nb::bytes address, int socket) override;
+    int memory() const noexcept override { return rings ? rings->arena->arena.fd() : -1; }
+    void join(nb::bytes address, int socket, int memory) override;
     void post(Request *request, const void *header, size_t header_nbytes, const iovec *parts, size_t count,
               ucs_memory_type_t memory_type, bool rendezvous) noexcept override;
     void post_header(const void *header, size_t nbytes) noexcept override;

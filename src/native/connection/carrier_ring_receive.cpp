@@ -38,7 +38,7 @@ unsigned RingCarrier::receive() noexcept {
 void RingCarrier::fail(const char *fault) noexcept {
     if (broken) return;
     broken = true;
-    link->fail((std::string("the peer broke the rules of the ring (") + fault + ")").c_str());
+    link->fail((std::string("the peer violated the ring protocol (") + fault + ")").c_str());
 }
 
 void RingCarrier::take(const Ring::Record &record) noexcept {

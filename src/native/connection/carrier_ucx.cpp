@@ -47,7 +47,8 @@ struct UcxCarrier : Carrier {
         return engine->address();
     }
     void offer(int) override {}
-    void join(nb::bytes address, int) override { endpoint = create_endpoint(engine.get(), address, failed, this); }
+    int memory() const noexcept override { return -1; }
+    void join(nb::bytes address, int, int) override { endpoint = create_endpoint(engine.get(), address, failed, this); }
     void post(Request *r, const void *header, size_t header_nbytes, const iovec *parts, size_t count,
               ucs_memory_type_t memory_type, bool rendezvous) noexcept override;
     void post_header(const void *header, size_t nbytes) noexcept override;

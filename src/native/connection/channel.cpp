@@ -102,7 +102,10 @@ void Channel::post(Request *r) noexcept {
             Lent lent = link->socket->lend(std::move(parts->pins[i]));
             std::memcpy(end, &lent, sizeof lent);
             end += sizeof lent / 8;
-            if (staged) continue;
+            if (staged) {
+                Pool::staged_total += buffer.nbytes();
+                continue;
+            }
             lent_sent_nbytes += buffer.nbytes();
             Pool::lent_total += buffer.nbytes();
         } else if (size) {
@@ -217,6 +220,7 @@ void Channel::lose(const std::shared_ptr<const Fault> &why) noexcept {
 }
 
 void Channel::clear() noexcept {
+    landed_here.give_up(inflow.get(), now_ns());
     for (auto *list : {&receives, &sends}) {
         for (Request *r : *list) stop(r, fault);
         list->clear();

@@ -57,6 +57,8 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     size_t unread_nbytes = 0;
     size_t unread_charge = 0;  // but for what is lent: never more than the window, or the sender breaks the rules
     uint64_t lent_sent_nbytes = 0, lent_received_nbytes = 0;
+    std::shared_ptr<Inflow> inflow;  // the worker's; none within a host, where nothing is shared with other links
+    Landed landed_here;
 
     Channel(Worker *worker, std::shared_ptr<Link> link, uint64_t local, uint64_t remote, std::string name);
     ~Channel() override;

@@ -139,6 +139,16 @@ void define_channel(nb::module_ &m) {
         .def_prop_ro("lent_sent_nbytes", [](ChannelObject &c) { return c.channel->lent_sent_nbytes; })
         .def_prop_ro("lent_received_nbytes", [](ChannelObject &c) { return c.channel->lent_received_nbytes; })
         .def_prop_ro(
+            "landed",
+            [](ChannelObject &c) {
+                const Landed &landed = c.channel->landed_here;
+                return nb::make_tuple(landed.nbytes, landed.busy_ns * 1e-9, landed.flow_ns * 1e-9);
+            },
+            nb::sig("def landed(self) -> tuple[int, float, float]"),
+            "Bytes that were announced and have arrived; the seconds from when they were asked for until they were "
+            "here; and the integral over these seconds of how many connections of this worker received over the "
+            "network.")
+        .def_prop_ro(
             "transports", [](ChannelObject &c) { return c.channel->link->carrier->transports(); },
             nb::sig("def transports(self) -> list[str]"))
         .def(

@@ -151,8 +151,11 @@ void give_all_back(Request &r) noexcept {
     Py_ssize_t i = 0;
     for (auto &each : collected(r)->messages) {
         if (r.value) {
-            PyObject *&view = reinterpret_cast<PyListObject *>(r.value)->ob_item[i++];
-            if (each.message ? !each.message->reclaim(view) : !(each.small = SmallBlock::reclaim(view))) continue;
+            PyObject *view = take_item(r.value, i++);
+            if (each.message ? !each.message->reclaim(view) : !(each.small = SmallBlock::reclaim(view))) {
+                Py_DECREF(view);
+                continue;
+            }
         }
         return_later(r, Collected::restore(each));
     }
@@ -295,6 +298,9 @@ void Channel::answer() noexcept {
 
 // Have the carrier bring the data of a message: into the buffer of the recv_into that is to have it, or into blocks.
 void Channel::bring(Message *m) noexcept {
+    m->timed = true;
+    if (!inflow && !link->socket) inflow = worker->links->inflow;
+    landed_here.begin(inflow.get(), now_ns());
     Request *first = receives.empty() || !returned.empty() || m->sequence != head ? nullptr : receives.front();
     if (first && first->operation == &recv_into_operation && m->lent.empty() && m->nbytes <= first->nbytes)
         m->answer_into(first);

@@ -2,6 +2,7 @@
 // How messages arrive: whatever order they come in, they are taken in the order they were sent. What takes them is in
 // channel_readers.cpp.
 #include <cstring>
+#include <utility>
 
 #include "connection/channel.hpp"
 
@@ -98,6 +99,7 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
 
 // `m` is complete, or failed.
 void Channel::complete(Message *m) noexcept {
+    if (std::exchange(m->timed, false)) landed_here.end(inflow.get(), now_ns(), m->status == UCS_OK ? m->nbytes : 0);
     if (m->into) leave_buffer(m);
     if (m->status != UCS_OK) {
         auto why =

@@ -8,9 +8,9 @@
 
 #include "ucp/forks.hpp"
 
-void Link::join(nb::bytes address, int descriptor, bool same_host) {
+void Link::join(nb::bytes address, int descriptor, int memory, bool same_host) {
     if (lost) raise("PeerLostError", "connect to " + name + ": the peer was lost", "connect");
-    carrier->join(address, descriptor);
+    carrier->join(address, descriptor, memory);
     if (descriptor < 0) return;
     epoll_event event{};
     event.events = same_host ? EPOLLRDHUP | EPOLLIN : EPOLLRDHUP;

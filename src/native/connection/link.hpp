@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "connection/carrier.hpp"
+#include "connection/inflow.hpp"
 #include "shared/fd_socket.hpp"
 
 /// Something that uses a link and is told of its end: a channel.
@@ -35,7 +36,8 @@ struct Link : WatchedSocket {
     Link(Worker *worker, std::string name) noexcept : worker(worker), name(std::move(name)) {}
 
     /// Connect to the other side. `descriptor`, a connected socket, is the link's from here on, unless this raises.
-    void join(nb::bytes address, int descriptor, bool same_host);
+    /// `memory`, the caller's, is what the other side offers; -1: it comes over `descriptor`.
+    void join(nb::bytes address, int descriptor, int memory, bool same_host);
     /// Take what came over the socket. False: the other side is gone.
     bool read_socket() noexcept;
 
@@ -57,6 +59,7 @@ struct Links {
     std::list<std::shared_ptr<Link>> all;
     std::unordered_map<uint64_t, std::shared_ptr<LinkUser>> channels;  // by their id on this side
     std::pair<uint64_t, LinkUser *> last;                              // of these, the one found last
+    std::shared_ptr<Inflow> inflow = std::make_shared<Inflow>();       // over the network
 
     /// The worker's.
     static Links &of(Worker &worker);

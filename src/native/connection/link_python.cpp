@@ -39,9 +39,9 @@ std::string ring_error() {
     return SharedArena::of_process(error) ? "" : strerror(error);
 }
 
-void join_link(LinkObject &self, nb::bytes address, int fd) {
+void join_link(LinkObject &self, nb::bytes address, int fd, int memory) {
     self.link->worker->check_owner("connect");
-    self.link->join(std::move(address), fd, self.same_host);
+    self.link->join(std::move(address), fd, memory, self.same_host);
     self.link->worker->schedule_turn();  // something may have come already
 }
 
@@ -76,8 +76,12 @@ void define_link(nb::module_ &m) {
                      })
         .def("offer", &offer_link, nb::arg("fd"),
              "Send over the socket `fd` what goes with the address; before the other side is told the address.")
-        .def("join", &join_link, nb::arg("address"), nb::arg("fd"),
-             "Connect to the other side's address. `fd` becomes the link's on success; -1 for none.")
+        .def_prop_ro(
+            "memory", [](LinkObject &l) { return l.link->carrier->memory(); },
+            "A descriptor of what `offer` sends, the link's; -1: nothing is offered.")
+        .def("join", &join_link, nb::arg("address"), nb::arg("fd"), nb::arg("memory") = -1,
+             "Connect to the other side's address. `fd` becomes the link's on success; -1 for none. `memory`, the "
+             "caller's, is what the other side offers; -1 if it comes over `fd`.")
         .def("open", &open_channel, nb::arg("local"), nb::arg("remote"), nb::arg("name"),
              nb::sig("def open(self, local: int, remote: int, name: str) -> Channel"))
         .def("close", &close_link)

@@ -81,7 +81,7 @@ nb::object Message::view() {
 // Take a block back out of the memoryview that was made of it.
 static bool take_back(PyObject *view, Block &segment) noexcept {
     if (Py_REFCNT(view) != 1) return false;
-    PyObject *exporter = PyMemoryView_GET_BUFFER(view)->obj;
+    PyObject *exporter = shown_by(view);
     segment = std::move(*nb::inst_ptr<Block>(exporter));
     return true;
 }

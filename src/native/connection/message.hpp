@@ -28,6 +28,7 @@ struct Message {
     Request *into = nullptr;       // its data goes into the buffer of this one, as long as it is on its way
     std::unique_ptr<Buffer> kept;  // it has landed there, and lies nowhere else; dropped where Python may run
     bool ready = false, on_its_way = false;
+    bool timed = false;  // its channel counts the time until it has landed
     ucs_status_t status = UCS_OK;
     Channel *channel = nullptr;                       // null: nobody is left to take it
     void (*arrived)(Channel *, Message *) = nullptr;  // called in progress, no Python

@@ -76,7 +76,8 @@ Ring::Pages Rings::carve(size_t nbytes) {
     Ring::Pages pages;
     std::lock_guard lock(arena->mutex);
     if (int error = arena->arena.carve(nbytes, pages))
-        raise("NoMemoryError", std::string("connect: the memory of a ring: ") + strerror(error), "connect");
+        raise("NoMemoryError", std::string("connect: cannot allocate memory for a ring: ") + strerror(error),
+              "connect");
     return pages;
 }
 

@@ -478,9 +478,12 @@ Source: ``ucp_am_recv_data_nbx``.)";
 
 void define_active(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint) {
     nb::class_<ActiveMessage>(m, "ActiveMessage", nb::type_slots(message_slots), message_doc)
-        .def_prop_ro("header", [](const ActiveMessage &a) { return nb::bytes(a.header.data(), a.header.size()); })
-        .def_ro("nbytes", &ActiveMessage::nbytes)
-        .def_ro("rendezvous", &ActiveMessage::rendezvous)
+        .def_prop_ro(
+            "header", [](const ActiveMessage &a) { return nb::bytes(a.header.data(), a.header.size()); },
+            "The header that was sent with it; a copy.")
+        .def_ro("nbytes", &ActiveMessage::nbytes, "Length of the data in bytes, without the header.")
+        .def_ro("rendezvous", &ActiveMessage::rendezvous,
+                "Whether the data is still at the sender, which keeps it until :meth:`recv` has fetched it.")
         .def_prop_ro(
             "reply",
             [](const ActiveMessage &a) {

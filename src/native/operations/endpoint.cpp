@@ -180,7 +180,7 @@ nb::class_<Endpoint> define_endpoint(nb::module_ &m, nb::class_<Worker> &worker)
                 return reinterpret_cast<uintptr_t>(e.handle);
             },
             "The address of the ``ucp_ep_h``, for libraries that call UCX themselves; the endpoint keeps owning it.")
-        .def_prop_ro("closed", [](Endpoint &e) { return !e.handle; });
+        .def_prop_ro("closed", [](Endpoint &e) { return !e.handle; }, "Whether the endpoint is closed.");
     worker
         .def("connect", nb::overload_cast<nb::pointer_and_handle<Worker>, nb::bytes>(&Endpoint::create),
              nb::arg("address"), nb::sig("def connect(self, address: bytes) -> Endpoint"), connect_doc)

@@ -217,8 +217,10 @@ void define_memory(nb::module_ &m, nb::class_<Endpoint> &endpoint) {
             },
             nb::arg("address"), nb::arg("nbytes"), nb::arg("packed"))
         .def_ro("address", &RemoteKey::address, "Where the memory lies in its owner.")
-        .def_ro("nbytes", &RemoteKey::nbytes)
-        .def_prop_ro("packed", [](const RemoteKey &key) { return nb::bytes(key.packed.data(), key.packed.size()); })
+        .def_ro("nbytes", &RemoteKey::nbytes, "Length of the memory in bytes.")
+        .def_prop_ro(
+            "packed", [](const RemoteKey &key) { return nb::bytes(key.packed.data(), key.packed.size()); },
+            "The key as UCX packs it; a copy. Its length depends on the transports.")
         .def(
             "__reduce__",
             [](nb::handle self) {
@@ -229,11 +231,14 @@ void define_memory(nb::module_ &m, nb::class_<Endpoint> &endpoint) {
     nb::class_<Memory>(m, "Memory", nb::type_slots(slots), nb::is_weak_referenceable(),
                        "Memory that peers may read and write. Made by :meth:`Context.mem_map` and "
                        ":meth:`Context.mem_alloc`; a buffer itself.")
-        .def_prop_ro("address", [](const Memory &memory) { return reinterpret_cast<uintptr_t>(memory.address); })
-        .def_ro("nbytes", &Memory::nbytes)
+        .def_prop_ro(
+            "address", [](const Memory &memory) { return reinterpret_cast<uintptr_t>(memory.address); },
+            "Where the memory lies in this process.")
+        .def_ro("nbytes", &Memory::nbytes, "Length of the memory in bytes.")
         .def("rkey_pack", &pack, "Return the key that lets a peer reach this memory. Source: ``ucp_rkey_pack``.")
         .def("close", &close_memory, "Unmap the memory: keys to it are void, and its buffer is unlocked. Idempotent.")
-        .def_prop_ro("closed", [](const Memory &memory) { return !memory.handle; })
+        .def_prop_ro(
+            "closed", [](const Memory &memory) { return !memory.handle; }, "Whether the memory was unmapped.")
         .def(
             "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Memory"))
         .def(
@@ -242,7 +247,7 @@ void define_memory(nb::module_ &m, nb::class_<Endpoint> &endpoint) {
     nb::class_<Rkey>(m, "Rkey", nb::type_slots(rkey_slots),
                      "A peer's memory as one endpoint reaches it. Made by :meth:`Endpoint.rkey_unpack`.")
         .def_ro("address", &Rkey::address, "Where the memory lies in its owner.")
-        .def_ro("nbytes", &Rkey::nbytes);
+        .def_ro("nbytes", &Rkey::nbytes, "Length of the memory in bytes.");
     endpoint.def("rkey_unpack", &unpack, nb::arg("key"), nb::sig("def rkey_unpack(self, key: RemoteKey) -> Rkey"),
                  unpack_doc);
     nb::handle context = nb::type<Context>();

@@ -235,8 +235,9 @@ PyObject *fast_tag_recv(const Arguments &a) {
 void define_tags(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint) {
     nb::class_<TagMessage>(m, "TagMessage", nb::type_slots(message_slots),
                            "A message that a probe took; :meth:`Worker.tag_msg_recv` receives it.")
-        .def_prop_ro("nbytes", [](const TagMessage &t) { return t.info.length; })
-        .def_prop_ro("tag", [](const TagMessage &t) { return t.info.sender_tag; });
+        .def_prop_ro(
+            "nbytes", [](const TagMessage &t) { return t.info.length; }, "Length of the message in bytes.")
+        .def_prop_ro("tag", [](const TagMessage &t) { return t.info.sender_tag; }, "The tag it was sent with.");
     endpoint
         .def("tag_send", &tag_send, nb::arg("buffer"), nb::arg("tag"),
              nb::sig("def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> weft.typing.Request[None]"),

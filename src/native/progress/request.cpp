@@ -55,7 +55,7 @@ nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t 
 // peer would wait for it. So a request that owns nothing any more is put aside as it is, for the next operation.
 static destructor destroy;
 
-static void recycle(PyObject *self) {
+void recycle_request(PyObject *self) {
     auto *r = nb::inst_ptr<Request>(self);
     Worker *w = r->worker;
     if (r->operation->drop && r->owner && !in_forked_child) {
@@ -64,8 +64,7 @@ static void recycle(PyObject *self) {
         r->operation = &plain_operation;
     }
     if (!r->owner || in_forked_child || !r->plain() || w->spare_count == std::size(w->spares)) return destroy(self);
-    const Py_ssize_t weak = Py_TYPE(self)->tp_weaklistoffset;
-    if (*reinterpret_cast<PyObject **>(reinterpret_cast<char *>(self) + weak)) PyObject_ClearWeakRefs(self);
+    clear_weak_references(self);
     Py_CLEAR(r->loop);
     Py_CLEAR(r->value);
     r->status = UCS_INPROGRESS;
@@ -78,10 +77,8 @@ static void recycle(PyObject *self) {
     Py_DECREF(std::exchange(r->owner, nullptr));  // perhaps the worker itself, and with it the spares
 }
 
-void recycle_requests(nb::handle type) {
-    auto *t = reinterpret_cast<PyTypeObject *>(type.ptr());
-    destroy = t->tp_dealloc;
-    t->tp_dealloc = recycle;
+void destroy_requests_as(nb::handle type) {
+    destroy = reinterpret_cast<destructor>(PyType_GetSlot(reinterpret_cast<PyTypeObject *>(type.ptr()), Py_tp_dealloc));
 }
 
 bool Request::plain() const noexcept {
@@ -276,7 +273,7 @@ nb::object Request::get_loop() {
 }
 
 void Request::add_done_callback(nb::object callback, nb::object context) {
-    if (context.is_none()) context = nb::steal(PyContext_CopyCurrent());
+    if (context.is_none()) context = copy_context();
     get_loop();
     if (done()) {
         nb::handle(loop).attr("call_soon")(callback, nb::handle(self), nb::arg("context") = context);

@@ -146,6 +146,7 @@ struct Request {
 nb::object asyncio_running_loop();
 /// A new, pending request on `worker`; `owner` is kept alive by it.
 nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t nbytes, Request **request);
-/// Use requests again instead of destroying them.
-void recycle_requests(nb::handle type);
+/// What deallocates a request: uses it again instead of destroying it, which is left to what deallocates `type`.
+void recycle_request(PyObject *self);
+void destroy_requests_as(nb::handle type);
 void define_request(nb::module_ &m);

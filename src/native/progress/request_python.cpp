@@ -39,11 +39,10 @@ PyObject *slot_self(PyObject *self) {
     return Py_NewRef(self);
 }
 
-PyType_Slot slots[] = {{Py_am_await, reinterpret_cast<void *>(slot_self)},
-                       {Py_tp_iter, reinterpret_cast<void *>(slot_self)},
-                       {Py_tp_iternext, reinterpret_cast<void *>(slot_next)},
-                       {Py_am_send, reinterpret_cast<void *>(slot_send)},
-                       {0, nullptr}};
+PyType_Slot slots[] = {
+    {Py_am_await, reinterpret_cast<void *>(slot_self)},         {Py_tp_iter, reinterpret_cast<void *>(slot_self)},
+    {Py_tp_iternext, reinterpret_cast<void *>(slot_next)},      {Py_am_send, reinterpret_cast<void *>(slot_send)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(recycle_request)}, {0, nullptr}};
 
 constexpr const char *request_doc =
     R"(An operation under way: wait for it with :meth:`wait`, or ``await`` it.
@@ -103,7 +102,7 @@ PyObject *fast_wait(const Arguments &a) {
 void define_request(nb::module_ &m) {
     nb::class_<Request> cls(m, "Request", nb::type_slots(slots), nb::pooled(256), nb::is_weak_referenceable(),
                             request_doc);
-    recycle_requests(cls);
+    destroy_requests_as(nb::type<Block>());  // nanobind's own
     cls.def(
            "wait",
            [](Request &r, nb::handle timeout) {

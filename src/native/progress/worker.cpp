@@ -242,7 +242,7 @@ which one was awaited.)");
         .def_ro("dropped_messages", &Worker::dropped_messages,
                 "Messages for connections that were dropped: a stranger's, who does not know a connection's id, and "
                 "those for a connection that is closed.")
-        .def_prop_ro("closed", &Worker::closed);
+        .def_prop_ro("closed", &Worker::closed, "Whether the worker was closed.");
     define_waiting(cls);
     return cls;
 }

@@ -63,7 +63,6 @@ enum class Kind : uint8_t { message = 1, begin, announce, answer, refuse, piece,
 constexpr uint64_t word_of(Kind kind, size_t nbytes, uint32_t note = 0) noexcept {
     return uint64_t(note) << 40 | uint64_t(kind) << 32 | nbytes;
 }
-constexpr uint32_t max_note = (1 << 24) - 1;
 
 /// At the beginning of the pages, and the only thing in them that the reader writes. 128 B: some Arm cores have such
 /// lines, and x86 prefetches lines in pairs.

@@ -24,6 +24,23 @@ constexpr size_t batch = 64;           // records in one read
 constexpr size_t most_batches = 1024;  // at once: more than a socket holds, but a peer may write for ever
 constexpr size_t most_answers = 1 << 16;
 
+/// One receive with room for a descriptor.
+struct Received {
+    iovec iov;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    msghdr message{};
+    ssize_t nbytes;
+
+    Received(int socket, void *data, size_t room) noexcept : iov{data, room} {
+        message.msg_iov = &iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        nbytes = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    }
+    Received(const Received &) = delete;
+};
+
 // The descriptor that came along, or -1. The padding of the control buffer has room for a second, which nobody of
 // weft sends: it is closed.
 int first_descriptor(msghdr &message) noexcept {
@@ -67,16 +84,10 @@ bool send_descriptor(int socket, int descriptor) noexcept {
 
 int receive_descriptor(int socket) noexcept {
     char byte;
-    iovec iov{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    msghdr message{};
-    message.msg_iov = &iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    if (recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1) return -1;
-    const int descriptor = first_descriptor(message);
-    if (descriptor < 0) errno = message.msg_flags & MSG_CTRUNC ? EMFILE : EBADMSG;
+    Received received(socket, &byte, 1);
+    if (received.nbytes != 1) return -1;
+    const int descriptor = first_descriptor(received.message);
+    if (descriptor < 0) errno = received.message.msg_flags & MSG_CTRUNC ? EMFILE : EBADMSG;
     return descriptor;
 }
 
@@ -108,16 +119,10 @@ bool FdSocket::read() noexcept {
     std::lock_guard lock(mutex);
     for (size_t batches = 0; !gone && batches < most_batches; ++batches) {
         Record records[batch];
-        iovec iov{records, sizeof records};
-        alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-        msghdr message{};
-        message.msg_iov = &iov;
-        message.msg_iovlen = 1;
-        message.msg_control = control;
-        message.msg_controllen = sizeof control;
-        ssize_t n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        Received received(socket, records, sizeof records);
+        const ssize_t n = received.nbytes;
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) break;
-        int descriptor = n > 0 ? first_descriptor(message) : -1;
+        int descriptor = n > 0 ? first_descriptor(received.message) : -1;
         if (n <= 0 || n % sizeof(Record)) {
             if (descriptor >= 0) close(descriptor);
             gone = true;

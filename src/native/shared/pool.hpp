@@ -78,6 +78,8 @@ struct Statistics {
 
 /// Bytes that this process lent to others, and borrowed from them, since it began.
 inline std::atomic<uint64_t> lent_total{0}, borrowed_total{0};
+/// Bytes that it copied into shared memory to hand them over.
+inline std::atomic<uint64_t> staged_total{0};
 /// Bytes of others that it has mapped now.
 inline std::atomic<size_t> borrowed{0};
 

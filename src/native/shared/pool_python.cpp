@@ -73,6 +73,7 @@ void Pool::define(nb::module_ &m) {
             d["pinned_nbytes"] = s.pinned;
             d["cap_nbytes"] = s.cap;
             d["lent_total_nbytes"] = lent_total.load();
+            d["staged_total_nbytes"] = staged_total.load();
             d["borrowed_nbytes"] = borrowed.load();
             d["borrowed_total_nbytes"] = borrowed_total.load();
             return d;

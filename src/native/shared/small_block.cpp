@@ -75,7 +75,7 @@ nb::object SmallBlock::view() {
 }
 
 SmallBlock *SmallBlock::reclaim(PyObject *&view) noexcept {
-    PyObject *object = PyMemoryView_GET_BUFFER(view)->obj;
+    PyObject *object = shown_by(view);
     if (Py_REFCNT(view) != 1 || !object || Py_TYPE(object) != type || Py_REFCNT(object) != 1) return nullptr;
     Py_INCREF(object);
     Py_CLEAR(view);

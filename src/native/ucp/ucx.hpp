@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string>
 
-namespace nb = nanobind;
+#include "ucp/python_abi.hpp"
 
 // clang-format off
 #define WEFT_UCP_FUNCTIONS(X)                                                                                \

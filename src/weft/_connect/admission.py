@@ -122,6 +122,15 @@ def _sees(one: int, other: int) -> bool:
 
 def same_user(unix: socket.socket) -> bool:
     """Ask the kernel whether the process at the other end runs as this user."""
+    return _credentials(unix)[1] == os.geteuid()
+
+
+def process_of(unix: socket.socket) -> int:
+    """Ask the kernel for the id of the process at the other end; 0 if this process's namespace has none for it."""
+    return _credentials(unix)[0]
+
+
+def _credentials(unix: socket.socket) -> tuple[int, int, int]:
     credentials = unix.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    return bool(uid == os.geteuid())
+    pid, uid, gid = struct.unpack("3i", credentials)
+    return pid, uid, gid

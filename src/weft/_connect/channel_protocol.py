@@ -69,6 +69,9 @@ class Channel(Protocol):
     def lent_received_nbytes(self) -> int: ...
 
     @property
+    def landed(self) -> tuple[int, float, float]: ...
+
+    @property
     def memory_types(self) -> list[str]: ...
 
     @property

@@ -10,7 +10,7 @@ magic, version, hello {payload, ring, queue} ->
                                        <-  magic, version, hello {unix socket, nonce, payload, ring, worker?}
 (connects to the unix socket, writes the nonce: same host, same user)
 
-With rings:
+With rings, where the short way of ``local`` was not open (TLS, a forwarded port):
 route, worker {id}, both channels, link?, address? ->
 (opens its channel)                        (opens its channel; joins the link)
                                        <-  link?, address?
@@ -39,18 +39,28 @@ With TLS, both sides know after the route whether messages would leave the host 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
-import struct
 from collections.abc import Generator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from weft._connect import ring
 from weft._connect.admission import NONCE_NBYTES, PREFIX, SameHostListener, own_namespaces, same_user, shares_memory
 from weft._connect.channel_protocol import Channel
 from weft._connect.encryption import EncryptionPolicy, over_tls
 from weft._connect.links import ConnectionWorker, Link, OtherHandshake, Workers
+from weft._connect.message import (
+    HEAD,
+    MAGIC,
+    address_of,
+    body_nbytes,
+    channel_of,
+    decode,
+    encode,
+    field,
+    new_channel_id,
+    worker_of,
+)
 from weft._connect.route import Route
 from weft.errors import (
     ClosedError,
@@ -64,12 +74,6 @@ from weft.errors import (
     UnreachableError,
 )
 
-MAGIC = b"WEFT"
-VERSION = 5
-_HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
-_MAX_NBYTES = 1 << 16
-_ADDRESS_MIN_NBYTES = 8  # the worker's uuid, which every address begins with
-
 
 class UpTo(NamedTuple):
     """A step: whatever comes next, up to so many bytes; nothing at the end."""
@@ -79,7 +83,6 @@ class UpTo(NamedTuple):
 
 Step = bytes | int | UpTo | OtherHandshake
 Steps = Generator[Step, Any, "Joined"]
-_Message = dict[str, Any]
 
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # how an alert begins, and a TLS handshake
 #: RFC 8446, 6: an alert, fatal, protocol_version.
@@ -95,6 +98,8 @@ class Joined:
         This handshake made the link.
     why_ucx : str or None
         None if rings carry the messages; else why they do not, empty if the other side is not on this host.
+    ends : tuple of str, or None
+        Both addresses, this side's first, if the handshake's socket has none.
     session : Session or None
         The TLS session that the handshake was carried over, set by it.
     """
@@ -106,100 +111,38 @@ class Joined:
         workers: Workers,
         *,
         same_host: bool,
-        remote: _Message,
+        remote: dict[str, Any],
         why_ucx: str | None = "",
         link: Link | None = None,
         new_link: bool = False,
         channel: Channel | None = None,
+        ends: tuple[str, str] | None = None,
     ) -> None:
         self.workers = workers
         self.link, self.new_link = link, new_link
         self.channel = channel
         self.same_host, self.why_ucx = same_host, why_ucx
-        self.remote = remote
-
-
-def _encode(**message: object) -> bytes:
-    body = json.dumps(message).encode()
-    if len(body) > _MAX_NBYTES:
-        raise InvalidParamError(f"info: a handshake message has at most {_MAX_NBYTES} B, with it this has {len(body)}")
-    return _HEAD.pack(MAGIC, VERSION, len(body)) + body
+        self.remote, self.ends = remote, ends
 
 
 def _receive(what: str, farewell: bytes = b"") -> Generator[Step, Any, dict[str, Any]]:
     """Receive a message. A peer of another version is sent `farewell`, which only one side may have: it then waits."""
-    head = yield _HEAD.size
-    magic, version, nbytes = _HEAD.unpack(head)
+    head = yield HEAD.size
     if head.startswith(_TLS_RECORDS):
         yield from reject(_NO_TLS_HERE)
         raise TlsError(f"{what}: the other side speaks TLS, and this one was given no `ssl` (in Dask: `security`)")
-    if magic != MAGIC:
-        raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
-    if version != VERSION:
-        if farewell:
+    try:
+        nbytes = body_nbytes(head, what)
+    except ProtocolError:
+        if farewell and head.startswith(MAGIC):
             yield from reject(farewell)
-        raise ProtocolError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
-    if nbytes > _MAX_NBYTES:
-        raise HandshakeError(
-            f"{what}: the other side announced {nbytes} B; a handshake message has at most {_MAX_NBYTES}"
-        )
-    try:
-        message: Any = json.loads((yield nbytes))
-    except (ValueError, RecursionError) as e:  # 64 KiB of "[" is deeper than the interpreter's stack
-        raise HandshakeError(f"{what}: the other side sent no JSON: {e}") from None
-    if not isinstance(message, dict):
-        raise HandshakeError(f"{what}: the other side sent {type(cast('object', message)).__name__}, not an object")
-    said = cast("dict[str, Any]", message)
-    if "error" in said:
-        if said.get("tls") is True:
-            raise TlsError(f"{what}: the other side wants TLS, and this one was given no `ssl` (in Dask: `security`)")
-        raise UnreachableError(f"{what}: the other side refused: {str(said['error'])[:1000]}")
-    return said
-
-
-def _field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:
-    value = message.get(name)
-    if not isinstance(value, kind):
-        raise HandshakeError(f"{what}: the other side's message has no proper {name!r}")
-    return value
-
-
-def _worker_of(message: dict[str, Any], worker: ConnectionWorker, what: str) -> str:
-    """Return the other worker's id. It is this one's only in this process: a link to itself has no liveness socket."""
-    worker_id: str = _field(message, "worker", str, what)
-    if worker_id == worker.id and not worker.same_host:
-        raise HandshakeError(f"{what}: the other side claims to be this process, but came over the network")
-    return worker_id
-
-
-def _address_of(message: dict[str, Any], what: str) -> bytes | None:
-    address = message.get("address")
-    try:
-        unpacked = None if address is None else bytes.fromhex(address)
-    except (TypeError, ValueError):
-        raise HandshakeError(f"{what}: the other side's worker address is not hexadecimal") from None
-    # UCX believes the rest of it: a process that may connect is trusted not to craft one.
-    if unpacked is not None and len(unpacked) < _ADDRESS_MIN_NBYTES:
-        raise HandshakeError(f"{what}: the other side's worker address has {len(unpacked)} B, fewer than any has")
-    return unpacked
-
-
-def _channel_of(message: dict[str, Any], what: str, field: str = "channel") -> int:
-    channel = _field(message, field, str, what)
-    try:
-        return int(channel, 16) & 0xFFFF_FFFF_FFFF_FFFF
-    except ValueError:
-        raise HandshakeError(f"{what}: the other side's channel id is not hexadecimal") from None
-
-
-def new_channel_id() -> int:
-    """Return an id that a stranger cannot guess; it is the key to the connection."""
-    return int.from_bytes(os.urandom(8), "little") or 1
+        raise
+    return decode((yield nbytes), what)
 
 
 def tls_required() -> bytes:
     """Return the message for a caller that does not speak TLS where it must."""
-    return _encode(error="TLS is spoken here", tls=True)
+    return encode(error="TLS is spoken here", tls=True)
 
 
 def reject(message: bytes) -> Generator[Step, Any, None]:
@@ -225,9 +168,9 @@ def client(
     """
     what = f"connect to {name}"
     rings = ring.offer(dict(route.ucx))
-    yield _encode(info=info, payload=policy, memory_only=route.memory_only, ring=rings, queue=route.queue)
+    yield encode(info=info, payload=policy, memory_only=route.memory_only, ring=rings, queue=route.queue)
     hello = yield from _receive(what)
-    remote = _field(hello, "info", dict, what)
+    remote = field(hello, "info", dict, what)
     why_ucx = ring.why_ucx(rings, hello.get("ring"))
     unix = _prove_same_host(hello, why_ucx is None)
     same_host = unix is not None
@@ -237,7 +180,7 @@ def client(
     try:
         if unix is not None and why_ucx is None:
             return (yield from _connect_ring(workers, name, unix, hello))
-        yield _encode(route="host" if same_host else "network")
+        yield encode(route="host" if same_host else "network")
         try:
             tls = over_tls(policy, hello, same_host and route.memory_only, what)
             worker = None if tls else workers.worker(route, same_host=same_host)
@@ -249,19 +192,19 @@ def client(
         if worker is None:
             yield from _receive(what)
             return Joined(workers, same_host=same_host, remote=remote)
-        remote_id = _worker_of((yield from _receive(what)), worker, what)
+        remote_id = worker_of((yield from _receive(what)), worker, what)
         decision = None
         if worker.id <= remote_id:
             link, decision = yield from worker.decide(remote_id)
         channel_id = new_channel_id()
-        yield _encode(worker=worker.id, channel=f"{channel_id:x}", link=decision)
+        yield encode(worker=worker.id, channel=f"{channel_id:x}", link=decision)
         reply = yield from _receive(what)
         if link is None:
-            link = worker.follow(remote_id, _field(reply, "link", dict, what), what)
-        address = link.join(_address_of(reply, what), unix or sock, name)
-        channel = link.native.open(channel_id, _channel_of(reply, what), name)
+            link = worker.follow(remote_id, field(reply, "link", dict, what), what)
+        address = link.join(address_of(reply, what), unix or sock, name)
+        channel = link.native.open(channel_id, channel_of(reply, what), name)
         try:
-            yield _encode(address=address)
+            yield encode(address=address)
             yield from _receive(what)
         except BaseException:
             channel.abort()
@@ -290,8 +233,8 @@ def server(
 ) -> Steps:
     """Accept a connection; see :func:`client`."""
     what = f"accept from {name}"
-    hello = yield from _receive(what, _encode(error="another version is spoken here"))  # its head tells which
-    remote = _field(hello, "info", dict, what)
+    hello = yield from _receive(what, encode(error="another version is spoken here"))  # its head tells which
+    remote = field(hello, "info", dict, what)
     nonce = os.urandom(NONCE_NBYTES)
     rings = ring.offer(dict(route.ucx))
     why_ucx = ring.why_ucx(rings, hello.get("ring"))
@@ -299,9 +242,9 @@ def server(
     proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": spaces}
     ring_worker = workers.ring_worker() if why_ucx is None else None
     worker_id = ring_worker.id if ring_worker is not None else None
-    yield _encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings, worker=worker_id)
+    yield encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings, worker=worker_id)
     message = yield from _receive(what)
-    claimed = _field(message, "route", str, what)
+    claimed = field(message, "route", str, what)
     closed = same_host_listener.closed  # then a caller of this host could not prove it
     unix = same_host_listener.accept(nonce) if claimed == "host" and not closed else None
     same_host = unix is not None
@@ -314,34 +257,34 @@ def server(
         if claimed == "host" and not same_host:
             raise HandshakeError(f"{what}: it claims to be on this host, but did not connect to the Unix socket")
         if over_tls(policy, hello, same_host and route.memory_only, what):
-            yield _encode(ready=True)
+            yield encode(ready=True)
             return Joined(workers, same_host=same_host, remote=remote)
         if unix is not None and ring_worker is not None:
             return (yield from _accept_ring(workers, ring_worker, name, unix, message, remote))
         if same_host:
             _compare_queues(route.queue, hello, what)
         worker = workers.worker(route, same_host=same_host)
-        yield _encode(worker=worker.id)
+        yield encode(worker=worker.id)
         message = yield from _receive(what)
-        remote_id = _worker_of(message, worker, what)
+        remote_id = worker_of(message, worker, what)
         decision = None
         if worker.id < remote_id:
             link, decision = yield from worker.decide(remote_id)
         else:
-            link = worker.follow(remote_id, _field(message, "link", dict, what), what)
+            link = worker.follow(remote_id, field(message, "link", dict, what), what)
         address = link.prepare(unix or sock, name)
         channel_id = new_channel_id()
-        yield _encode(channel=f"{channel_id:x}", link=decision, address=address)
-        link.join(_address_of((yield from _receive(what)), what), unix or sock, name)
-        channel = link.native.open(channel_id, _channel_of(message, what), name)
-        yield _encode(ready=True)
+        yield encode(channel=f"{channel_id:x}", link=decision, address=address)
+        link.join(address_of((yield from _receive(what)), what), unix or sock, name)
+        channel = link.native.open(channel_id, channel_of(message, what), name)
+        yield encode(ready=True)
         new = link.settle()
     except BaseException as e:
         if link is not None:
             link.abandon()
         # A caller that is refused for want of encryption knows it from the same facts.
         if isinstance(e, Error) and not isinstance(e, TimedOutError | EncryptionError):
-            yield _encode(error=str(e))
+            yield encode(error=str(e))
         raise
     finally:
         if unix is not None:
@@ -355,7 +298,7 @@ def _connect_ring(workers: Workers, name: str, unix: socket.socket, hello: dict[
     """Go on with :func:`client`, once both sides are known to be on one host and to have rings."""
     what = f"connect to {name}"
     worker = workers.ring_worker()
-    remote_id = _worker_of(hello, worker, what)
+    remote_id = worker_of(hello, worker, what)
     link: Link | None = None
     channel: Channel | None = None
     decision = address = None
@@ -366,21 +309,21 @@ def _connect_ring(workers: Workers, name: str, unix: socket.socket, hello: dict[
             address = link.prepare(unix, name)
             channel = link.native.open(mine, theirs, name)
         ids = {"worker": worker.id, "channel": f"{mine:x}", "accepted_channel": f"{theirs:x}"}
-        yield _encode(route="host", **ids, link=decision, address=address)
+        yield encode(route="host", **ids, link=decision, address=address)
         reply = yield from _receive(what)
         if link is None:
-            link = worker.follow(remote_id, _field(reply, "link", dict, what), what)
-            address = link.join(_address_of(reply, what), unix, name)
+            link = worker.follow(remote_id, field(reply, "link", dict, what), what)
+            address = link.join(address_of(reply, what), unix, name)
             channel = link.native.open(mine, theirs, name)
-            yield _encode(address=address)
+            yield encode(address=address)
         else:
-            link.join(_address_of(reply, what), unix, name)
+            link.join(address_of(reply, what), unix, name)
         new = link.settle()
     except BaseException:
         if link is not None:
             link.abandon()
         raise
-    remote = _field(hello, "info", dict, what)
+    remote = field(hello, "info", dict, what)
     return Joined(workers, same_host=True, remote=remote, why_ucx=None, link=link, new_link=new, channel=channel)
 
 
@@ -394,22 +337,22 @@ def _accept_ring(
 ) -> Steps:
     """Go on with :func:`server`, once both sides are known to be on one host and to have rings."""
     what = f"accept from {name}"
-    remote_id = _worker_of(message, worker, what)
-    theirs, mine = _channel_of(message, what), _channel_of(message, what, "accepted_channel")
+    remote_id = worker_of(message, worker, what)
+    theirs, mine = channel_of(message, what), channel_of(message, what, "accepted_channel")
     link: Link | None = None
     decision = None
     try:
         if worker.id < remote_id:
             link, decision = yield from worker.decide(remote_id)
         else:
-            link = worker.follow(remote_id, _field(message, "link", dict, what), what)
+            link = worker.follow(remote_id, field(message, "link", dict, what), what)
         address = link.prepare(unix, name)
         channel = link.native.open(mine, theirs, name)
         if decision is None:
-            link.join(_address_of(message, what), unix, name)
-        yield _encode(link=decision, address=address)
+            link.join(address_of(message, what), unix, name)
+        yield encode(link=decision, address=address)
         if decision is not None:
-            link.join(_address_of((yield from _receive(what)), what), unix, name)
+            link.join(address_of((yield from _receive(what)), what), unix, name)
         new = link.settle()
     except BaseException:
         if link is not None:
@@ -420,7 +363,7 @@ def _accept_ring(
 
 def _compare_queues(mine: dict[str, str], hello: dict[str, Any], what: str) -> None:
     """Refuse a caller that would write past the end of this side's queue, or believe it longer than it is."""
-    theirs = _field(hello, "queue", dict, what)
+    theirs = field(hello, "queue", dict, what)
     for name, value in mine.items():
         if theirs.get(name) != value:
             raise InvalidParamError(

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import time
 from typing import Any, Protocol
 
 from weft._connect.handshake import Joined, Steps, UpTo
 from weft._connect.links import OtherHandshake
+from weft._connect.local import LocalSteps, Packet, Receive
 from weft.errors import Error, HandshakeError, NoMemoryError, TimedOutError
 
 _AT_ONCE = 4096
+_PACKET_NBYTES = (1 << 16) + 64  # more than any message has
 
 
 class _Socket(Protocol):
@@ -21,6 +25,8 @@ class _Socket(Protocol):
     async def send(self, data: bytes) -> None: ...
     async def receive(self, nbytes: int) -> bytes: ...
     async def wait_for(self, other: OtherHandshake) -> None: ...
+    async def send_packet(self, packet: Packet) -> None: ...
+    async def receive_packet(self) -> tuple[bytes, int]: ...
 
 
 class _InLoop:
@@ -38,6 +44,24 @@ class _InLoop:
 
     async def wait_for(self, other: OtherHandshake) -> None:
         await other.ended()
+
+    async def send_packet(self, packet: Packet) -> None:
+        _send_packet(self._sock, packet)  # which has room for all that goes over it
+
+    async def receive_packet(self) -> tuple[bytes, int]:
+        while True:
+            try:
+                return _receive_packet(self._sock)
+            except BlockingIOError:
+                await self._readable()
+
+    async def _readable(self) -> None:
+        readable = self._loop.create_future()
+        self._loop.add_reader(self._sock, _set, readable)
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(self._sock)
 
 
 class _Blocking:
@@ -64,6 +88,20 @@ class _Blocking:
     async def wait_for(self, other: OtherHandshake) -> None:
         raise HandshakeError(f"{self._what}: another handshake with the same process is under way in this thread")
 
+    async def send_packet(self, packet: Packet) -> None:
+        try:
+            self._set_timeout()
+            _send_packet(self._sock, packet)
+        except TimeoutError:
+            raise self._too_late() from None
+
+    async def receive_packet(self) -> tuple[bytes, int]:
+        try:
+            self._set_timeout()
+            return _receive_packet(self._sock)
+        except TimeoutError:
+            raise self._too_late() from None
+
     def _set_timeout(self) -> None:
         left = self._deadline - time.monotonic()
         if left <= 0:
@@ -76,12 +114,35 @@ class _Blocking:
         )
 
 
-async def run(steps: Steps, sock: socket.socket, what: str) -> Joined:
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _send_packet(sock: socket.socket, packet: Packet) -> None:
+    if packet.descriptor < 0:
+        sock.send(packet.data)
+    else:
+        socket.send_fds(sock, [packet.data], [packet.descriptor])
+
+
+def _receive_packet(sock: socket.socket) -> tuple[bytes, int]:
+    data, descriptors, flags, _ = socket.recv_fds(sock, _PACKET_NBYTES, 1, socket.MSG_CMSG_CLOEXEC)
+    for surplus in descriptors[1:]:  # the control buffer's padding has room for it
+        os.close(surplus)
+    if not descriptors and flags & socket.MSG_CTRUNC:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return data, descriptors[0] if descriptors else -1
+
+
+async def run(steps: Steps | LocalSteps, sock: socket.socket, what: str) -> Joined:
     """Run a handshake in the running loop; `sock` does not block. `what` begins the errors' messages."""
     return await _run(steps, _InLoop(sock), what)
 
 
-def run_blocking(steps: Steps, sock: socket.socket, what: str, *, deadline: float, timeout: float) -> Joined:
+def run_blocking(
+    steps: Steps | LocalSteps, sock: socket.socket, what: str, *, deadline: float, timeout: float
+) -> Joined:
     """Run a handshake until `deadline`, of ``time.monotonic``. `timeout` is what it was in seconds, for the error."""
     try:
         _run(steps, _Blocking(sock, what, deadline, timeout), what).send(None)
@@ -91,7 +152,7 @@ def run_blocking(steps: Steps, sock: socket.socket, what: str, *, deadline: floa
     raise AssertionError("a blocking socket's coroutine was suspended")
 
 
-async def _run(steps: Steps, sock: _Socket, what: str) -> Joined:
+async def _run(steps: Steps | LocalSteps, sock: _Socket, what: str) -> Joined:
     answer: Any = None
     failure: BaseException | None = None
     ahead = bytearray()  # read with what was wanted: a message's body comes with its head
@@ -109,6 +170,14 @@ async def _run(steps: Steps, sock: _Socket, what: str) -> Joined:
                 await sock.send(step)
             elif isinstance(step, OtherHandshake):
                 await sock.wait_for(step)
+            elif isinstance(step, Packet):
+                await sock.send_packet(step)
+            elif isinstance(step, Receive):
+                answer = await sock.receive_packet()
+                if not answer[0]:
+                    if answer[1] >= 0:
+                        os.close(answer[1])
+                    raise _closed(what)
             elif isinstance(step, UpTo):
                 answer = _taken(ahead, step.nbytes) if ahead else await sock.receive(step.nbytes)
             else:
@@ -118,15 +187,13 @@ async def _run(steps: Steps, sock: _Socket, what: str) -> Joined:
         except (asyncio.CancelledError, KeyboardInterrupt) as e:  # the steps undo what they began
             failure = e
         except OSError as e:
-            failure = e if isinstance(e, Error) else _cut(what, e)
+            failure = e if isinstance(e, Error) else _of_socket(what, e)
 
 
 async def _receive_some(sock: _Socket, nbytes: int, what: str) -> bytes:
     data = await sock.receive(max(nbytes, _AT_ONCE))
     if not data:
-        raise HandshakeError(
-            f"{what}: the other side closed the socket in the middle of the handshake; is it a weft listener?"
-        )
+        raise _closed(what)
     return data
 
 
@@ -141,5 +208,13 @@ def out_of_descriptors(what: str, error: OSError) -> NoMemoryError:
     return NoMemoryError(f"{what}: {error.strerror or error}; is the limit of open files (ulimit -n) reached?")
 
 
-def _cut(what: str, error: OSError) -> HandshakeError:
+def _closed(what: str) -> HandshakeError:
+    return HandshakeError(
+        f"{what}: the other side closed the socket in the middle of the handshake; is it a weft listener?"
+    )
+
+
+def _of_socket(what: str, error: OSError) -> Error:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return out_of_descriptors(what, error)
     return HandshakeError(f"{what}: the socket failed in the middle of the handshake: {error.strerror or error}")

@@ -52,13 +52,15 @@ class OtherHandshake:
 class Link:
     """The one endpoint pair between two workers, made by the first handshake between them."""
 
-    def __init__(self, worker: ConnectionWorker, remote_id: str, link_id: str) -> None:
+    def __init__(
+        self, worker: ConnectionWorker, remote_id: str, link_id: str, native: _native.Link | None = None
+    ) -> None:
         self.worker = worker
         self.remote_id = remote_id
         self.id = link_id
         self.settled = False
         self._joined = False
-        self._native: _native.Link | None = None
+        self._native = native
         self._making: OtherHandshake | None = None
 
     @property
@@ -71,6 +73,9 @@ class Link:
     def lost(self) -> bool:
         return self._native is not None and self._native.lost
 
+    def is_made_of(self, native: _native.Link) -> bool:
+        return self._native is native
+
     def prepare(self, sock: socket.socket, name: str) -> str | None:
         """Make this side of a new link; return its address for the other side. None if the link is there.
 
@@ -82,8 +87,11 @@ class Link:
                 self._native.offer(sock.fileno())
         return None if self._joined else self.native.address.hex()
 
-    def join(self, address: bytes | None, sock: socket.socket, name: str) -> str | None:
-        """Connect a new link to the other side; `sock` becomes its liveness. Return what :meth:`prepare` does."""
+    def join(self, address: bytes | None, sock: socket.socket, name: str, memory: int = -1) -> str | None:
+        """Connect a new link to the other side; `sock` becomes its liveness. Return what :meth:`prepare` does.
+
+        `memory`, the caller's, is the other side's; -1 if it comes over `sock`.
+        """
         mine = self.prepare(sock, name)
         if self._joined:
             return mine
@@ -92,13 +100,13 @@ class Link:
         else:
             if address is None:
                 raise PeerLostError(f"connect to {name}: the other side uses a link that is gone; connect again")
-            self._connect(address, os.dup(sock.fileno()), name)
+            self._connect(address, os.dup(sock.fileno()), name, memory)
         self._joined = True
         return mine
 
-    def _connect(self, address: bytes, fd: int, name: str) -> None:
+    def _connect(self, address: bytes, fd: int, name: str, memory: int = -1) -> None:
         try:
-            self.native.join(address, fd)
+            self.native.join(address, fd, memory)
         except UnreachableError as e:
             _close(fd)
             raise UnreachableError(f"connect to {name}: {e}{_hint(self.worker.same_host)}") from None
@@ -115,7 +123,8 @@ class Link:
     def abandon(self) -> None:
         """Give up a link that a failed handshake was making: it is of no use to either side."""
         if not self.settled:
-            self.worker.links.pop(self.remote_id, None)
+            if self.worker.links.get(self.remote_id) is self:
+                del self.worker.links[self.remote_id]
             if self._native is not None:
                 self._native.close()
         self._release()
@@ -155,13 +164,36 @@ class ConnectionWorker:
         self.same_host = same_host
         self.id = os.urandom(16).hex()
         self.links: dict[str, Link] = {}
+        self._sweep_at = 8
+        self._listeners: dict[str, str] = {}  # their Unix sockets' names, to the id of the worker that accepts there
+
+    def link_to(self, listener: str) -> Link | None:
+        """Return the link to the worker behind that Unix socket, if there is one."""
+        link = self.links.get(self._listeners.get(listener, ""))
+        return link if link is not None and link.settled and not link.lost else None
+
+    def link_to_itself(self, sock: socket.socket, name: str) -> Link:
+        """Return the link from this worker to itself; a handshake may be making it."""
+        link = self.links.get(self.id)
+        if link is None or link.lost:
+            link = self.add(self.id, os.urandom(8).hex())
+            link.join(None, sock, name)
+        return link
+
+    def remember(self, listener: str, remote_id: str) -> None:
+        """Note which worker accepts at that Unix socket."""
+        self._listeners[listener] = remote_id
+
+    def forget(self, listener: str) -> None:
+        """Drop what was noted: another worker may accept there by now."""
+        self._listeners.pop(listener, None)
 
     def decide(self, remote_id: str) -> Generator[OtherHandshake, None, tuple[Link, dict[str, Any]]]:
         """Use the link to that worker, or make one; the worker with the lower id decides."""
         while True:
             link = self.links.get(remote_id)
             if link is None or link.lost:
-                link = self._add(remote_id, os.urandom(8).hex())
+                link = self.add(remote_id, os.urandom(8).hex())
                 link.making()
                 return link, {"id": link.id, "new": True}
             if link.settled:
@@ -170,8 +202,8 @@ class ConnectionWorker:
                 return link, {"id": link.id, "new": False}
             yield link.making()
 
-    def follow(self, remote_id: str, decision: dict[str, Any], what: str) -> Link:
-        """Use or make the link that the other side decided on."""
+    def follow(self, remote_id: str, decision: dict[str, Any], what: str, native: _native.Link | None = None) -> Link:
+        """Use or make the link that the other side decided on; `native` is what a new one is made of, if prepared."""
         link_id, new = decision.get("id"), decision.get("new")
         if not isinstance(link_id, str) or not isinstance(new, bool):
             raise HandshakeError(f"{what}: the other side's message has no proper 'link'")
@@ -182,13 +214,16 @@ class ConnectionWorker:
             return link
         if not new:
             raise PeerLostError(f"{what}: the other side wants to use a link that is gone; connect again")
-        return self._add(remote_id, link_id)
+        return self.add(remote_id, link_id, native)
 
-    def _add(self, remote_id: str, link_id: str) -> Link:
+    def add(self, remote_id: str, link_id: str, native: _native.Link | None = None) -> Link:
+        """Add a link that is to be made."""
         # A worker that comes back has another id: without this, each worker that ever came would stay.
-        for lost in [known for known, link in self.links.items() if link.lost]:
-            del self.links[lost]
-        link = self.links[remote_id] = Link(self, remote_id, link_id)
+        if len(self.links) >= self._sweep_at:
+            self.links = {known: link for known, link in self.links.items() if not link.lost}
+            self._listeners = {name: known for name, known in self._listeners.items() if known in self.links}
+            self._sweep_at = 2 * len(self.links) + 8
+        link = self.links[remote_id] = Link(self, remote_id, link_id, native)
         return link
 
 
@@ -204,6 +239,8 @@ class Workers:
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self.loop = loop
         self._workers: dict[tuple[bool, tuple[tuple[str, str], ...] | None], ConnectionWorker] = {}
+        self.listens: set[str] = set()  #: the names of its listeners' Unix sockets
+        self.calls: dict[str, OtherHandshake] = {}  #: by such a name, the handshake that may make a link to there
         self._shutdown: AsyncGenerator[None] | None = None
         self._connections: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.pid = os.getpid()

@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weft import _native
 
 VERSION = 1  #: of what lies in the pages; both sides must have the same
-_GPU = "/dev/nvidiactl"
+GPU = "dev/nvidiactl"  #: there if a process could use one, unless its environment hides all of them
 
 
 def offer(ucx: Mapping[str, str]) -> dict[str, object]:
     """Return what this side says of its rings in the handshake; `ucx` are the connection's UCX settings."""
     why = _obstacle(ucx)
     return {"version": VERSION} if why is None else {"no": why}
+
+
+def usable(settings: Sequence[tuple[str, str]]) -> bool:
+    """Tell whether this side can have rings for a connection with these UCX settings."""
+    return _obstacle(dict(settings)) is None
 
 
 def why_ucx(mine: Mapping[str, object], theirs: object) -> str | None:
@@ -28,7 +33,12 @@ def why_ucx(mine: Mapping[str, object], theirs: object) -> str | None:
         case {"no": str(why)}:
             return f"the other side: {why[:200]}"
         case _:
-            return "the other side has another kind of ring"
+            return "the other side uses another version of the ring"
+
+
+def gpus_shown(environ: Mapping[str, str]) -> bool:
+    """Tell whether an environment leaves GPUs visible."""
+    return environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
 
 
 def _obstacle(ucx: Mapping[str, str]) -> str | None:
@@ -36,7 +46,7 @@ def _obstacle(ucx: Mapping[str, str]) -> str | None:
         return f"the connection was given TLS={ucx['TLS']}"
     if asked := os.environ.get("UCX_TLS"):
         return f"UCX_TLS={asked} is set"
-    if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and os.path.exists(_GPU):
+    if gpus_shown(os.environ) and os.path.exists(f"/{GPU}"):
         return "this process can see a GPU, and UCX carries its memory"
     if refused := _native.ring_error():
         return f"memfd_create was refused: {refused}"

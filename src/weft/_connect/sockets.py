@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import weakref
 
 #: A host that vanishes (power, cable) is noticed after this many seconds, sending or idle.
@@ -34,3 +35,20 @@ def keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(VANISHED_AFTER_S // 10, 1))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_AFTER_S * 1000)
+
+
+#: ``tcpi_min_rtt`` of ``struct tcp_info`` (linux/tcp.h), in microseconds.
+_MIN_RTT = struct.Struct("=148xI")
+_NOT_KNOWN = 0xFFFFFFFF
+
+
+def round_trip_of(sock: socket.socket) -> float:
+    """Return the shortest round trip, in seconds, that the kernel saw on a TCP socket; 0.0 where it does not tell."""
+    try:
+        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT.size)
+    except OSError:  # no TCP socket
+        return 0.0
+    if len(told) < _MIN_RTT.size:  # a kernel before 4.6
+        return 0.0
+    microseconds = int(_MIN_RTT.unpack(told)[0])
+    return 0.0 if microseconds == _NOT_KNOWN else microseconds * 1e-6

@@ -51,6 +51,7 @@ class TlsChannel:
     """One side of it; owns `sock`. Belongs to the thread, and the loop if there is one, that made it."""
 
     lent_sent_nbytes = lent_received_nbytes = 0  # nothing is lent
+    landed = (0, 0.0, 0.0)  # nothing is announced
     next_place = 0
 
     def __init__(self, session: Session, sock: socket.socket, name: str) -> None:

@@ -10,7 +10,8 @@ import ssl
 from collections.abc import Generator
 from typing import Any
 
-from weft._connect.handshake import MAGIC, Joined, Step, Steps, UpTo, reject, tls_required
+from weft._connect.handshake import Joined, Step, Steps, UpTo, reject, tls_required
+from weft._connect.message import MAGIC
 from weft.errors import CertificateError, HandshakeError, InvalidParamError, TlsError
 
 #: More than one record (16 KiB), and what a socket's buffer is likely to hold.

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What weft takes of CPython beyond its stable ABI, and the same by way of the stable ABI, for wheels that serve every
+// CPython from 3.12 on. A build for one CPython uses the structures and macros, which are quicker.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace nb = nanobind;
+
+#ifdef Py_LIMITED_API
+
+// As quick calls of the same kind, but with a check.
+#define PyTuple_GET_SIZE PyTuple_Size
+#define PyTuple_GET_ITEM PyTuple_GetItem
+#define PyTuple_SET_ITEM PyTuple_SetItem
+#define PyList_GET_SIZE PyList_Size
+#define PyList_GET_ITEM PyList_GetItem
+#define PyList_SET_ITEM PyList_SetItem
+
+inline PyObject *PyObject_CallOneArg(PyObject *function, PyObject *argument) {
+    return PyObject_Vectorcall(function, &argument, 1, nullptr);
+}
+
+/// The name of an object's type, for messages: of a class as its statement has it, of others with their module.
+inline std::string type_name_of(nb::handle object) {
+    const bool of_python = PyType_GetFlags(Py_TYPE(object.ptr())) & Py_TPFLAGS_HEAPTYPE;
+    nb::object name = of_python ? object.type().attr("__name__") : nb::inst_name(object);
+    const auto text = nb::cast<std::string>(name);
+    return text.rfind("builtins.", 0) == 0 ? text.substr(9) : text;
+}
+
+/// What a memoryview shows; borrowed: the view keeps it. Null, with no exception set, if it cannot be told.
+inline PyObject *shown_by(PyObject *view) noexcept {
+    static PyObject *name = PyUnicode_InternFromString("obj");
+    PyObject *object = PyObject_GetAttr(view, name);
+    if (!object) PyErr_Clear();
+    Py_XDECREF(object);
+    return object;
+}
+
+/// The format of a memoryview's items, as the struct module writes it.
+inline std::string format_of(PyObject *view) {
+    return nb::cast<std::string>(nb::handle(view).attr("format"));
+}
+
+inline bool is_numpy_array(PyObject *object) noexcept {
+    static PyObject *type = nullptr;  // kept for the process once NumPy is imported
+    if (!type) {
+        nb::object name = nb::steal(PyUnicode_InternFromString("numpy"));
+        nb::object module = nb::steal(PyImport_GetModule(name.ptr()));
+        if (module.is_valid()) type = PyObject_GetAttrString(module.ptr(), "ndarray");
+        PyErr_Clear();  // no NumPy, or one that is being imported
+    }
+    return type && reinterpret_cast<PyObject *>(Py_TYPE(object)) == type;
+}
+
+/// Forget the weak references to an object that is put aside.
+inline void clear_weak_references(PyObject *self) noexcept {
+    PyObject_ClearWeakRefs(self);
+}
+
+/// Take an item out of a list that nobody else has; new reference.
+inline PyObject *take_item(PyObject *list, Py_ssize_t index) noexcept {
+    PyObject *item = Py_NewRef(PyList_GetItem(list, index));
+    PyList_SetItem(list, index, Py_NewRef(Py_None));
+    return item;
+}
+
+inline nb::object copy_context() {
+    static PyObject *copy = nb::module_::import_("contextvars").attr("copy_context").inc_ref().ptr();
+    return nb::handle(copy)();
+}
+
+#else
+
+inline std::string type_name_of(nb::handle object) {
+    return Py_TYPE(object.ptr())->tp_name;
+}
+
+inline PyObject *shown_by(PyObject *view) noexcept {
+    return PyMemoryView_GET_BUFFER(view)->obj;
+}
+
+inline const char *format_of(PyObject *view) noexcept {
+    const char *format = PyMemoryView_GET_BUFFER(view)->format;
+    return format ? format : "";
+}
+
+inline bool is_numpy_array(PyObject *object) noexcept {
+    return std::strcmp(Py_TYPE(object)->tp_name, "numpy.ndarray") == 0;
+}
+
+inline void clear_weak_references(PyObject *self) noexcept {
+    const Py_ssize_t weak = Py_TYPE(self)->tp_weaklistoffset;
+    if (*reinterpret_cast<PyObject **>(reinterpret_cast<char *>(self) + weak)) PyObject_ClearWeakRefs(self);
+}
+
+inline PyObject *take_item(PyObject *list, Py_ssize_t index) noexcept {
+    return std::exchange(reinterpret_cast<PyListObject *>(list)->ob_item[index], nullptr);
+}
+
+inline nb::object copy_context() {
+    return nb::steal(PyContext_CopyCurrent());
+}
+
+#endif

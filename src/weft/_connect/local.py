@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The short handshake, between two processes of one host that rings can join: one packet each way.
+
+A listener without TLS has a Unix socket whose name follows from its address, so a caller tries that name before TCP.
+Only this host has it (abstract names belong to the network namespace, as ports do), and the kernel names the user at
+the other end: neither needs a proof. The name has both versions in it: processes that differ meet over TCP, which
+tells them so.
+
+Caller                                            Listener
+With a link to the worker that listens there:
+{worker, both channels, link}                  ->
+                                               <- {worker}
+Without:
+{worker, both channels, address} + memory      ->
+                                               <- {worker, link, address} + memory
+                                               or {worker, use: a link that is there}; the caller begins again with it
+
+The packets keep their bounds (``SOCK_SEQPACKET``), and a new link's memory comes with the packet that has its address.
+The listener's side makes the link, since it knows both workers first. Two that call each other at once would make two:
+the worker with the higher id lets its own call to the other end first, which the lower one answers at once. Before
+a side may send, the other side's channel must be there: so the caller opens its own before it names a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from weft import _native
+from weft._connect import message, ring
+from weft._connect.address import is_loopback, join
+from weft._connect.admission import PREFIX, same_user
+from weft._connect.channel_protocol import Channel
+from weft._connect.handshake import Joined
+from weft._connect.links import ConnectionWorker, Link, OtherHandshake, Workers
+from weft._connect.message import address_of, channel_of, decode_packet, encode, field, new_channel_id, worker_of
+from weft._connect.sockets import close_in_child
+from weft.errors import Error, HandshakeError, PeerLostError, TimedOutError
+
+_ANY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104 - a name is looked up, nothing is bound
+
+
+class Packet(NamedTuple):
+    """A step: send this, with a descriptor or without (-1)."""
+
+    data: bytes
+    descriptor: int = -1
+
+
+class Reached(NamedTuple):
+    """A socket that leads to the listener at `host` and `port`, and the name of the listener's own."""
+
+    sock: socket.socket
+    listener: str
+    host: str
+    port: int
+
+
+class Receive:
+    """A step: receive a packet, for its bytes and the descriptor that came along (-1: none), now the receiver's."""
+
+
+LocalSteps = Generator[Packet | Receive | OtherHandshake, Any, Joined]
+
+
+def name_of(host: str, port: int) -> str:
+    """Return the name of the Unix socket that belongs to a listener's address."""
+    return f"{PREFIX}{message.VERSION}.{ring.VERSION}-{join(host, port)}"
+
+
+def listen(name: str) -> socket.socket | None:
+    """Bind a listener's Unix socket; None if somebody has the name."""
+    sock = _socket()
+    try:
+        sock.bind(b"\0" + name.encode())
+        sock.listen(1024)
+    except OSError:
+        sock.close()
+        return None
+    close_in_child(sock)
+    return sock
+
+
+def reach(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> Reached | None:
+    """Connect to the Unix socket of the listener at an address, if it has one on this host."""
+    host, port = sockaddr[:2]
+    for bound in (host, _ANY.get(family)):
+        if bound is None or (len(sockaddr) > 2 and sockaddr[3]):  # a link-local address
+            continue
+        name = name_of(bound, port)
+        sock = _socket()
+        with contextlib.suppress(OSError):  # nobody has the name, or a full queue: over TCP the caller can wait
+            sock.connect(b"\0" + name.encode())
+            if same_user(sock) and (bound == host or _is_own(family, sockaddr)):
+                return Reached(sock, name, host, port)
+        sock.close()
+    return None
+
+
+def _socket() -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.setblocking(False)
+    return sock
+
+
+def _is_own(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> bool:
+    """Tell whether an address is this host's: the kernel then sends from the address itself."""
+    if is_loopback(sockaddr[0]):
+        return True
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(sockaddr)  # sends nothing
+        return bool(probe.getsockname()[0] == sockaddr[0])
+
+
+def client(workers: Workers, name: str, to: Reached, info: dict[str, Any]) -> LocalSteps:
+    """Connect to what :func:`reach` has reached."""
+    what, listener = f"connect to {name}", to.listener
+    worker = workers.ring_worker()
+    while (link := worker.link_to(listener)) is None and (other := workers.calls.get(listener)) is not None:
+        yield other
+    mine, theirs = new_channel_id(), new_channel_id()
+    ids = {"worker": worker.id, "channel": f"{mine:x}", "accepted_channel": f"{theirs:x}"}
+    hello: dict[str, Any] = {"info": info, "host": to.host, **ids}
+    channel: Channel | None = None
+    reply: dict[str, Any] | None = None
+    try:
+        if link is None and listener in workers.listens:
+            link = worker.link_to_itself(to.sock, name)
+        if link is None:
+            link, reply = yield from _make_link(workers, worker, to, name, hello)
+        # On a link that is there, the other side's first message may come before its answer.
+        channel = link.native.open(mine, theirs, name)
+        if reply is None:
+            yield Packet(encode(**hello, link=link.id))
+            reply, unasked = yield from _receive(what)
+            _close(unasked)
+        remote = field(reply, "info", dict, what)
+        new = link.settle()
+    except BaseException:
+        worker.forget(listener)
+        if channel is not None:
+            channel.abort()
+        if link is not None:
+            link.abandon()
+        raise
+    return _joined(workers, remote, link, channel, new=new, ends=(join(to.host, 0), join(to.host, to.port)))
+
+
+def _make_link(
+    workers: Workers, worker: ConnectionWorker, to: Reached, name: str, hello: dict[str, Any]
+) -> Generator[Packet | Receive, Any, tuple[Link, dict[str, Any] | None]]:
+    """Offer a link. Return it with the answer, or the link that turns out to be there, and None."""
+    what, listener = f"connect to {name}", to.listener
+    call = workers.calls[listener] = OtherHandshake()
+    prepared = _native.prepare_link(worker.native, True, name)
+    link: Link | None = None
+    memory = -1
+    try:
+        told = encode(**hello, address=prepared.address.hex(), listens=sorted(workers.listens))
+        yield Packet(told, prepared.memory)
+        reply, memory = yield from _receive(what)
+        remote_id = worker_of(reply, worker, what)
+        worker.remember(listener, remote_id)
+        if "use" in reply:
+            link = worker.link_to(listener)
+            if link is None or link.id != reply["use"]:
+                raise PeerLostError(f"{what}: the other side wants to use a link that is gone; connect again")
+            return link, None
+        link = worker.follow(remote_id, field(reply, "link", dict, what), what, prepared)
+        link.join(address_of(reply, what), to.sock, name, memory)
+        return link, reply
+    except BaseException:
+        if link is not None:
+            link.abandon()
+        raise
+    finally:
+        _close(memory)
+        if link is None or not link.is_made_of(prepared):
+            prepared.close()
+        del workers.calls[listener]
+        call.end()
+
+
+def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any], port: int) -> LocalSteps:
+    """Accept a connection over `sock`, to a listener at `port`; see :func:`client`."""
+    what = f"accept from {name}"
+    worker = workers.ring_worker()
+    link: Link | None = None
+    channel: Channel | None = None
+    memory = -1
+    try:
+        hello, memory = yield from _receive(what)
+        remote_id = worker_of(hello, worker, what)
+        if "link" not in hello:
+            there = yield from _link_there(workers, worker, remote_id, hello, what)
+            if there is not None:
+                _close(memory)
+                memory = -1
+                yield Packet(encode(worker=worker.id, use=there.id))
+                hello, memory = yield from _receive(what)
+        host, remote = _host_of(hello, what), field(hello, "info", dict, what)
+        theirs, mine = channel_of(hello, what), channel_of(hello, what, "accepted_channel")
+        reply: dict[str, Any] = {"info": info, "worker": worker.id}
+        if "link" in hello:
+            link = worker.links.get(remote_id)
+            if link is None or link.lost or link.id != hello["link"]:
+                raise PeerLostError(f"{what}: the other side wants to use a link that is gone; connect again")
+        else:
+            link = worker.add(remote_id, os.urandom(8).hex(), _native.prepare_link(worker.native, True, name))
+            reply["address"] = link.join(address_of(hello, what), sock, name, memory)
+            reply["link"] = {"id": link.id, "new": True}
+        channel = link.native.open(mine, theirs, name)
+        yield Packet(encode(**reply), link.native.memory if "address" in reply else -1)
+        new = link.settle()
+    except BaseException as e:
+        if channel is not None:
+            channel.abort()
+        if link is not None:
+            link.abandon()
+        if isinstance(e, Error) and not isinstance(e, TimedOutError):
+            yield Packet(encode(error=str(e), gone=isinstance(e, PeerLostError)))
+        raise
+    finally:
+        _close(memory)
+    return _joined(workers, remote, link, channel, new=new, ends=(join(host, port), join(host, 0)))
+
+
+def _link_there(
+    workers: Workers, worker: ConnectionWorker, remote_id: str, hello: dict[str, Any], what: str
+) -> Generator[OtherHandshake, None, Link | None]:
+    """Return the link to a worker that does not know of it yet; None if this handshake is to make it."""
+    listens = [name for name in field(hello, "listens", list, what) if isinstance(name, str)]
+    if remote_id == worker.id:
+        raise HandshakeError(f"{what}: the other side claims to be this process, and does not know its link to itself")
+    while True:
+        link = worker.links.get(remote_id)
+        if link is not None and not link.lost and link.settled:
+            return link
+        making = None
+        if worker.id > remote_id:
+            making = next((workers.calls[own] for own in listens if own in workers.calls), None)
+        if making is None and link is not None and not link.lost:
+            making = link.making()
+        if making is None:
+            return None
+        yield making
+
+
+def _receive(what: str) -> Generator[Receive, Any, tuple[dict[str, Any], int]]:
+    packet, memory = yield Receive()
+    try:
+        return decode_packet(packet, what), memory
+    except BaseException:
+        _close(memory)
+        raise
+
+
+def _joined(
+    workers: Workers, remote: dict[str, Any], link: Link, channel: Channel, *, new: bool, ends: tuple[str, str]
+) -> Joined:
+    return Joined(
+        workers, same_host=True, remote=remote, why_ucx=None, link=link, new_link=new, channel=channel, ends=ends
+    )
+
+
+def _host_of(hello: dict[str, Any], what: str) -> str:
+    """Return the address by which the caller knows this host."""
+    host: str = field(hello, "host", str, what)
+    try:
+        is_loopback(host)
+    except ValueError:
+        raise HandshakeError(f"{what}: the other side's message has no proper 'host'") from None
+    return host
+
+
+def _close(descriptor: int) -> None:
+    if descriptor >= 0:
+        os.close(descriptor)

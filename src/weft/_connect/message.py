@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The messages of a handshake, and what is checked in one that came. No sockets here, and no order of messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from typing import Any, cast
+
+from weft._connect.links import ConnectionWorker
+from weft.errors import HandshakeError, InvalidParamError, PeerLostError, ProtocolError, TlsError, UnreachableError
+
+MAGIC = b"WEFT"
+VERSION = 5
+HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
+_MAX_NBYTES = 1 << 16
+_ADDRESS_MIN_NBYTES = 8  # the worker's uuid, which every address begins with
+
+
+def encode(**message: object) -> bytes:
+    """Make a message, its head included."""
+    body = json.dumps(message).encode()
+    if len(body) > _MAX_NBYTES:
+        raise InvalidParamError(f"info: a handshake message has at most {_MAX_NBYTES} B, with it this has {len(body)}")
+    return HEAD.pack(MAGIC, VERSION, len(body)) + body
+
+
+def body_nbytes(head: bytes, what: str) -> int:
+    """Return the length of the message that `head` begins, which its sender speaks this version in."""
+    magic, version, nbytes = HEAD.unpack(head)
+    if magic != MAGIC:
+        raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
+    if version != VERSION:
+        raise ProtocolError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
+    if nbytes > _MAX_NBYTES:
+        raise HandshakeError(
+            f"{what}: the other side announced {nbytes} B; a handshake message has at most {_MAX_NBYTES}"
+        )
+    return int(nbytes)
+
+
+def decode(body: bytes, what: str) -> dict[str, Any]:
+    """Return the message in `body`; an error if the other side says that it refuses."""
+    try:
+        message: Any = json.loads(body)
+    except (ValueError, RecursionError) as e:  # 64 KiB of "[" is deeper than the interpreter's stack
+        raise HandshakeError(f"{what}: the other side sent no JSON: {e}") from None
+    if not isinstance(message, dict):
+        raise HandshakeError(f"{what}: the other side sent {type(cast('object', message)).__name__}, not an object")
+    said = cast("dict[str, Any]", message)
+    if "error" in said:
+        if said.get("tls") is True:
+            raise TlsError(f"{what}: the other side wants TLS, and this one was given no `ssl` (in Dask: `security`)")
+        refused = PeerLostError if said.get("gone") is True else UnreachableError
+        raise refused(f"{what}: the other side refused: {str(said['error'])[:1000]}")
+    return said
+
+
+def decode_packet(packet: bytes, what: str) -> dict[str, Any]:
+    """Return the message that `packet` is, head and all."""
+    if len(packet) < HEAD.size:
+        raise HandshakeError(f"{what}: the other side sent {len(packet)} B, less than a message's head")
+    nbytes = body_nbytes(packet[: HEAD.size], what)
+    if len(packet) != HEAD.size + nbytes:
+        raise HandshakeError(f"{what}: the other side announced {nbytes} B and sent {len(packet) - HEAD.size}")
+    return decode(packet[HEAD.size :], what)
+
+
+def field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:
+    """Return a field of a message, which must be of this kind."""
+    value = message.get(name)
+    if not isinstance(value, kind):
+        raise HandshakeError(f"{what}: the other side's message has no proper {name!r}")
+    return value
+
+
+def worker_of(message: dict[str, Any], worker: ConnectionWorker, what: str) -> str:
+    """Return the other worker's id. It is this one's only in this process: a link to itself has no liveness socket."""
+    worker_id: str = field(message, "worker", str, what)
+    if worker_id == worker.id and not worker.same_host:
+        raise HandshakeError(f"{what}: the other side claims to be this process, but came over the network")
+    return worker_id
+
+
+def address_of(message: dict[str, Any], what: str) -> bytes | None:
+    """Return the address of a link's other side, None if the message has none."""
+    address = message.get("address")
+    try:
+        unpacked = None if address is None else bytes.fromhex(address)
+    except (TypeError, ValueError):
+        raise HandshakeError(f"{what}: the other side's worker address is not hexadecimal") from None
+    # UCX believes the rest of it: a process that may connect is trusted not to craft one.
+    if unpacked is not None and len(unpacked) < _ADDRESS_MIN_NBYTES:
+        raise HandshakeError(f"{what}: the other side's worker address has {len(unpacked)} B, fewer than any has")
+    return unpacked
+
+
+def channel_of(message: dict[str, Any], what: str, name: str = "channel") -> int:
+    """Return a channel's id."""
+    channel = field(message, name, str, what)
+    try:
+        return int(channel, 16) & 0xFFFF_FFFF_FFFF_FFFF
+    except ValueError:
+        raise HandshakeError(f"{what}: the other side's channel id is not hexadecimal") from None
+
+
+def new_channel_id() -> int:
+    """Return an id that a stranger cannot guess; it is the key to the connection."""
+    return int.from_bytes(os.urandom(8), "little") or 1
