@@ -188,7 +188,7 @@ for metadata in ("importlib.metadata", "importlib_metadata"):  # dask takes the 
     with contextlib.suppress(ImportError):
         found = importlib.import_module(metadata).Distribution
         discover = found.discover
-        found.discover = lambda discover=discover, **k: (d for d in discover(**k) if d.metadata["Name"] != "weft")
+        found.discover = lambda discover=discover, **k: (d for d in discover(**k) if d.metadata["Name"] != "weft-ucx")
 sys.meta_path.insert(0, Hidden())
 from distributed.comm import listen
 try:

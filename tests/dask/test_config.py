@@ -71,6 +71,17 @@ def test_settings_by_ucx_names(given: Any, settings: dict[str, str]) -> None:
         assert config.ucx() == settings
 
 
+def test_settings_of_distributed_ucxx_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCX_NET_DEVICES", "eth1")
+    environment = {"tls": "tcp,self", "net-devices": "eth0", "memtrack-dest": "stdout"}
+    with dask.config.set({"distributed-ucxx.environment": environment, "weft.ucx": {"tls": "posix,self"}}):
+        assert config.ucx() == {"TLS": "posix,self", "MEMTRACK_DEST": "stdout"}
+    with dask.config.set({"distributed.comm.ucx.environment": {"tls": "tcp"}}):
+        assert config.ucx() == {"TLS": "tcp"}
+    with dask.config.set({"distributed-ucxx.environment": "tcp"}), pytest.raises(weft.InvalidParamError, match="tcp"):
+        config.ucx()
+
+
 def test_settings_by_variables() -> None:
     code = "from weft.dask import config; print(config.ucx(), config.lend())"
     env = {"DASK_WEFT__UCX__NET_DEVICES": "eth0", "DASK_WEFT__UCX__TLS": "tcp,self", "DASK_WEFT__LEND": "false"}

@@ -10,6 +10,9 @@ from distributed.comm.registry import backends
 
 from weft.dask import tensors
 from weft.dask.comm import UCX, UCXBackend, UCXConnector, UCXListener, lanes
+from weft.dask.learn.mode import set_links
+from weft.dask.learn.view import Link, Links, links
+from weft.dask.learn.why import Why, why
 from weft.dask.observe.pairs import Transports, transports
 
 if TYPE_CHECKING:
@@ -20,13 +23,19 @@ tensors.register()
 
 __all__ = [
     "UCX",
+    "Link",
+    "Links",
     "TopologyCluster",
     "Transports",
     "UCXBackend",
     "UCXConnector",
     "UCXListener",
+    "Why",
     "lanes",
+    "links",
+    "set_links",
     "transports",
+    "why",
 ]
 
 

@@ -186,7 +186,17 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         maximum: float = math.inf,
         **kwargs: Any,
     ) -> Any:
-        """Adapt to the load, as ``SpecCluster.adapt`` does, with at most one worker in each place."""
+        """Adapt to the load, as ``SpecCluster.adapt`` does, with at most one worker in each place.
+
+        Parameters
+        ----------
+        Adaptive : type
+            The class that decides; Dask's own if not given.
+        minimum, maximum : float
+            Numbers of workers; more than there are places counts as all of them.
+        **kwargs
+            Given to `Adaptive`.
+        """
         places = len(self._places)
         return super().adapt(Adaptive, min(minimum, places), min(maximum, places), **kwargs)
 

@@ -29,6 +29,7 @@ from weft import _native
 from weft._connect.encryption import EncryptionPolicy
 from weft.connect import connect
 from weft.dask import config, patches
+from weft.dask.learn import measured
 from weft.dask.memory.limits import count_in_nanny, count_worker
 from weft.dask.observe import traffic
 from weft.dask.offload import read_offloads, write_offloads
@@ -61,7 +62,7 @@ _comms: weakref.WeakSet[UCX] = weakref.WeakSet()
 class UCX(Comm):  # type: ignore[misc]
     """One connection between two Dask processes."""
 
-    def __init__(self, peer: Peer, *, local_addr: str, peer_addr: str, deserialize: bool) -> None:
+    def __init__(self, peer: Peer, *, local_addr: str, peer_addr: str, deserialize: bool, worker: str = "") -> None:
         super().__init__(deserialize=deserialize)
         self._peer = peer
         self._to_cuda = "cuda" in peer.memory_types
@@ -69,6 +70,8 @@ class UCX(Comm):  # type: ignore[misc]
         self._local_addr = local_addr
         self._peer_addr = peer_addr
         self._traffic = traffic.CommTraffic(peer, peer_addr)
+        measures = config.links() != "off"
+        self._links = measured.CommLinks(peer, self._traffic.with_process.process, worker) if measures else None
         _comms.add(self)
 
     @property
@@ -91,7 +94,7 @@ class UCX(Comm):  # type: ignore[misc]
 
     def handshake_info(self) -> dict[str, Any]:
         holds = device.can_hold(self._peer.memory_types, deserialize=self.deserialize)
-        return {**super().handshake_info(), device.CAPABILITY: holds}
+        return {**super().handshake_info(), device.CAPABILITY: holds, measured.TOLD: config.links() == "learn"}
 
     async def read(self, deserializers: Any = None) -> Any:
         try:
@@ -107,6 +110,8 @@ class UCX(Comm):  # type: ignore[misc]
             raise
         size = sum(map(nbytes, frames))
         self._traffic.received(size)
+        if self._links is not None:
+            self._links.received(size)
         try:
             return await from_frames(
                 frames,
@@ -132,6 +137,8 @@ class UCX(Comm):  # type: ignore[misc]
         message = self._peer.pack(frames)
         if message.on_device and not to_device:
             raise device.refused(self._peer_addr)
+        links = self._links
+        sending = None if links is None else links.begin_send(message.nbytes)
         try:
             await self._peer.send_packed(message, lend=self._lend and _carries_results(msg), stage=self._lend)
         except (PeerLostError, ClosedError) as e:
@@ -141,6 +148,9 @@ class UCX(Comm):  # type: ignore[misc]
         except BaseException:
             self.abort()
             raise
+        finally:
+            if sending is not None and links is not None:
+                links.end_send(sending)
         self._traffic.sent(message.nbytes, began)
         return message.nbytes
 
@@ -218,7 +228,13 @@ class UCXConnector(Connector):  # type: ignore[misc]
             raise
         except Error as e:  # memory or descriptors, which may come back: after what is no OSError a task hangs for ever
             raise CommClosedError(str(e)) from e
-        return UCX(peer, local_addr=PREFIX + peer.local_address, peer_addr=PREFIX + address, deserialize=deserialize)
+        return UCX(
+            peer,
+            local_addr=PREFIX + peer.local_address,
+            peer_addr=PREFIX + address,
+            deserialize=deserialize,
+            worker=PREFIX + address,
+        )
 
 
 class UCXListener(BaseListener):  # type: ignore[misc]

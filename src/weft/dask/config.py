@@ -7,9 +7,10 @@ which runs before these defaults are loaded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import dask.config
 import yaml
@@ -17,6 +18,9 @@ import yaml
 from weft._claim_scheme import flag
 from weft._connect.encryption import POLICIES, EncryptionPolicy
 from weft.errors import InvalidParamError
+
+LinksMode = Literal["learn", "observe", "off"]
+LINKS: tuple[LinksMode, ...] = ("learn", "observe", "off")
 
 DEFAULTS = yaml.safe_load(Path(__file__).with_name("weft.yaml").read_text())
 
@@ -40,7 +44,7 @@ def check() -> None:
     InvalidParamError
         Which key, and what it was given.
     """
-    for read in (lend, arrays_in_pool, device, rmm, ucx, encrypted_payload):
+    for read in (lend, arrays_in_pool, device, rmm, ucx, encrypted_payload, links, cluster):
         read()
 
 
@@ -78,7 +82,26 @@ def ucx() -> dict[str, str]:
         raise InvalidParamError(
             f"weft.ucx: {settings!r} is no mapping of UCX's settings; name one, as in DASK_WEFT__UCX__TLS={settings}"
         )
-    return {name.upper().replace("-", "_"): _text(value) for name, value in settings.items()}
+    return _of_distributed_ucxx() | {_name(name): _text(value) for name, value in settings.items()}
+
+
+def _of_distributed_ucxx() -> dict[str, str]:
+    """Return what ``distributed-ucxx.environment`` says, and older ``distributed.comm.ucx.environment``.
+
+    The environment's own ``UCX_*`` win over it, as there. Its flags (``tcp``, ``infiniband``, ...) say what weft finds
+    out by itself.
+    """
+    given: Any = dask.config.get("distributed-ucxx.environment", None) or dask.config.get(
+        "distributed.comm.ucx.environment", {}
+    )
+    if not isinstance(given, Mapping):
+        raise InvalidParamError(f"distributed-ucxx.environment: {given!r} is no mapping of UCX's settings")
+    told = {_name(name): _text(value) for name, value in cast("Mapping[str, Any]", given).items()}
+    return {name: value for name, value in told.items() if f"UCX_{name}" not in os.environ}
+
+
+def _name(name: str) -> str:
+    return name.upper().replace("-", "_")
 
 
 def encrypted_payload() -> EncryptionPolicy:
@@ -88,6 +111,23 @@ def encrypted_payload() -> EncryptionPolicy:
         if given == payload:
             return payload
     raise InvalidParamError(f"weft.encrypted-payload: {given!r} is none of {', '.join(POLICIES)}")
+
+
+def links() -> LinksMode:
+    """Return what is done about links: ``learn``, ``observe`` or ``off``. YAML reads ``off`` as false."""
+    given = _get("links")
+    for mode in LINKS:
+        if given == mode or (given is False and mode == "off"):
+            return mode
+    raise InvalidParamError(f"weft.links: {given!r} is none of {', '.join(LINKS)}")
+
+
+def cluster() -> str | None:
+    """Return the name under which what is learned of links is kept; None: it is not."""
+    given = _get("cluster")
+    if given is not None and (not isinstance(given, str) or not 0 < len(given) <= 100):
+        raise InvalidParamError(f"weft.cluster: {given!r} is no name of 1 to 100 characters")
+    return given
 
 
 def _text(value: Any) -> str:

@@ -13,9 +13,11 @@ import functools
 import importlib
 import inspect
 import logging
+import math
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import msgpack
@@ -69,10 +71,10 @@ class Replaced:
         self._method = weakref.WeakMethod(method)
         self.function = function
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         method = self._method()
         assert method is not None, "its owner calls this"
-        return self.function(method, *arguments)
+        return self.function(method, *arguments, **named)
 
 
 # ---- servers --------------------------------------------------------------------------------------------------------
@@ -317,6 +319,192 @@ class _SpillOrder:
                 return True
             fast[key]  # used
         return False
+
+
+# ---- decisions ------------------------------------------------------------------------------------------------------
+
+
+#: Methods of the scheduler that decide by what transfers take, with their parameters (scheduler.py:3181, 2361, 6733,
+#: 7185).
+_SCHEDULERS = {
+    "get_comm_cost": ("ts", "ws"),
+    "decide_worker_non_rootish": ("ts",),
+    "gather_on_worker": ("worker_address", "who_has"),
+    "replicate": ("keys", "n", "workers", "branching_factor", "delete", "stimulus_id"),
+}
+
+
+def steer_scheduler(
+    scheduler: Scheduler,
+    *,
+    steal_time_ratio: Callable[..., Any],
+    find_recipient: Callable[..., Any],
+    **functions: Callable[..., Any],
+) -> list[Callable[[], None]]:
+    """Have functions decide in place of methods of the scheduler, of its stealing and of its memory manager.
+
+    Each is given the method that it replaces, and its arguments. Returns what undoes it, for each that was replaced.
+    """
+    undo: list[Callable[[], None]] = []
+    for name, function in functions.items():
+        undo += _steer(scheduler, name, function, _SCHEDULERS[name], "Scheduler")
+    stealing = scheduler.extensions.get("stealing")  # stealing.py:267; none if it is switched off
+    if stealing is not None:
+        undo += _steer(stealing, "steal_time_ratio", steal_time_ratio, ("ts",), "WorkStealing")
+    manager = scheduler.extensions.get("amm")  # active_memory_manager.py:235
+    if manager is not None:
+        parameters = ("ts", "candidates", "pending_repl")
+        undo += _steer(manager, "_find_recipient", find_recipient, parameters, "ActiveMemoryManagerExtension")
+    undo += _steer_handler(scheduler, "replicate")
+    return undo
+
+
+def _steer(
+    owner: Any, name: str, function: Callable[..., Any], parameters: tuple[str, ...], of: str
+) -> list[Callable[[], None]]:
+    method = getattr(owner, name, None)
+    without = "it decides as Dask has it, whatever links deliver"
+    if not _as_known(_takes(method, *parameters), f"{of}.{name}", without) or name in vars(owner):
+        return []
+    setattr(owner, name, Replaced(method, function))  # type: ignore[arg-type]
+    here = weakref.ref(owner)
+
+    def undo() -> None:
+        owner = here()
+        if owner is not None:
+            delattr(owner, name)
+
+    return [undo]
+
+
+def _steer_handler(scheduler: Scheduler, name: str) -> list[Callable[[], None]]:
+    """Have the handler of a request call the method of that name, which may have been replaced (scheduler.py:4171)."""
+    handlers = getattr(scheduler, "handlers", {})
+    stock = handlers.get(name)
+    if stock is None or name not in vars(scheduler):
+        return []
+    here = weakref.ref(scheduler)
+
+    async def handle(**message: Any) -> Any:
+        owner = here()
+        assert owner is not None, "its handlers are called by it"
+        return await getattr(owner, name)(**message)
+
+    handlers[name] = handle
+
+    def undo() -> None:
+        if handlers.get(name) is handle:
+            handlers[name] = stock
+
+    return [undo]
+
+
+def steal_level(
+    scheduler: Scheduler, ts: Any, transfer_s: float, *, otherwise: tuple[float | None, int | None]
+) -> tuple[float | None, int | None]:
+    """Return what ``WorkStealing.steal_time_ratio`` does for a task whose values take so long to move.
+
+    As in stealing.py:267. Dask's reserve for the steal itself, ``LATENCY``, stays.
+    """
+    try:
+        from distributed.stealing import LATENCY, fast_tasks
+
+        stealing: Any = scheduler.extensions["stealing"]
+        multipliers: Sequence[float] = stealing.cost_multipliers
+        compute_s = float(scheduler._get_prefix_duration(ts.prefix))  # pyright: ignore[reportPrivateUsage]
+    except (ImportError, AttributeError, KeyError):
+        _as_known(False, "WorkStealing.steal_time_ratio", "tasks are stolen as Dask has it, whatever links deliver")
+        return otherwise
+    if ts.prefix.name in fast_tasks or not compute_s:
+        return otherwise
+    multiplier = (transfer_s + LATENCY) / compute_s
+    level = max(1, round(math.log2(multiplier) + 6))
+    return (multiplier, level) if level < len(multipliers) else (None, None)
+
+
+def steer_fetching(worker: Worker, *, select: Callable[..., Iterator[Any]]) -> list[Callable[[], None]]:
+    """Have `select` order the sources that a worker fetches from; it is given Dask's own way, and the state machine.
+
+    ``WorkerState`` has slots, so its class is exchanged for one with ``_select_workers_for_gather``
+    (worker_state_machine.py:1588) replaced. Returns what undoes it.
+    """
+    state: Any = getattr(worker, "state", None)
+    kind: Any = state.__class__
+    stock: Any = getattr(kind, "_select_workers_for_gather", None)
+    known = _takes(stock, "self") and inspect.isgeneratorfunction(stock)
+    if not _as_known(known, "WorkerState._select_workers_for_gather", "sources are chosen as Dask has it"):
+        return []
+
+    def chosen(self: Any) -> Iterator[Any]:
+        return select(functools.partial(stock, self), self)
+
+    steered = type(kind.__name__, (kind,), {"__slots__": (), stock.__name__: chosen})
+    state.__class__ = steered
+
+    def undo() -> None:
+        if state.__class__ is steered:
+            state.__class__ = kind
+
+    return [undo]
+
+
+def steer_busy(
+    worker: Worker,
+    *,
+    get_data: Callable[..., Awaitable[Any]],
+    wait: Callable[[str], Awaitable[None]],
+    tell: str,
+    told: Callable[[str], None],
+) -> list[Callable[[], None]]:
+    """Have a worker that is refused as its source is busy wait by `wait`, and call `told` at a request called `tell`.
+
+    In place of 150 ms of sleep (``Worker.retry_busy_worker_later``, worker.py:2028). `get_data` is given what serves
+    requests for values (worker.py:1632), and each request. Returns what undoes it.
+    """
+    handlers: dict[str, Any] = getattr(worker, "handlers", {})
+    serve = handlers.get("get_data")
+    known = (
+        serve is not None
+        and _takes(worker.get_data, "comm", "keys", "who", "serializers")
+        and _takes(worker.retry_busy_worker_later, "worker")
+    )
+    if not _as_known(known, "Worker.get_data", "a worker that was busy is asked after 150 ms"):
+        return []
+    here = weakref.ref(worker)
+
+    # Named as Dask's: it looks whether a handler takes `comm` and `serializers` (core.py:123, 788).
+    async def handle(comm: Any, keys: Any, who: str | None = None, serializers: Any = None) -> Any:
+        return await get_data(serve, comm, keys=keys, who=who, serializers=serializers)
+
+    async def retry(_: Any, source: str) -> Any:
+        await wait(source)
+        return _retry(source)
+
+    def hear(source: str) -> None:
+        told(source)
+
+    handlers["get_data"] = handle
+    handlers[tell] = hear
+    worker.retry_busy_worker_later = Replaced(worker.retry_busy_worker_later, retry)
+
+    def undo() -> None:
+        worker = here()
+        if worker is not None:
+            worker.handlers["get_data"] = worker.get_data  # requests to be told are still understood
+            del worker.retry_busy_worker_later
+
+    return [undo]
+
+
+def look_for_sources(worker: Worker, itself: str) -> None:
+    """Have a worker look again for what it may fetch, and from where: any event does that (worker_state_machine.py)."""
+    worker.handle_stimulus(_retry(itself))
+
+
+def _retry(source: str) -> Any:
+    from distributed.worker_state_machine import RetryBusyWorkerEvent
+
+    return RetryBusyWorkerEvent(worker=source, stimulus_id=f"retry-busy-worker-{time()}")
 
 
 # ---- messages -------------------------------------------------------------------------------------------------------

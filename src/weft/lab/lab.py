@@ -101,7 +101,7 @@ class Lab:
         self._namespaces, self._processes, self._keepers = {}, [], {}
 
     def address(self, host: str, *, cable: int = 0, version: int = 4) -> str:
-        """Return the host's IPv4 or IPv6 address on a cable, counted as in the file."""
+        """Return the host's address on a cable, counted as in the file; `version` is 4 or 6, of IP."""
         return self.network.address(host, cable=cable, version=version)
 
     def device(self, cable: int = 0) -> str:
@@ -109,7 +109,7 @@ class Lab:
         return f"lab{cable}"
 
     def ip(self, host: str, *arguments: str) -> str:
-        """Run ``ip`` on a host and return what it prints."""
+        """Run ``ip`` with `arguments` on a host and return what it prints."""
         return _run("ip", "-n", self._namespace(host), *arguments)
 
     def command(self, host: str, command: Sequence[str], *, own_ipc: bool = True) -> list[str]:
@@ -127,7 +127,7 @@ class Lab:
         return ["ip", "netns", "exec", namespace, *bind, *enter, "--", *command]
 
     def start(self, host: str, command: Sequence[str], **popen: Any) -> subprocess.Popen[Any]:
-        """Start a process on a host; it ends with the lab. `popen` goes to ``subprocess.Popen``.
+        """Start `command` on a host as a process, which ends with the lab. `popen` goes to ``subprocess.Popen``.
 
         Its environment has ``WEFT_LAB_HOST``, the host's name.
         """

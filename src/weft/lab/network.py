@@ -49,7 +49,7 @@ class Network:
     cables: tuple[Cable, ...]
 
     def address(self, host: str, *, cable: int = 0, version: int = 4) -> str:
-        """Return the host's address on that cable, counted as in the file."""
+        """Return the host's address on that cable, counted as in the file; `version` is 4 or 6, of IP."""
         number = self.cables[cable].between.index(host) + 1
         if version == 4:
             return f"10.77.{cable}.{number}"
@@ -68,6 +68,11 @@ class Network:
 def read(path: str | Path) -> Network:
     """Read a lab's file.
 
+    Parameters
+    ----------
+    path : str or Path
+        A TOML file; docs/lab.md describes its keys.
+
     Raises
     ------
     InvalidParamError
@@ -81,7 +86,13 @@ def read(path: str | Path) -> Network:
 
 
 def parse(record: Mapping[str, Any]) -> Network:
-    """Make the network of a file's contents; see docs/lab.md for the keys."""
+    """Make the network of `record`, the contents of a lab's file; docs/lab.md describes its keys.
+
+    Raises
+    ------
+    InvalidParamError
+        It describes no lab.
+    """
     _refuse_others("the file", record, {"hosts", "links"})
     tables: Mapping[str, Any] | None = record.get("hosts")
     links: list[Any] | None = record.get("links", [])

@@ -8,7 +8,7 @@ import dataclasses
 import os
 from typing import Any
 
-from weft import _open_files
+from weft import _distribution, _open_files
 from weft._connect.address import device_of, source_towards, split
 from weft.errors import InvalidParamError
 from weft.topo import discovery, draw, nvml
@@ -164,7 +164,7 @@ def _require_dask() -> None:
     from importlib.util import find_spec
 
     if find_spec("distributed") is None:
-        raise InvalidParamError("start workers: Dask is not installed; pip install 'weft[dask]'")
+        raise InvalidParamError(f"start workers: Dask is not installed; {_distribution.install('dask')}")
 
 
 def _resources(text: str | None) -> dict[str, float] | None:

@@ -12,7 +12,9 @@ import sys
 
 from distributed import Scheduler, Worker
 
-from weft.dask import patches
+from weft.dask import config, patches
+from weft.dask.learn import fetch
+from weft.dask.learn.collect import SaveAtEnd
 from weft.dask.observe.extensions import SchedulerTraffic, WorkerTraffic
 from weft.dask.observe.pairs import EXTENSION
 
@@ -20,6 +22,7 @@ from weft.dask.observe.pairs import EXTENSION
 def attach(server: object) -> None:
     """Attach what there is for a `server` that is about to listen; again for each port that it tries."""
     if isinstance(server, Worker):
+        fetch.switch(server, config.links())
         # A scheduler that another protocol leads to may know nothing of weft, and then a heartbeat with something for
         # its extension would end the worker.
         if server.scheduler.address.startswith("ucx://"):
@@ -30,6 +33,7 @@ def attach(server: object) -> None:
         if patches.extend(server, EXTENSION, extension):
             _register_metrics()
             _add_page(server, extension)
+            server.add_plugin(SaveAtEnd(extension.links))
 
 
 def _register_metrics() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from weft.dask import patches
+from weft.dask import config, patches
+from weft.dask.learn import measured
+from weft.dask.learn.collect import SchedulerLinks
 from weft.dask.observe import traffic
 from weft.dask.observe.pairs import Pair, join, named
 
@@ -29,7 +31,10 @@ class WorkerTraffic:
         before = self._told
         self._told = {p: (row["sent_messages"], row["received_messages"], row["errors"]) for p, row in peers.items()}
         news = {p: row for p, row in peers.items() if before.get(p) != self._told[p]}
-        return {"process": traffic.PROCESS, "peers": news}
+        told: dict[str, Any] = {"process": traffic.PROCESS, "peers": news}
+        if links := measured.report():
+            told["links"] = links
+        return told
 
 
 class SchedulerTraffic:
@@ -46,6 +51,7 @@ class SchedulerTraffic:
         self._reports: dict[str, dict[str, Any]] = {}
         self._means: dict[tuple[str, str], float] = {}
         self._means_of_types: dict[str, float] = {}
+        self.links = SchedulerLinks(scheduler, config.links(), config.cluster())
 
     def heartbeat(self, ws: WorkerState, report: Mapping[str, Any]) -> None:
         """Take what a worker's heartbeat brought."""
@@ -67,6 +73,7 @@ class SchedulerTraffic:
         }
         types = {kind: _weigh(self._means_of_types, kind, seen, share) for kind, seen in of_types.items()}
         patches.put_bandwidths(self._scheduler, pairs, types)
+        self.links.take(ws.address, report["process"], report.get("links", {}))
 
     def _forget_who_left(self) -> None:
         workers = self._scheduler.workers

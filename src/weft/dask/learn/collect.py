@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The scheduler's model of links: fed by heartbeats, kept under the cluster's name.
+
+What is decided by it is in ``place``; what it looks like to people in ``view``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from distributed.comm.addressing import parse_address, parse_host_port
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from weft.dask import config
+from weft.dask.learn.place import Placing
+from weft.links import LinkModel, Place, store
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger("weft")
+
+#: Seconds that Dask takes for a request and its answer beside the round trip of the wire.
+SOFTWARE_S = 5e-4
+#: How long a sender's word counts about how many it sends to at once.
+_SENDING_FRESH_S = 10.0
+_SAVE_EVERY_S = 60.0
+#: Transfers taken of one peer in one heartbeat: no worker of ours tells of more.
+_MOST_TRANSFERS = 64
+
+
+def place_of(address: str) -> Place:
+    """Return where a worker is: Dask knows hosts by the addresses that workers listen on."""
+    return Place(str(parse_host_port(parse_address(address)[1], 0)[0]))
+
+
+class SchedulerLinks:
+    """What a scheduler knows of the links between its workers.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+        Whose workers they are.
+    mode : str
+        ``learn``, ``observe`` or ``off``, as of ``weft.links``.
+
+    Attributes
+    ----------
+    model : LinkModel
+        Workers are named by their addresses; its clock is :func:`time.monotonic`.
+    malformed : int
+        Rows of reports that were no such rows.
+    """
+
+    def __init__(self, scheduler: Scheduler, mode: config.LinksMode, cluster: str | None = None) -> None:
+        self.scheduler, self.mode, self.cluster = scheduler, mode, cluster
+        self.model = LinkModel()
+        self.malformed = 0
+        self.placing = Placing(scheduler, self.model)
+        self._worker_of: dict[str, str] = {}  # by process
+        self._sending: dict[tuple[str, str], tuple[float, float]] = {}
+        self._saved_s = time.monotonic()
+        self._saved_samples = 0
+        if mode != "off" and cluster is not None:
+            store.load(self.model, store.path_of(cluster), time.monotonic())
+
+    def take(self, address: str, process: str, rows: Mapping[str, Any]) -> None:
+        """Take what a worker measured, by the processes of its peers; nothing that it says is believed unseen."""
+        if self.mode == "off":
+            return
+        self._worker_of[process] = address
+        self._know_workers(address)
+        now = time.monotonic()
+        for peer, row in rows.items():
+            other = self._worker_of.get(peer)
+            if other is None or other == address:
+                continue  # the scheduler or a client: nobody decides about their links
+            try:
+                self._take_row(other, address, row, now)
+            except (TypeError, ValueError, KeyError, AttributeError) as e:
+                self.malformed += 1
+                logger.debug("links: a report of %s is malformed: %r", address, e)
+        self.placing.switch(self.decides)
+        if self.cluster is not None and now - self._saved_s > _SAVE_EVERY_S:
+            self._save_soon(now)
+
+    def _take_row(self, source: str, destination: str, row: Mapping[str, Any], now: float) -> None:
+        model = self.model
+        sending, at = self._sending.get((source, destination), (1.0, -_SENDING_FRESH_S))
+        egress = sending if now - at < _SENDING_FRESH_S else 1.0
+        for nbytes, seconds, flows in row.get("transfers", ())[:_MOST_TRANSFERS]:
+            model.observe(source, destination, nbytes, seconds, now, ingress_flows=flows, egress_flows=egress)
+        if "received" in row:
+            lent, moved = row["received"]
+            model.observe_lent(source, destination, lent, moved)
+        if "round_trip_s" in row:
+            model.observe(source, destination, 1, row["round_trip_s"] + SOFTWARE_S, now)
+        if "sending" in row:  # of the way back: this worker sent
+            flows = row["sending"]
+            if 1 <= flows <= 1e6:
+                self._sending[destination, source] = (float(flows), now)
+            else:
+                model.refused += 1
+
+    def _know_workers(self, address: str) -> None:
+        model, workers = self.model, self.scheduler.workers
+        if address in workers and address not in model.workers():
+            model.place(address, place_of(address))
+        if len(model.workers()) > len(workers):
+            for left in [each for each in model.workers() if each not in workers]:
+                model.forget(left)
+            self._worker_of = {p: a for p, a in self._worker_of.items() if a in workers}
+            self._sending = {
+                pair: at for pair, at in self._sending.items() if pair[0] in workers and pair[1] in workers
+            }
+
+    def set_mode(self, mode: config.LinksMode) -> None:
+        """Change what is done from now on; what was learned stays."""
+        self.mode = mode
+        self.placing.switch(self.decides)
+
+    @property
+    def decides(self) -> bool:
+        """Whether decisions are taken by the model now; else they are Dask's own."""
+        return self.mode == "learn" and self.model.differ
+
+    # ---- keeping ----------------------------------------------------------------------------------------------------
+
+    def _save_soon(self, now: float) -> None:
+        self._saved_s = now
+        if self._saved_samples != self.model.samples:
+            self._saved_samples = self.model.samples
+            self.save()
+
+    def save(self) -> None:
+        """Write what was learned to the cluster's file, if the cluster has a name; say so where that fails."""
+        if self.cluster is None or self.mode == "off":
+            return
+        try:
+            store.save(self.model, store.path_of(self.cluster))
+        except OSError as e:
+            logger.warning("what was learned of links is not kept: %s", e)
+
+
+class SaveAtEnd(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
+    """Keeps what was learned when the scheduler closes."""
+
+    name = "weft-links"
+
+    def __init__(self, links: SchedulerLinks) -> None:
+        self._links = links
+
+    async def close(self) -> None:
+        self._links.save()

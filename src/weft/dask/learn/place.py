@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the scheduler decides by the model of links, in Dask's own terms: the functions that take Dask's methods' place.
+
+They are in place only while links differ; then too each calls Dask's own for all that it does not decide.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from weft.dask import patches
+from weft.links import LinkModel, Need, best_source, fetch_seconds, neighbours
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, WorkerState
+
+#: Seconds that a task must start earlier elsewhere for that to be worth a look: the model is no better than that.
+_WORTH_S = 0.01
+#: And by which share.
+_SOONER = 0.8
+#: Decisions kept for `weft.dask.why`.
+_MOST_DECISIONS = 4096
+#: Sources within this factor of the best are as good: Dask chooses among them.
+_AS_GOOD = 1.5
+#: Of the workers that hold a value so many are looked at.
+_MOST_HOLDERS = 16
+#: With more candidates for a copy the choice is Dask's.
+_MOST_RECIPIENTS = 64
+
+
+class Placing:
+    """Decides for one scheduler.
+
+    Attributes
+    ----------
+    decisions : dict
+        Of the latest tasks that had a choice: worker, when (``time.time``), and for each candidate that was looked
+        at, the seconds that it was expected to fetch for.
+    """
+
+    def __init__(self, scheduler: Scheduler, model: LinkModel) -> None:
+        self._scheduler, self._model = scheduler, model
+        self._trace: list[tuple[str, float]] | None = None
+        self.decisions: OrderedDict[Any, dict[str, Any]] = OrderedDict()
+        self._on = False
+        self._undo: list[Callable[[], None]] = []
+
+    def switch(self, on: bool) -> None:
+        """Take the place of Dask's methods, or give it back."""
+        if on is self._on:
+            return
+        self._on = on
+        if on:
+            self._undo = patches.steer_scheduler(
+                self._scheduler,
+                get_comm_cost=self.comm_cost,
+                decide_worker_non_rootish=self.choose,
+                steal_time_ratio=self.steal_ratio,
+                gather_on_worker=self.gather_on_worker,
+                replicate=self.replicate,
+                find_recipient=self.find_recipient,
+            )
+        else:
+            for undo in self._undo:
+                undo()
+            self._undo = []
+
+    # ---- where a task runs ------------------------------------------------------------------------------------------
+
+    def comm_cost(self, _: Callable[..., float], ts: Any, ws: WorkerState) -> float:
+        """Return the seconds that a worker takes to fetch what a task needs, each value from its best source."""
+        has = ws.has_what
+        from_one: dict[str, int] = {}
+        needs: list[Need] = []
+        for dep in ts.dependencies:
+            if dep in has:
+                continue
+            holders: Any = dep.who_has or ()
+            if len(holders) == 1:
+                (holder,) = holders
+                from_one[holder.address] = from_one.get(holder.address, 0) + dep.get_nbytes()
+            else:
+                needs.append(Need(dep.get_nbytes(), [h.address for h in islice(holders, _MOST_HOLDERS)]))
+        needs += [Need(nbytes, (holder,)) for holder, nbytes in from_one.items()]
+        seconds = fetch_seconds(self._model, needs, ws.address, time.monotonic()) if needs else 0.0
+        if self._trace is not None:
+            self._trace.append((ws.address, seconds))
+        return seconds
+
+    def choose(self, stock: Callable[..., WorkerState | None], ts: Any) -> WorkerState | None:
+        """Return Dask's choice by these costs, or an idle neighbour of those that hold most, where it starts sooner."""
+        self._trace = []
+        try:
+            ws = stock(ts)
+            if ws is not None and ts.dependencies and not ts.actor:
+                ws = self._or_beside(ts, ws)
+            if ws is not None and len(self._trace) > 1:
+                self._remember(ts, ws, self._trace)
+            return ws
+        finally:
+            self._trace = None
+
+    def _or_beside(self, ts: Any, chosen: WorkerState) -> WorkerState:
+        waits_s = chosen.occupancy / chosen.nthreads
+        if waits_s < _WORTH_S:
+            return chosen  # it starts at once where most of its data is, or nearly
+        scheduler = self._scheduler
+        idle = scheduler.idle
+        if not idle:
+            return chosen
+        valid = scheduler.valid_workers(ts)
+        near = [
+            scheduler.workers[address]
+            for address in neighbours(self._model, _held(ts), idle.__contains__)
+            if valid is None or scheduler.workers[address] in valid
+        ]
+        running = [ws for ws in near if ws in scheduler.running]
+        if not running:
+            return chosen
+        here = waits_s + scheduler.get_comm_cost(ts, chosen)
+        best = min(running, key=lambda ws: scheduler.worker_objective(ts, ws))
+        there = best.occupancy / best.nthreads + scheduler.get_comm_cost(ts, best)
+        return best if there < _SOONER * here and here - there > _WORTH_S else chosen
+
+    def _remember(self, ts: Any, ws: WorkerState, trace: Iterable[tuple[str, float]]) -> None:
+        decisions = self.decisions
+        decisions[ts.key] = {"worker": ws.address, "at": time.time(), "fetch_s": dict(trace)}
+        decisions.move_to_end(ts.key)
+        if len(decisions) > _MOST_DECISIONS:
+            decisions.popitem(last=False)
+
+    # ---- stealing ---------------------------------------------------------------------------------------------------
+
+    def steal_ratio(self, stock: Callable[..., Any], ts: Any) -> Any:
+        """Return Dask's ratio of what moving a task costs to what it computes, with the predicted time of its transfer.
+
+        To whom it might move is not known yet: to somebody beside the worker that holds most, if there is one.
+        """
+        multiplier, level = stock(ts)
+        if multiplier == 0 or not ts.dependencies or ts.processing_on is None:
+            return multiplier, level
+        held = _held(ts)
+        holder = max(held, key=held.__getitem__, default=None)
+        if holder is None:
+            return multiplier, level
+        beside = next((w for w in self._model.beside(holder) if w != holder), None)
+        other = beside or next((w for w in self._scheduler.idle if w != holder), None)
+        if other is None:
+            return multiplier, level
+        seconds = self._model.seconds(holder, other, ts.get_nbytes_deps(), time.monotonic())
+        return patches.steal_level(self._scheduler, ts, seconds, otherwise=(multiplier, level))
+
+    # ---- copies -----------------------------------------------------------------------------------------------------
+
+    def gather_on_worker(
+        self, stock: Callable[..., Awaitable[Any]], worker_address: str, who_has: dict[Any, list[str]]
+    ) -> Awaitable[Any]:
+        """Have a worker fetch keys from the sources that are nearest to it, for copies and rebalancing."""
+        return stock(worker_address, {key: self._nearest(key, held, worker_address) for key, held in who_has.items()})
+
+    def _nearest(self, key: Any, holders: list[str], destination: str) -> list[str]:
+        ts = self._scheduler.tasks.get(key)
+        if len(holders) < 2 or ts is None:
+            return holders
+        now, nbytes = time.monotonic(), ts.get_nbytes()
+        looked_at = holders[:_MOST_RECIPIENTS]
+        times = {holder: self._model.seconds(holder, destination, nbytes, now) for holder in looked_at}
+        most = _AS_GOOD * min(times.values())
+        return [holder for holder in looked_at if times[holder] <= most]
+
+    async def replicate(
+        self,
+        stock: Callable[..., Awaitable[Any]],
+        keys: list[Any],
+        n: int | None = None,
+        workers: Iterable[str] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Copy keys to all workers by way of one of each host, so that they travel into a host once."""
+        wanted = [str(address) for address in workers] if workers is not None else list(self._scheduler.workers)
+        first = self._one_of_each_host(wanted, keys)
+        if 1 < len(first) < len(wanted) and (n is None or n >= len(wanted)):
+            await stock(keys=keys, workers=first, **{**options, "delete": False})
+        return await stock(keys=keys, n=n, workers=workers, **options)
+
+    def _one_of_each_host(self, addresses: Iterable[str], keys: Iterable[Any]) -> list[str]:
+        """Choose a worker of each host, one that has the keys already if there is one."""
+        scheduler = self._scheduler
+        tasks = [ts for key in islice(keys, _MOST_HOLDERS) if (ts := scheduler.tasks.get(key)) is not None]
+        holders = {ws.address for ts in tasks for ws in ts.who_has or ()}
+        chosen: dict[str, str] = {}
+        for address in addresses:
+            host = self._model.place_of(address).host
+            if host not in chosen or address in holders:
+                chosen[host] = address
+        return list(chosen.values())
+
+    def find_recipient(self, stock: Callable[..., Any], ts: Any, candidates: Any, pending_repl: Any) -> Any:
+        """Have the memory manager choose, by memory, among the workers that are nearest to those that hold a key."""
+        among = self._scheduler.running if candidates is None else candidates
+        free = [ws for ws in among if ws not in pending_repl and ws not in (ts.who_has or ())]
+        if not ts.who_has or not 1 < len(free) <= _MOST_RECIPIENTS:
+            return stock(ts, candidates, pending_repl)
+        need = Need(ts.get_nbytes(), [ws.address for ws in islice(ts.who_has, _MOST_HOLDERS)])
+        now = time.monotonic()
+        times = {ws: best_source(self._model, need, ws.address, now).seconds for ws in free}
+        most = _AS_GOOD * min(times.values(), default=math.inf)
+        near = {ws for ws in free if times[ws] <= most}
+        return stock(ts, near, pending_repl) or stock(ts, candidates, pending_repl)
+
+
+def _held(ts: Any) -> dict[str, int]:
+    """Return how many bytes of what a task needs each worker holds."""
+    held: dict[str, int] = {}
+    for dep in ts.dependencies:
+        nbytes = dep.get_nbytes()
+        for ws in islice(dep.who_has or (), _MOST_HOLDERS):
+            held[ws.address] = held.get(ws.address, 0) + nbytes
+    return held

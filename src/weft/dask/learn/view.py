@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What has been learned of the links, for people: a table, JSON, a heat map."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from weft._units import format_rate
+from weft.dask.observe.pairs import EXTENSION
+from weft.links import LinkModel
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: Links that a terminal shows, and workers in its heat map; ``rows`` has them all.
+_MOST_SHOWN = 40
+_MOST_IN_MAP = 32
+_COLUMNS = ("from", "to", "memory", "latency", "bandwidth", "+-", "lent", "samples", "known from")
+#: Seconds per byte below which nothing but lent pages explains it.
+_MOVED = 1e-12
+#: From slow to fast, as colours and for a terminal.
+_SHADES = ("#7f2704", "#d94801", "#fdae6b", "#fee6ce", "#c6dbef", "#6baed6", "#08519c")
+_BLOCKS = "▁▂▃▄▅▆█"
+
+
+@dataclass(frozen=True)
+class Link:
+    """What is expected of the link from one worker to another.
+
+    Attributes
+    ----------
+    source, destination : str
+        Names of workers.
+    memory : str
+        Type of memory, ``host`` or ``cuda``.
+    latency_s : float
+        Seconds, whatever the size.
+    bandwidth_Bps : float or None
+        Bytes a second; None where all that went was lent, so that time does not grow with size.
+    spread : float
+        Standard deviation of the bandwidth's logarithm: 0.1 is 10 %, 2 is a guess.
+    lent_share : float or None
+        Of the bytes that went, the share that was lent; None if nothing went.
+    samples : float
+        Transfers of this pair that count; less as they grow old.
+    known_from : str
+        ``pair``, ``hosts``, ``kind`` of link, or ``assumed``.
+    """
+
+    source: str
+    destination: str
+    memory: str
+    latency_s: float
+    bandwidth_Bps: float | None  # noqa: N815
+    spread: float
+    lent_share: float | None
+    samples: float
+    known_from: str
+
+
+class Links:
+    """What was learned: print it, show it in a notebook, or take `rows`.
+
+    Attributes
+    ----------
+    links : list of Link
+        Those that were seen, slowest first.
+    mode : str
+        ``learn``, ``observe`` or ``off``, as the scheduler was configured.
+    decides : bool
+        Whether Dask's decisions are taken by it now: links differ, and `mode` is ``learn``.
+    ports : list of dict
+        What a host's port takes in or out, in bytes/second, where transfers at the same time have shown it.
+    samples, refused : int
+        Measurements that were taken, and such as no link can be.
+    """
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.links = [Link(**row) for row in told["links"]]
+        self.mode: str = told["mode"]
+        self.decides: bool = told["decides"]
+        self.ports: list[dict[str, Any]] = told["ports"]
+        self.samples: int = told["samples"]
+        self.refused: int = told["refused"]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The links as JSON-able dictionaries."""
+        return [asdict(link) for link in self.links]
+
+    def to_json(self) -> str:
+        """Return everything as JSON."""
+        told = {name: getattr(self, name) for name in ("mode", "decides", "samples", "refused", "ports")}
+        return json.dumps({**told, "links": self.rows}, indent=1)
+
+    @property
+    def _caption(self) -> str:
+        decides = {
+            (False, "learn"): "links do not differ: every decision is Dask's own",
+            (True, "learn"): "links differ: tasks are placed, stolen and copied by this",
+        }.get((self.decides, self.mode), f"weft.links is {self.mode!r}: every decision is Dask's own")
+        ports = [f"{p['direction']} of {p['host']}: {format_rate(p['bandwidth_Bps'])}" for p in self.ports]
+        refused = [f"{self.refused} of {self.samples + self.refused} measurements were refused"] if self.refused else []
+        return "\n".join([decides, *ports[:10], *refused])
+
+    def _names(self) -> list[str]:
+        return sorted({link.source for link in self.links} | {link.destination for link in self.links})[:_MOST_IN_MAP]
+
+    def heat_map(self) -> str:
+        """Return a map of sources (rows) by destinations, as text: from the slowest link to the fastest, ▁ to █.
+
+        ``=`` is memory that is lent; ``.`` was never seen.
+        """
+        names = self._names()
+        at = {(link.source, link.destination): link for link in self.links if link.memory == "host"}
+        shade = _shades([link.bandwidth_Bps for link in at.values()])
+        width = max((len(name) for name in names), default=0)
+        lines = [f"{a:>{width}} " + "".join(_mark(at.get((a, b)), shade) for b in names) for a in names]
+        rates = [link.bandwidth_Bps for link in at.values() if link.bandwidth_Bps]
+        if rates:
+            lines.append(f"▁ {format_rate(min(rates))}  █ {format_rate(max(rates))}")
+        return "\n".join(lines)
+
+    def _cells(self, link: Link) -> tuple[str, ...]:
+        return (
+            link.source,
+            link.destination,
+            link.memory,
+            f"{link.latency_s * 1e3:.3g} ms",
+            "lent" if link.bandwidth_Bps is None else format_rate(link.bandwidth_Bps),
+            f"{link.spread:.0%}" if link.spread < 1 else f"x{math.exp(link.spread):.2g}",
+            "-" if link.lent_share is None else f"{link.lent_share:.0%}",
+            f"{link.samples:.1f}",
+            link.known_from,
+        )
+
+    def __rich__(self) -> Table:
+        from rich import box
+        from rich.table import Table
+
+        more = len(self.links) - _MOST_SHOWN
+        caption = self._caption if more <= 0 else f"{self._caption}\n{more} more links are in .rows"
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
+        for i, column in enumerate(_COLUMNS):
+            table.add_column(column, justify="left" if i < 3 else "right", overflow="fold", no_wrap=i > 2)
+        for link in self.links[:_MOST_SHOWN]:
+            table.add_row(*self._cells(link))
+        return table
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=120, color_system=None)
+        with console.capture() as capture:
+            console.print(self)
+        return f"{capture.get()}\n{self.heat_map()}\n"
+
+    def __repr__(self) -> str:
+        return f"<weft.dask.Links, {len(self.links)} links, {self.mode}>"
+
+    def _repr_html_(self) -> str:
+        names = self._names()
+        at = {(link.source, link.destination): link for link in self.links if link.memory == "host"}
+        shade = _shades([link.bandwidth_Bps for link in at.values()])
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+        body = "".join(
+            f"<tr><th>{html.escape(a)}</th>" + "".join(_html_cell(at.get((a, b)), shade) for b in names) + "</tr>"
+            for a in names
+        )
+        caption = html.escape(self._caption).replace("\n", "<br>")
+        return f"<table><caption>{caption}</caption><tr><th>from \\ to</th>{head}</tr>{body}</table>"
+
+
+def _shades(rates: Sequence[float | None]) -> dict[float, int]:
+    """Give each bandwidth its shade, by its logarithm."""
+    known = [rate for rate in rates if rate]
+    if not known:
+        return {}
+    low, high = math.log(min(known)), math.log(max(known))
+    last = len(_SHADES) - 1
+    return {rate: last if high == low else round((math.log(rate) - low) / (high - low) * last) for rate in known}
+
+
+def _mark(link: Link | None, shade: dict[float, int]) -> str:
+    if link is None:
+        return "."
+    return "=" if link.bandwidth_Bps is None else _BLOCKS[shade[link.bandwidth_Bps]]
+
+
+def _html_cell(link: Link | None, shade: dict[float, int]) -> str:
+    if link is None:
+        return "<td></td>"
+    if link.bandwidth_Bps is None:
+        return "<td style='background:#f3c98b'>lent</td>"
+    at = shade[link.bandwidth_Bps]
+    ink = "white" if at in (0, 1, len(_SHADES) - 1) else "black"
+    return f"<td style='background:{_SHADES[at]};color:{ink}'>{format_rate(link.bandwidth_Bps)}</td>"
+
+
+def tell(model: LinkModel, names: dict[str, str], now_s: float) -> dict[str, Any]:
+    """Return what a model has learned of the pairs that were seen, and of ports, as JSON-able values."""
+    links: list[dict[str, Any]] = []
+    for (source, destination, memory), level in model.pairs.items():
+        known = model.predict(source, destination, now_s, memory)
+        rate = 1 / known.seconds_per_byte if known.seconds_per_byte > _MOVED else None
+        link = Link(
+            names.get(source, source),
+            names.get(destination, destination),
+            memory,
+            known.latency_s,
+            rate,
+            known.deviation,
+            level.lent_share,
+            known.samples,
+            known.source,
+        )
+        links.append(asdict(link))
+    links.sort(key=lambda row: (row["bandwidth_Bps"] or math.inf, row["source"], row["destination"]))
+    ports = [
+        {"direction": direction, "host": host, "bandwidth_Bps": 1 / model.port_seconds_per_byte(direction, host)}
+        for direction, host in model.ports
+    ]
+    return {"links": links, "ports": ports, "samples": model.samples, "refused": model.refused}
+
+
+def _on_scheduler(dask_scheduler: Any) -> dict[str, Any]:
+    extension = dask_scheduler.extensions.get(EXTENSION)
+    if extension is None:  # its workers come by another protocol
+        return {"links": [], "ports": [], "samples": 0, "refused": 0, "mode": "off", "decides": False}
+    links = extension.links
+    names = {address: str(ws.name) for address, ws in dask_scheduler.workers.items()}
+    told = tell(links.model, names, time.monotonic())
+    return {**told, "mode": links.mode, "decides": links.decides}
+
+
+async def _collect(client: Any) -> Links:
+    return Links(await client.run_on_scheduler(_on_scheduler))
+
+
+def links(client: Any) -> Any:
+    """Return what a cluster has learned of the links between its workers.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Of the cluster. Only its scheduler is asked.
+
+    Returns
+    -------
+    Links
+        A table and a heat map that print themselves, in a notebook too; ``.rows`` is a list of dictionaries,
+        ``.to_json()`` a string. To be awaited if `client` is asynchronous.
+
+    Workers tell what they have measured with their heartbeats, so the latest transfers come a second later or so.
+    """
+    return client.sync(_collect, client)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Why a task went to its worker: what each candidate was expected to fetch for, and who decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.dask.observe.pairs import EXTENSION
+
+
+@dataclass(frozen=True)
+class Why:
+    """Where one task was sent, and what was known then; it prints itself.
+
+    Attributes
+    ----------
+    key : str
+        The task's.
+    worker : str or None
+        The name of the worker that it was sent to last, or that has its result; None if there is none.
+    decided_by : str
+        ``links``: the model's times were what counted; ``dask``: Dask's own method.
+    reason : str
+        In a sentence.
+    fetch_s : dict of str to float
+        For each candidate, by name, the seconds that fetching what the task needs was expected to take there.
+    """
+
+    key: str
+    worker: str | None
+    decided_by: str
+    reason: str
+    fetch_s: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{self.key}: on worker {self.worker}", f"decided by {self.decided_by}: {self.reason}"]
+        for name, seconds in sorted(self.fetch_s.items(), key=lambda item: item[1]):
+            mark = "->" if name == self.worker else "  "
+            lines.append(f"{mark} {name}: {seconds * 1e3:.4g} ms to fetch")
+        return "\n".join(lines)
+
+
+def _on_scheduler(key: Any, dask_scheduler: Any) -> dict[str, Any]:
+    scheduler = dask_scheduler
+    extension = scheduler.extensions.get(EXTENSION)
+    ts = scheduler.tasks.get(key)
+    at = None if ts is None else ts.processing_on or next(iter(ts.who_has or ()), None)
+    told: dict[str, Any] = {"key": str(key), "worker": None if at is None else str(at.name), "decided_by": "dask"}
+    if extension is None:
+        return {**told, "reason": "the scheduler does not listen on ucx://, so nothing is learned of links"}
+    decision = extension.links.placing.decisions.get(key)
+    if decision is not None:
+        names = {address: str(ws.name) for address, ws in scheduler.workers.items()}
+        fetch_s = {names.get(address, address): seconds for address, seconds in decision["fetch_s"].items()}
+        worker = names.get(decision["worker"], decision["worker"])
+        reason = "where it was expected to start first: its queue, and what is to be fetched there"
+        if told["worker"] not in (None, worker):
+            reason += f"; that was {worker}, and it was moved since"
+        return {**told, "worker": told["worker"] or worker, "decided_by": "links", "reason": reason, "fetch_s": fetch_s}
+    return {**told, "reason": _stock_reason(extension.links, ts)}
+
+
+def _stock_reason(links: Any, ts: Any) -> str:
+    if ts is None:
+        return "the scheduler knows no such task any more"
+    if links.mode != "learn":
+        return f"weft.links is {links.mode!r}"
+    if not ts.dependencies:
+        return "it needs nothing that would have to be fetched"
+    if not links.decides:
+        return "the links between the workers are not known to differ"
+    return "there was one candidate, or the decision is too long ago"
+
+
+async def _ask(client: Any, key: Any) -> Why:
+    return Why(**await client.run_on_scheduler(_on_scheduler, key))
+
+
+def why(client: Any, key: Any) -> Any:
+    """Return why a task went to its worker.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Of the cluster. Only its scheduler is asked.
+    key : str, tuple or distributed.Future
+        The task.
+
+    Returns
+    -------
+    Why
+        It prints itself. To be awaited if `client` is asynchronous.
+    """
+    return client.sync(_ask, client, getattr(key, "key", key))

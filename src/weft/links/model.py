@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How long so many bytes take from one worker to another, learned from what transfers took.
+
+``alpha + nbytes / beta`` for a source, a destination and a memory type. What is known of a pair stands on what is known
+of the two hosts, that on what is known of the kind of link, and that on what `weft topo` assumes; each counts as much
+as its samples and their spread warrant. A network port is shared by all pairs behind it, so each host's ingress and
+egress are learned beside the pairs, from transfers that ran at the same time. Pages that are lent within a host are
+not moved: the lent share of a pair's bytes takes no time that grows with them.
+
+Everything is O(1), without a clock of its own, and free of Dask. What is decided by it is in ``choose``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from typing import NamedTuple
+
+from weft.links.kind import PRIOR_VARIANCE, Place, assumed
+from weft.links.learned import Learned
+from weft.topo.interconnect import InterconnectClass
+
+#: Messages up to this size tell of the latency, larger ones of the bandwidth.
+_LATENCY_NBYTES = 4096
+_BANDWIDTH_NBYTES = 64 << 10
+#: What a report may say at all. A link is neither slower than a byte a second nor faster than light allows for.
+_MOST_NBYTES = 1 << 50
+_MOST_SECONDS = 1e6
+_MOST_BPS = 1e14
+_LEAST_SECONDS = 1e-9
+_MOST_FLOWS = 1 << 20
+#: Seconds for which what was computed of a pair holds if neither the pair nor its hosts were measured.
+_FRESH_S = 10.0
+#: A sample of transfers at the same time that reaches this share of what the port gives each is the port's doing.
+_PORTS_DOING = 0.7
+#: With fewer flows than this, on average, a transfer had the port for itself.
+_ALONE = 1.2
+#: Samples of a pair from which on its bandwidth counts when links are compared.
+_SETTLED = 2.0
+#: Links differ when the fastest is so many times the slowest.
+DIFFERENT = 2.5
+
+#: How much links of one kind, and pairs of workers on two hosts, are taken to differ at least, whatever has been seen
+#: of some of them: a factor of 3, and of 1.4, as the variance of the logarithm.
+_APART = {"kind": 1.2, "hosts": 0.11}
+
+Pair = tuple[str, str, str]
+
+
+class Prediction(NamedTuple):
+    """What a link is expected to take.
+
+    Attributes
+    ----------
+    latency_s : float
+        Seconds, whatever the size.
+    seconds_per_byte : float
+        The inverse of the bandwidth; of what is moved, so 0 where everything is lent.
+    deviation : float
+        Standard deviation of the logarithm of the bandwidth: 0.3 is 30 %; 2.3 is a guess.
+    samples : float
+        Transfers that count for the pair itself; a fraction as they grow old.
+    source : str
+        Which level knows most: ``pair``, ``hosts``, ``kind`` or ``assumed``.
+    """
+
+    latency_s: float
+    seconds_per_byte: float
+    deviation: float
+    samples: float
+    source: str
+
+    def seconds(self, nbytes: int) -> float:
+        """Return how long so many bytes take, alone on the link."""
+        return self.latency_s + nbytes * self.seconds_per_byte
+
+
+class Level:
+    """What is known of a pair, of two hosts, or of a kind of link."""
+
+    __slots__ = ("cached", "latency", "lent_share", "rate", "version")
+
+    def __init__(self, *, follow: bool = True) -> None:
+        self.latency = Learned(follow=follow)
+        self.rate = Learned(follow=follow)  # seconds per byte
+        self.lent_share: float | None = None
+        self.version = 0
+        self.cached: tuple[float, int, Prediction] | None = None
+
+    def known(self, now_s: float) -> Prediction | None:
+        """Return what was computed of it lately, if nothing was learned of it since."""
+        cached = self.cached
+        if cached is None or cached[1] != self.version or now_s - cached[0] >= _FRESH_S:
+            return None
+        return cached[2]
+
+
+class LinkModel:
+    """Predicts transfers, and learns from them.
+
+    Times are seconds of any clock that does not go back, given by the caller. Workers that were not registered with
+    :meth:`place` count as a host each.
+
+    Attributes
+    ----------
+    samples, refused : int
+        Reports that were taken, and such as no link can be.
+    """
+
+    def __init__(self) -> None:
+        self.samples = self.refused = 0
+        self._places: dict[str, Place] = {}
+        self._workers_on: dict[str, set[str]] = {}
+        self.pairs: dict[Pair, Level] = {}
+        self.hosts: dict[Pair, Level] = {}
+        self.kinds: dict[tuple[InterconnectClass, str], Level] = {}
+        self.ports: dict[tuple[str, str], Learned] = {}  # ("ingress" or "egress", host): seconds per byte
+        self._of_worker: dict[str, set[Pair]] = {}
+        self._histogram: dict[int, int] = {}
+        self._bucket_of: dict[Pair, int] = {}
+
+    # ---- workers ----------------------------------------------------------------------------------------------------
+
+    def place(self, worker: str, place: Place) -> None:
+        """Tell where a worker is."""
+        if self._places.get(worker) == place:
+            return
+        self.forget(worker)
+        self._places[worker] = place
+        self._workers_on.setdefault(place.host, set()).add(worker)
+
+    def place_of(self, worker: str) -> Place:
+        """Return where a worker is."""
+        return self._places.get(worker) or Place(worker)
+
+    def beside(self, worker: str) -> Set[str]:
+        """Return the workers of the same host, this one among them."""
+        return self._workers_on.get(self.place_of(worker).host, frozenset((worker,)))
+
+    def forget(self, worker: str) -> None:
+        """Drop the pairs of a worker that has left; what they taught of their hosts stays."""
+        place = self._places.pop(worker, None)
+        if place is not None:
+            beside = self._workers_on[place.host]
+            beside.discard(worker)
+            if not beside:
+                del self._workers_on[place.host]
+        for pair in self._of_worker.pop(worker, ()):
+            self.pairs.pop(pair, None)
+            self._count(pair, None)
+            other = pair[1] if pair[0] == worker else pair[0]
+            self._of_worker.get(other, set()).discard(pair)
+
+    # ---- learning ---------------------------------------------------------------------------------------------------
+
+    def observe(
+        self,
+        source: str,
+        destination: str,
+        nbytes: float,
+        seconds: float,
+        now_s: float,
+        *,
+        memory: str = "host",
+        ingress_flows: float = 1.0,
+        egress_flows: float = 1.0,
+    ) -> bool:
+        """Learn from a transfer, or from several in a row.
+
+        Parameters
+        ----------
+        nbytes, seconds : float
+            What was moved, and the time from its first to its last byte: without waiting for the sender, for a free
+            connection, or for values to be serialized.
+        ingress_flows, egress_flows : float
+            How many transfers over the network the receiver received, and the sender sent, meanwhile; this one
+            counted, on average.
+
+        Returns
+        -------
+        bool
+            False: this cannot be, and was refused.
+        """
+        if not _possible(nbytes, seconds, ingress_flows, egress_flows):
+            self.refused += 1
+            return False
+        self.samples += 1
+        pair = (source, destination, memory)
+        a, b = self.place_of(source), self.place_of(destination)
+        kind = a.kind_towards(destination, b)
+        levels = self._levels(pair, kind, a, b)
+        if nbytes <= _LATENCY_NBYTES:
+            for level in levels:
+                level.latency.add(seconds, now_s)
+                level.version += 1
+            return True
+        if nbytes < _BANDWIDTH_NBYTES:
+            return True
+        levels[0].cached = levels[1].cached = None
+        expected = self.predict(source, destination, now_s, memory)
+        rate = max(seconds - expected.latency_s, seconds / 2) / nbytes
+        if kind is InterconnectClass.NETWORK:
+            ports_doing = self._learn_ports(a.host, b.host, rate, (egress_flows, ingress_flows), now_s)
+            if ports_doing and rate >= expected.seconds_per_byte:
+                return True  # the pair delivers at least so much; that it delivers no more is no news of it
+        for level in levels:
+            level.rate.add(rate, now_s)
+            level.version += 1
+        if levels[0].rate.weight >= _SETTLED:
+            self._count(pair, levels[0].rate.mean)
+        return True
+
+    def observe_lent(
+        self, source: str, destination: str, lent_nbytes: float, moved_nbytes: float, memory: str = "host"
+    ) -> bool:
+        """Learn which share of what went from one worker to another was lent, in place of moving."""
+        total = lent_nbytes + moved_nbytes
+        if not (0 <= lent_nbytes <= _MOST_NBYTES and 0 <= moved_nbytes <= _MOST_NBYTES and total > 0):
+            self.refused += 1
+            return False
+        a, b = self.place_of(source), self.place_of(destination)
+        share = lent_nbytes / total
+        for level in self._levels((source, destination, memory), a.kind_towards(destination, b), a, b):
+            known = level.lent_share
+            level.lent_share = share if known is None else known + 0.2 * (share - known)
+            level.version += 1
+        return True
+
+    def _levels(self, pair: Pair, kind: InterconnectClass, a: Place, b: Place) -> tuple[Level, Level, Level]:
+        hosts = _hosts(kind, a, b, pair[2])
+        at_pair = self.pairs.get(pair)
+        if at_pair is None:
+            at_pair = self.pairs[pair] = Level()
+            for worker in pair[:2]:
+                self._of_worker.setdefault(worker, set()).add(pair)
+        return at_pair, self.level_of_hosts(*hosts), self.level_of_kind(kind, pair[2])
+
+    def level_of_hosts(self, a: str, b: str, memory: str) -> Level:
+        """Return what is known of two hosts, or begin to know it."""
+        level = self.hosts.get((a, b, memory))
+        if level is None:
+            level = self.hosts[a, b, memory] = Level()
+        return level
+
+    def level_of_kind(self, kind: InterconnectClass, memory: str) -> Level:
+        """Return what is known of a kind of link, or begin to know it."""
+        level = self.kinds.get((kind, memory))
+        if level is None:
+            level = self.kinds[kind, memory] = Level(follow=False)
+        return level
+
+    def _learn_ports(
+        self, source: str, destination: str, rate: float, flows: tuple[float, float], now_s: float
+    ) -> bool:
+        """Learn of two hosts' ports from seconds per byte; tell whether a port was what bounded the transfer."""
+        bounded = False
+        for port, count in zip((("egress", source), ("ingress", destination)), flows, strict=True):
+            learned = self.ports.get(port)
+            together = rate / count  # as if the others had as much
+            if count < _ALONE:
+                if learned is not None and together < math.exp(learned.mean):
+                    learned.add(together, now_s)
+                continue
+            if learned is None:
+                learned = self.ports[port] = Learned()
+            if learned.weight_at(now_s) <= 1 or together <= math.exp(learned.mean) / _PORTS_DOING:
+                learned.add(together, now_s)
+                bounded = True
+        return bounded
+
+    # ---- predicting -------------------------------------------------------------------------------------------------
+
+    def predict(self, source: str, destination: str, now_s: float, memory: str = "host") -> Prediction:
+        """Return what the link from one worker to another is expected to take."""
+        pair = self.pairs.get((source, destination, memory))
+        if pair is not None and (known := pair.known(now_s)) is not None:
+            return known
+        a, b = self.place_of(source), self.place_of(destination)
+        kind = a.kind_towards(destination, b)
+        hosts = self.hosts.get(_hosts(kind, a, b, memory))
+        of_kind = self.level_of_kind(kind, memory)
+        level = pair or hosts or of_kind
+        prediction = None if level is pair else level.known(now_s)
+        if prediction is None:
+            prediction = _combine(kind, (of_kind, hosts, pair), now_s)
+            if level is not of_kind:
+                prediction = self._through_ports(prediction, a, b)
+            level.cached = (now_s, level.version, prediction)
+        return self._through_ports(prediction, a, b) if level is of_kind else prediction
+
+    def _through_ports(self, prediction: Prediction, a: Place, b: Place) -> Prediction:
+        """Bound what a pair is thought to deliver by what the ports of its two hosts do."""
+        if a.host == b.host or not self.ports:
+            return prediction
+        port = max(self.port_seconds_per_byte("egress", a.host), self.port_seconds_per_byte("ingress", b.host))
+        return prediction if port <= prediction.seconds_per_byte else prediction._replace(seconds_per_byte=port)
+
+    def seconds(self, source: str, destination: str, nbytes: int, now_s: float, memory: str = "host") -> float:
+        """Return how long so many bytes take from one worker to another, if nothing else is under way."""
+        return self.predict(source, destination, now_s, memory).seconds(nbytes)
+
+    def port_seconds_per_byte(self, direction: str, host: str) -> float:
+        """Return what a byte takes through a host's port, ``ingress`` or ``egress``; 0 where that is not known."""
+        learned = self.ports.get((direction, host))
+        return math.exp(learned.mean) if learned is not None and learned.weight > 0 else 0.0
+
+    @property
+    def differ(self) -> bool:
+        """Whether links are known to differ, so that it matters which is taken."""
+        if 1 < len(self._workers_on) < len(self._places):
+            return True  # some share a host, others do not
+        histogram = self._histogram
+        return len(histogram) > 1 and (max(histogram) - min(histogram)) / 4 >= math.log2(DIFFERENT)
+
+    def _count(self, pair: Pair, rate: float | None) -> None:
+        """Keep count of how many pairs have which bandwidth, by quarters of an octave."""
+        histogram = self._histogram
+        before = self._bucket_of.pop(pair, None)
+        if before is not None:
+            histogram[before] -= 1
+            if not histogram[before]:
+                del histogram[before]
+        if rate is not None:
+            bucket = self._bucket_of[pair] = round(rate / math.log(2) * 4)
+            histogram[bucket] = histogram.get(bucket, 0) + 1
+
+    def workers(self) -> Mapping[str, Place]:
+        """Return the workers that are known, by name."""
+        return self._places
+
+
+def _hosts(kind: InterconnectClass, a: Place, b: Place, memory: str) -> Pair:
+    """Name what is learned of two hosts together; within one, of each kind of link."""
+    return (a.host, b.host if a.host != b.host else f"/{kind.name}", memory)
+
+
+def _possible(nbytes: float, seconds: float, *flows: float) -> bool:
+    try:
+        return (
+            0 < nbytes <= _MOST_NBYTES
+            and _LEAST_SECONDS <= seconds <= _MOST_SECONDS
+            and nbytes / seconds <= _MOST_BPS
+            and all(1 <= n <= _MOST_FLOWS for n in flows)
+        )
+    except TypeError:
+        return False
+
+
+def _combine(
+    kind: InterconnectClass, levels: tuple[Level | None, Level | None, Level | None], now_s: float
+) -> Prediction:
+    """Go from what is assumed of a kind of link to what is known of the pair."""
+    latency_s, rate = assumed(kind)
+    latency, spread_of_latency = math.log(latency_s), PRIOR_VARIANCE
+    rate, spread = math.log(rate), PRIOR_VARIANCE
+    lent_share, known, samples = None, "assumed", 0.0
+    for name, level in zip(("kind", "hosts", "pair"), levels, strict=True):
+        if level is None:
+            samples = 0.0
+            continue
+        latency, spread_of_latency = level.latency.after(latency, spread_of_latency, now_s)
+        rate, spread = level.rate.after(rate, spread, now_s)
+        samples = level.rate.weight_at(now_s)
+        if samples >= 0.5:
+            known = name
+        if level.lent_share is not None:
+            lent_share = level.lent_share
+        if name != "pair":  # one link of a kind differs from the next by as much as their samples do, or more
+            spread_of_latency += max(level.latency.variance, _APART[name])
+            spread += max(level.rate.variance, _APART[name])
+    moved = 1.0 if lent_share is None else 1.0 - lent_share
+    return Prediction(math.exp(latency), math.exp(rate) * moved, math.sqrt(spread), samples, known)

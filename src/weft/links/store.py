@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What was learned, kept in a file under the cluster's name: hosts, kinds of links and ports, not pairs of workers.
+
+Workers' addresses differ from one start to the next; hosts stay. A file that is spoiled is refused as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from weft.links.learned import LEAST_VARIANCE, Learned
+from weft.links.model import Level, LinkModel
+from weft.topo.interconnect import InterconnectClass
+
+logger = logging.getLogger("weft")
+
+_FORMAT = 1
+#: What was learned in another run counts as so many samples at most: the network may have changed since.
+_MOST_WEIGHT = 2.0
+_MOST_LINKS = 1_000_000
+_MOST_NBYTES = 512 << 20
+
+
+def path_of(cluster: str) -> Path:
+    """Return the file of a cluster, in the user's cache (``XDG_CACHE_HOME``)."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "weft" / "links" / f"{quote(cluster, safe='')}.json"
+
+
+def save(model: LinkModel, path: Path) -> None:
+    """Write what was learned; readers see the former file or this one, never a part.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    """
+    text = json.dumps(dump(model))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text)
+        beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def load(model: LinkModel, path: Path, now_s: float) -> bool:
+    """Take what was learned before, if there is such a file; say so, once, where it is spoiled, and go without.
+
+    Returns
+    -------
+    bool
+        Whether something was taken.
+    """
+    try:
+        if path.stat().st_size > _MOST_NBYTES:
+            raise ValueError("it is too large")
+        fill(model, json.loads(path.read_text()), now_s)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
+        logger.warning("what was learned of links is not taken from %s, it is spoiled: %s", path, e)
+        return False
+    return True
+
+
+def dump(model: LinkModel) -> dict[str, Any]:
+    """Return what was learned as JSON-able values."""
+    return {
+        "format": _FORMAT,
+        "hosts": [[*key, _dump_level(level)] for key, level in model.hosts.items()],
+        "kinds": [[kind.name, memory, _dump_level(level)] for (kind, memory), level in model.kinds.items()],
+        "ports": [[*key, _dump_learned(learned)] for key, learned in model.ports.items()],
+    }
+
+
+def fill(model: LinkModel, dumped: Any, now_s: float) -> None:
+    """Put what :func:`dump` returned into a model that has learned nothing.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError
+        It is something else. The model is as it was.
+    """
+    if dumped["format"] != _FORMAT:
+        raise ValueError(f"format {dumped['format']!r}, this is weft's {_FORMAT}")
+    fresh = LinkModel()
+    for part in ("hosts", "kinds", "ports"):
+        if len(dumped[part]) > _MOST_LINKS:
+            raise ValueError(f"{len(dumped[part])} {part}")
+    for a, b, memory, level in dumped["hosts"]:
+        _fill_level(fresh.level_of_hosts(_text(a), _text(b), _text(memory)), level, now_s)
+    for kind, memory, level in dumped["kinds"]:
+        _fill_level(fresh.level_of_kind(InterconnectClass[kind], _text(memory)), level, now_s)
+    for direction, host, learned in dumped["ports"]:
+        if direction not in ("ingress", "egress"):
+            raise ValueError(f"a port's {direction!r}")
+        fresh.ports[direction, _text(host)] = _fill_learned(Learned(), learned, now_s)
+    model.hosts, model.kinds, model.ports = fresh.hosts, fresh.kinds, fresh.ports
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > 1024:
+        raise ValueError(f"no name: {value!r:.80}")
+    return value
+
+
+def _number(value: object, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ValueError(f"{value!r:.80} is not between {low:g} and {high:g}")
+    return float(value)
+
+
+def _dump_level(level: Level) -> dict[str, Any]:
+    return {
+        "latency": _dump_learned(level.latency),
+        "rate": _dump_learned(level.rate),
+        "lent_share": level.lent_share,
+    }
+
+
+def _fill_level(level: Level, dumped: dict[str, Any], now_s: float) -> None:
+    _fill_learned(level.latency, dumped["latency"], now_s)
+    _fill_learned(level.rate, dumped["rate"], now_s)
+    share = dumped["lent_share"]
+    level.lent_share = None if share is None else _number(share, 0, 1)
+
+
+def _dump_learned(learned: Learned) -> list[float]:
+    return [learned.mean, learned.variance, learned.weight]
+
+
+def _fill_learned(learned: Learned, dumped: list[float], now_s: float) -> Learned:
+    mean, variance, weight = dumped
+    learned.mean = _number(mean, math.log(1e-15), math.log(1e7))
+    learned.variance = _number(variance, LEAST_VARIANCE, 1e3)
+    learned.weight = min(_MOST_WEIGHT, _number(weight, 0, 1e3))
+    learned.seen_s = now_s
+    return learned

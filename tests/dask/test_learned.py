@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What workers measure of their links, and what the scheduler makes of what they tell."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.dask.clusters import local_cluster, workers_of
+
+import weft.dask
+from weft.dask.learn import measured
+from weft.dask.learn.collect import SchedulerLinks
+from weft.dask.learn.view import Links, tell
+from weft.links import LinkModel, Place
+
+MiB = 1 << 20
+
+
+class FakePeer(SimpleNamespace):
+    """As much of a peer as is measured."""
+
+    def __init__(self, *, same_host: bool = False, round_trip_s: float = 0.0) -> None:
+        super().__init__(landed=(0, 0.0, 0.0), lent_nbytes=(0, 0), same_host=same_host, round_trip_s=round_trip_s)
+
+
+@pytest.fixture(autouse=True)
+def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "by_process", {})
+    monkeypatch.setattr(measured, "listeners", [])
+
+
+def comm_of(peer: Any, worker: str = "ucx://them:1") -> measured.CommLinks:
+    return measured.CommLinks(peer, "them", worker)
+
+
+def test_a_transfer_is_told_once() -> None:
+    peer = FakePeer()
+    comm = comm_of(peer)
+    peer.landed = (8 * MiB, 0.5, 1.5)
+    comm.received(8 * MiB)
+    assert measured.report() == {"them": {"transfers": [[8 * MiB, 0.5, 3.0]], "received": [0, 8 * MiB]}}
+    assert measured.report() == {}
+
+
+def test_small_messages_are_not_told() -> None:
+    comm = comm_of(FakePeer())
+    comm.received(1000)
+    assert comm.begin_send(1000) is None
+    assert measured.report() == {}
+
+
+def test_what_was_lent_took_no_time() -> None:
+    peer = FakePeer(same_host=True)
+    comm = comm_of(peer)
+    peer.lent_nbytes = (0, 7 * MiB)
+    comm.received(8 * MiB)
+    assert measured.report() == {"them": {"received": [7 * MiB, MiB]}}
+
+
+def test_only_the_latest_transfers_and_peers_are_kept() -> None:
+    peer = FakePeer()
+    comm = comm_of(peer)
+    for i in range(20):
+        peer.landed = ((i + 1) * MiB, i + 1.0, i + 1.0)
+        comm.received(MiB)
+    assert len(measured.report()["them"]["transfers"]) == measured.MOST_TRANSFERS
+    for i in range(2 * measured.MOST_PEERS):
+        measured.CommLinks(FakePeer(round_trip_s=0.1), str(i), "")
+    assert len(measured.report()) == measured.MOST_PEERS
+
+
+def test_sends_at_the_same_time_are_counted_over_the_network_only() -> None:
+    a, b = comm_of(FakePeer()), comm_of(FakePeer())
+    began = a.begin_send(MiB), b.begin_send(MiB)
+    a.end_send(began[0])
+    b.end_send(began[1])
+    assert 1 <= measured.report()["them"]["sending"] <= 2
+    assert comm_of(FakePeer(same_host=True)).begin_send(MiB) is None
+
+
+def test_this_process_hears_of_workers_that_it_reached() -> None:
+    heard: list[str] = []
+    measured.listeners.append(lambda worker, _: heard.append(worker))
+    comm_of(FakePeer(round_trip_s=0.1))
+    comm_of(FakePeer(round_trip_s=0.1), worker="")
+    assert heard == ["ucx://them:1"]
+
+
+# ---- the scheduler --------------------------------------------------------------------------------------------------
+
+
+class Workers:
+    """As much of a scheduler as the collection looks at."""
+
+    def __init__(self, *addresses: str, mode: Any = "learn", cluster: str | None = None) -> None:
+        self.workers: dict[str, Any] = {address: SimpleNamespace(address=address) for address in addresses}
+        self.extensions: dict[str, object] = {}
+        self.links = SchedulerLinks(self, mode, cluster)  # type: ignore[arg-type]
+        for address in addresses:
+            self.tell(address, {})
+
+    def tell(self, address: str, rows: Any) -> None:
+        self.links.take(address, f"process of {address}", rows)
+
+    def transfers(self, source: str, destination: str, rate: float, n: int = 8) -> None:
+        rows = {"transfers": [[8 * MiB, 8 * MiB / rate, 1.0]] * n, "received": [0, 8 * MiB]}
+        self.tell(destination, {f"process of {source}": rows})
+
+    def rate(self, source: str, destination: str) -> float:
+        return 1 / self.links.model.predict(source, destination, time.monotonic()).seconds_per_byte
+
+
+A, B, C = "ucx://10.0.0.1:1", "ucx://10.0.0.2:1", "ucx://10.0.0.3:1"
+
+
+def test_heartbeats_teach_the_model() -> None:
+    cluster = Workers(A, B, C)
+    cluster.transfers(A, B, 10e6)
+    assert cluster.rate(A, B) == pytest.approx(10e6, rel=0.1)
+    assert not cluster.links.decides
+    cluster.transfers(A, C, 100e6)
+    assert cluster.links.decides
+
+
+def test_observing_decides_nothing_and_off_learns_nothing() -> None:
+    for mode, samples in (("observe", 16), ("off", 0)):
+        cluster = Workers(A, B, C, mode=mode)
+        cluster.transfers(A, B, 10e6)
+        cluster.transfers(A, C, 100e6)
+        assert not cluster.links.decides
+        assert cluster.links.model.samples == samples
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"transfers": [[8 * MiB, -1, 1]]},
+        {"transfers": [[1e30, 1, 1]]},
+        {"transfers": [[8 * MiB, math.inf, 1]]},
+        {"transfers": [[8 * MiB, 1, math.nan]]},
+        {"transfers": [["a", "b", "c"]]},
+        {"transfers": [[1]]},
+        {"transfers": 7},
+        {"received": [-1, -1]},
+        {"received": None},
+        {"round_trip_s": -1},
+        {"round_trip_s": "soon"},
+        {"sending": 1e30},
+        {"sending": []},
+        [],
+        None,
+    ],
+)
+def test_nonsense_of_a_worker_changes_nothing_and_ends_nothing(rows: Any) -> None:
+    cluster = Workers(A, B)
+    cluster.transfers(A, B, 10e6)
+    before = cluster.rate(A, B)
+    cluster.tell(B, {f"process of {A}": rows})
+    assert cluster.rate(A, B) == pytest.approx(before, rel=1e-6)
+    assert cluster.links.malformed + cluster.links.model.refused == 1
+
+
+def test_a_sender_tells_how_many_shared_its_port() -> None:
+    cluster = Workers(A, B)
+    cluster.tell(A, {f"process of {B}": {"sending": 4.0}})
+    cluster.transfers(A, B, 5e6)
+    assert 1 / cluster.links.model.port_seconds_per_byte("egress", "10.0.0.1") == pytest.approx(20e6, rel=0.1)
+
+
+def test_who_left_is_forgotten() -> None:
+    cluster = Workers(A, B, C)
+    cluster.transfers(A, B, 10e6)
+    del cluster.workers[A]
+    cluster.tell(B, {})
+    assert cluster.links.model.pairs == {}
+    cluster.tell(C, {f"process of {A}": {"round_trip_s": 0.1}})
+    assert cluster.links.model.pairs == {}
+
+
+def test_a_named_cluster_keeps_what_it_learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cluster = Workers(A, B, cluster="mine")
+    cluster.transfers(A, B, 10e6)
+    cluster.links.save()
+    other_port = "ucx://10.0.0.1:7"
+    again = Workers(other_port, B, cluster="mine")
+    assert again.rate(other_port, B) == pytest.approx(10e6, rel=0.2)
+    assert Workers(other_port, B, cluster="another").rate(other_port, B) > 1e9
+
+
+# ---- people ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_people_see() -> None:
+    model = LinkModel()
+    for worker, host in (("a", "h"), ("b", "i"), ("c", "h")):
+        model.place(worker, Place(host))
+    for i in range(8):
+        model.observe("a", "b", 8 * MiB, 8 * MiB / 10e6, i)
+        model.observe("b", "a", 8 * MiB, 8 * MiB / 100e6, i, ingress_flows=2)
+    model.observe_lent("a", "c", 100 * MiB, 0)
+    told = tell(model, {"a": "0", "b": "1", "c": "<2>"}, 8)
+    shown = Links({**told, "mode": "learn", "decides": True})
+    text = str(shown)
+    assert "10 MB/s" in text
+    assert "lent" in text
+    assert "ingress of h: 202 MB/s" in text
+    assert shown.heat_map().splitlines()[:3] == ["  0 .▁=", "  1 █..", "<2> ..."]
+    assert "&lt;2&gt;" in shown._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert json.loads(shown.to_json())["links"] == shown.rows
+    assert repr(shown) == "<weft.dask.Links, 3 links, learn>"
+    empty = Links({"links": [], "ports": [], "samples": 0, "refused": 0, "mode": "off", "decides": False})
+    assert "'off'" in str(empty)
+
+
+@pytest.mark.slow
+def test_a_cluster_learns_by_itself() -> None:
+    with local_cluster(n_workers=2) as cluster, cluster.get_client() as client:
+        first, second = workers_of(client)
+        blob = client.submit(bytes, 9 * MiB, workers=[first])
+        assert client.submit(len, blob, workers=[second]).result() == 9 * MiB
+        deadline = time.monotonic() + 60
+        while not (shown := weft.dask.links(client)).links and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert {link.known_from for link in shown.links} <= {"assumed", "pair"}
+        assert shown.mode == "observe"
+        assert not shown.decides

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the scheduler decides by the model of links: a cluster of one process whose workers are said to be elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from distributed import Client, Scheduler, wait
+from distributed.active_memory_manager import ActiveMemoryManagerExtension
+from distributed.scheduler import SchedulerState
+from distributed.stealing import WorkStealing
+from tests.dask.clusters import local_cluster
+
+import weft.dask
+from weft.dask import patches, set_links, why
+from weft.dask.learn.collect import SchedulerLinks
+from weft.dask.observe.pairs import EXTENSION
+from weft.errors import InvalidParamError
+from weft.links import Place
+
+MiB = 1 << 20
+FAST, SLOW = 100e6, 1e6
+
+
+class Islands:
+    """Four workers of two islands: fast within, slow between."""
+
+    def __init__(self, cluster: Any, client: Client) -> None:
+        self.client, self.scheduler = client, cluster.scheduler
+        self.links: SchedulerLinks = self.scheduler.extensions[EXTENSION].links
+        self.workers = sorted(self.scheduler.workers)
+        self.links.mode = "learn"
+
+    def teach(self, *, islands: tuple[str, ...] = ("0", "0", "1", "1"), between: float = SLOW) -> None:
+        """Have each worker be a host of its own, and each pair known."""
+        model = self.links.model
+        for i, address in enumerate(self.workers):
+            model.place(address, Place(f"host {i}"))
+        now = time.monotonic()
+        for a, here in zip(self.workers, islands, strict=True):
+            for b, there in zip(self.workers, islands, strict=True):
+                for _ in range(5 if a != b else 0):
+                    rate = FAST if here == there else between
+                    assert model.observe(a, b, 8 * MiB, 8 * MiB / rate, now)
+        self.links.placing.switch(self.links.decides)
+
+    def put(self, nbytes: int, *at: int) -> Any:
+        """Have a value at these workers, and return its state at the scheduler."""
+        addresses = [self.workers[i] for i in at]
+        future = self.client.submit(bytes, nbytes, workers=addresses[:1], pure=False)
+        future.result()
+        for other in addresses[1:]:
+            self.client.submit(len, future, workers=[other], pure=False).result()
+        ts = self.scheduler.tasks[future.key]
+        self.kept = [*getattr(self, "kept", []), future]
+        deadline = time.monotonic() + 60
+        while {ws.address for ws in ts.who_has} < set(addresses) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return ts
+
+    def task(self, *needs: Any) -> Any:
+        """Return as much of a task as is looked at where one decides about it."""
+        prefix = SimpleNamespace(name="work", duration_average=1.0)
+        return SimpleNamespace(
+            key="task",
+            prefix=prefix,
+            dependencies=set(needs),
+            actor=False,
+            processing_on=None,
+            worker_restrictions=None,
+            host_restrictions=None,
+            resource_restrictions=None,
+            loose_restrictions=False,
+            get_nbytes_deps=lambda: sum(each.get_nbytes() for each in needs),
+        )
+
+    def cost(self, ts: Any, i: int) -> float:
+        return float(self.scheduler.get_comm_cost(ts, self.scheduler.workers[self.workers[i]]))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[Any, Client]]:
+    with local_cluster(n_workers=4, processes=False) as cluster, cluster.get_client() as client:
+        client.wait_for_workers(4)
+        yield cluster, client
+
+
+@pytest.fixture
+def islands(cluster: tuple[Any, Client]) -> Iterator[Islands]:
+    islands = Islands(*cluster)
+    yield islands
+    islands.links.placing.switch(False)
+    islands.links.model.__init__()  # type: ignore[misc]
+
+
+def is_stock(scheduler: Scheduler) -> bool:
+    return not {"get_comm_cost", "decide_worker_non_rootish", "replicate", "gather_on_worker"} & set(vars(scheduler))
+
+
+def test_where_links_are_alike_dask_decides(islands: Islands) -> None:
+    assert is_stock(islands.scheduler)
+    islands.teach(between=FAST)
+    assert not islands.links.decides
+    assert is_stock(islands.scheduler)
+
+
+def test_where_they_differ_the_model_decides_until_it_is_told_not_to(islands: Islands) -> None:
+    stock = islands.scheduler.handlers["replicate"]
+    islands.teach()
+    assert not is_stock(islands.scheduler)
+    assert islands.scheduler.handlers["replicate"] is not stock
+    islands.links.set_mode("observe")
+    assert is_stock(islands.scheduler)
+    assert islands.scheduler.handlers["replicate"] is stock
+    assert "steal_time_ratio" not in vars(islands.scheduler.extensions["stealing"])
+    islands.links.set_mode("learn")
+    assert not is_stock(islands.scheduler)
+
+
+def test_costs_are_those_of_the_best_source(islands: Islands) -> None:
+    islands.teach()
+    ts = islands.task(islands.put(2 * MiB, 0))
+    assert islands.cost(ts, 0) == 0
+    assert islands.cost(ts, 1) == pytest.approx(2 * MiB / FAST, rel=0.2)
+    assert islands.cost(ts, 2) == pytest.approx(2 * MiB / SLOW, rel=0.2)
+    both = islands.task(islands.put(2 * MiB, 0, 2))
+    assert islands.cost(both, 3) == pytest.approx(2 * MiB / FAST, rel=0.2)
+
+
+def test_a_task_goes_where_it_can_start_first_not_where_most_bytes_are(islands: Islands) -> None:
+    """Worker 2 has more of it. But from 2 to 0 it goes fast, and from 0 to 2 slowly."""
+    zero, _, two, _ = islands.workers
+    ts = islands.task(islands.put(3 * MiB, 0), islands.put(4 * MiB, 2))
+    assert islands.scheduler.decide_worker_non_rootish(ts).address == two
+    islands.teach(between=FAST)
+    for _ in range(5):
+        islands.links.model.observe(zero, two, 8 * MiB, 8 * MiB / SLOW, time.monotonic())
+    islands.links.placing.switch(islands.links.decides)
+    assert islands.scheduler.decide_worker_non_rootish(ts).address == zero
+    told = islands.links.placing.decisions["task"]
+    assert told["worker"] == zero
+    assert told["fetch_s"][zero] < 0.1 < 1 < told["fetch_s"][two]
+
+
+def test_an_idle_neighbour_is_asked_where_the_holder_is_busy(islands: Islands, monkeypatch: pytest.MonkeyPatch) -> None:
+    islands.teach()
+    model = islands.links.model
+    for i, address in enumerate(islands.workers):
+        model.place(address, Place(f"island {i // 2}"))
+    ts = islands.task(islands.put(4 * MiB, 0))
+    holder = islands.scheduler.workers[islands.workers[0]]
+    assert islands.scheduler.decide_worker_non_rootish(ts) is holder, "it is idle"
+    monkeypatch.setattr(type(holder), "occupancy", property(lambda ws: 10.0 if ws is holder else 0.0))
+    assert islands.scheduler.decide_worker_non_rootish(ts).address == islands.workers[1]
+    ts.worker_restrictions = {islands.workers[0]}
+    assert islands.scheduler.decide_worker_non_rootish(ts) is holder, "nowhere else"
+
+
+def test_stealing_goes_by_predicted_time(islands: Islands, monkeypatch: pytest.MonkeyPatch) -> None:
+    stealing = islands.scheduler.extensions["stealing"]
+    monkeypatch.setattr(islands.scheduler, "_get_prefix_duration", lambda prefix: 1.0)
+    ts = islands.task(islands.put(8 * MiB, 0))
+    ts.processing_on = islands.scheduler.workers[islands.workers[0]]
+    near = stealing.steal_time_ratio(ts)
+    islands.teach(islands=("0", "1", "2", "3"), between=1e6)
+    islands.links.model.place(islands.workers[0], Place("x"))  # nobody beside it, and all far
+    for a, b in ((0, 1), (1, 2)):  # so that links differ
+        for _ in range(5):
+            islands.links.model.observe(islands.workers[a + 1], islands.workers[b], MiB, MiB / FAST, time.monotonic())
+    islands.links.placing.switch(True)
+    multiplier, level = stealing.steal_time_ratio(ts)
+    assert near[0] < 0.5
+    assert multiplier > 5
+    assert level > near[1]
+
+
+def test_replicate_goes_into_each_host_once(islands: Islands, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, dict[str, list[str]]]] = []
+    stock = type(islands.scheduler).gather_on_worker
+
+    async def gather(self: Scheduler, worker_address: str, who_has: Any) -> Any:
+        calls.append((worker_address, who_has))
+        return await stock(self, worker_address, who_has)
+
+    monkeypatch.setattr(type(islands.scheduler), "gather_on_worker", gather)
+    islands.teach()
+    for i, address in enumerate(islands.workers):
+        islands.links.model.place(address, Place(f"island {i // 2}"))
+    future = islands.client.submit(bytes, MiB, workers=[islands.workers[0]], pure=False)
+    future.result()
+    islands.client.replicate([future])
+    assert {worker for worker, _ in calls} == set(islands.workers[1:])
+    island = {address: i // 2 for i, address in enumerate(islands.workers)}
+    crossing = [w for w, who_has in calls for held in who_has.values() if {island[h] for h in held} != {island[w]}]
+    assert len(crossing) == 1
+
+
+def test_the_memory_manager_copies_to_a_near_worker(islands: Islands) -> None:
+    islands.teach()
+    manager = islands.scheduler.extensions["amm"]
+    manager.workers_memory = dict.fromkeys(islands.scheduler.workers.values(), 0)
+    ts = islands.put(MiB, 2)
+    manager.workers_memory[islands.scheduler.workers[islands.workers[3]]] = 100 * MiB
+    assert manager._find_recipient(ts, None, set()).address == islands.workers[3]
+    manager.workers_memory = {}
+
+
+# ---- asked by people ------------------------------------------------------------------------------------------------
+
+
+def test_why_a_task_went_where_it_did(islands: Islands) -> None:
+    client, (zero, _, two, _) = islands.client, islands.workers
+    alone = client.submit(bytes, 3 * MiB, workers=[zero], pure=False)
+    other = client.submit(bytes, 4 * MiB, workers=[two], pure=False)
+    wait([alone, other])
+    assert why(client, alone).reason == "it needs nothing that would have to be fetched"
+    stock = client.submit(lambda a, b: len(a) + len(b), alone, other, pure=False)
+    stock.result()
+    assert why(client, stock).decided_by == "dask"
+    assert "not known to differ" in why(client, stock).reason
+    islands.teach(between=FAST)
+    for _ in range(5):
+        islands.links.model.observe(zero, two, 8 * MiB, 8 * MiB / SLOW, time.monotonic())
+    islands.links.placing.switch(islands.links.decides)
+    alone = client.submit(bytes, 3 * MiB + 1, workers=[zero], pure=False)
+    other = client.submit(bytes, 4 * MiB + 1, workers=[two], pure=False)
+    wait([alone, other])  # those before have been copied
+    ours = client.submit(lambda a, b: len(a) - len(b), alone, other, pure=False)
+    ours.result()
+    told = why(client, ours.key)
+    names = {address: str(ws.name) for address, ws in islands.scheduler.workers.items()}
+    assert told.decided_by == "links"
+    assert set(told.fetch_s) >= {names[zero], names[two]}
+    assert told.fetch_s[names[zero]] < told.fetch_s[names[two]]
+    assert "ms to fetch" in str(told)
+    assert why(client, "no such task").reason == "the scheduler knows no such task any more"
+    set_links(client, "observe")
+    try:
+        assert is_stock(islands.scheduler)
+        assert weft.dask.links(client).mode == "observe"
+        assert why(client, other).reason == "weft.links is 'observe'"
+    finally:
+        set_links(client, "learn")
+    assert not is_stock(islands.scheduler)
+    with pytest.raises(InvalidParamError, match="'maybe'"):
+        set_links(client, "maybe")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("part", ["get_comm_cost", "decide_worker_non_rootish", "gather_on_worker", "replicate"])
+def test_a_method_that_differs_stays_and_is_told_of(part: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Other:
+        extensions: dict[str, Any]
+        handlers: dict[str, Any]
+
+        def __init__(self) -> None:
+            self.extensions, self.handlers = {}, {}
+
+        def get_comm_cost(self, ts: Any, ws: Any) -> None: ...
+        def decide_worker_non_rootish(self, ts: Any) -> None: ...
+        def gather_on_worker(self, worker_address: Any, who_has: Any) -> None: ...
+        def replicate(
+            self, keys: Any, n: Any, workers: Any, branching_factor: Any, delete: Any, stimulus_id: Any
+        ) -> None: ...
+
+    def differs(self: Any, something: Any) -> None: ...
+
+    setattr(Other, part, differs)
+    scheduler: Any = Other()
+    patches._warn.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    names = ("get_comm_cost", "decide_worker_non_rootish", "gather_on_worker", "replicate")
+    with caplog.at_level(logging.WARNING, "weft"):
+        for _ in range(2):
+            undo = patches.steer_scheduler(
+                scheduler, steal_time_ratio=print, find_recipient=print, **dict.fromkeys(names, print)
+            )
+            assert set(vars(scheduler)) & set(names) == set(names) - {part}
+            for each in undo:
+                each()
+    assert [part in record.getMessage() for record in caplog.records] == [True]
+    assert not set(vars(scheduler)) & set(names)
+
+
+def test_distributed_is_as_it_was_read() -> None:
+    """Canaries: the parts that are replaced."""
+    expected = {
+        Scheduler.get_comm_cost: ["ts", "ws"],
+        Scheduler.decide_worker_non_rootish: ["ts"],
+        Scheduler.gather_on_worker: ["worker_address", "who_has"],
+        Scheduler.replicate: ["keys", "n", "workers", "branching_factor", "delete", "stimulus_id"],
+        WorkStealing.steal_time_ratio: ["ts"],
+        ActiveMemoryManagerExtension._find_recipient: ["ts", "candidates", "pending_repl"],
+    }
+    for method, parameters in expected.items():
+        assert list(inspect.signature(method).parameters)[1:] == parameters, method
+    source = inspect.getsource(WorkStealing.steal_time_ratio)
+    assert "transfer_time = nbytes / self.scheduler.bandwidth + LATENCY" in source
+    assert "level = round(log2(cost_multiplier) + 6)" in source
+    assert "self.get_comm_cost(ts, ws)" in inspect.getsource(Scheduler.worker_objective)
+    assert "self.decide_worker_non_rootish(ts)" in inspect.getsource(SchedulerState)

@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: BSD-3-Clause
+LATENCY: float
+fast_tasks: set[str]
