@@ -43,8 +43,8 @@ def test_an_address_is_bytes_and_can_be_pickled():
 def test_an_address_begins_with_what_ucx_takes():
     address = ucp.get_worker_address()
     native, worker_id, near = address.parts()
-    assert native == ucp.core._ctx.worker.native.address
-    assert worker_id == ucp.core._ctx.worker.id
+    assert native == ucp.core._ctx.core.native.address
+    assert worker_id == ucp.core._ctx.core.id
     assert near
     assert ucp.get_ucx_address_from_buffer(native).parts() == (native, None, False)
 
@@ -71,7 +71,7 @@ def test_active_messages_that_came_before_the_endpoint(spawn):
         child = spawn(PEER)
         address = address_of(child)
         child.say(bytes(ucp.get_worker_address()).hex())
-        worker = ucp.core._ctx.worker
+        worker = ucp.core._ctx.core
         async with asyncio.timeout(100):
             while not worker.early:
                 await asyncio.sleep(0.001)

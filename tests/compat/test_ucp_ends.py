@@ -200,7 +200,7 @@ def test_a_killed_peer_is_noticed_by_who_waits(spawn):
         assert there.closed()
         with pytest.raises(UCXConnectionReset):
             await there.send(b"2")
-        assert not ucp.core._ctx.worker.wires
+        assert not ucp.core._ctx.core.wires
         there.abort()
         listener.close()
 
@@ -251,7 +251,7 @@ async def main():
         ep = await ucp.create_endpoint("127.0.0.1", port)
         await ep.send(b"x")
         await ep.close()
-    print(len(ucp.core._ctx.worker.wires), flush=True)
+    print(len(ucp.core._ctx.core.wires), flush=True)
     sys.stdin.readline()
 
 asyncio.run(main())
@@ -270,12 +270,12 @@ asyncio.run(main())
         await until(lambda: count >= 1)
         before = fds()
         await until(lambda: count == 20)
-        assert len(ucp.core._ctx.worker.wires) == 1
+        assert len(ucp.core._ctx.core.wires) == 1
         assert fds() <= before + 1  # a socket that was just taken
         assert child.line() == "1"
         child.say()
         assert child.wait() == 0
-        await until(lambda: not ucp.core._ctx.worker.wires)
+        await until(lambda: not ucp.core._ctx.core.wires)
         listener.close()
 
     asyncio.run(run())

@@ -108,10 +108,8 @@ def test_a_message_of_another_size_is_refused(size):
     async def run():
         async with pair() as (here, there):
             await here.send(b"abc")
-            with pytest.raises(UCXMsgTruncated) as raised:
+            with pytest.raises(UCXMsgTruncated):
                 await there.recv(bytearray(size))
-            # ucx-py says UCXError of a message that is too long
-            assert isinstance(raised.value, UCXError) == (size < 3)
 
     asyncio.run(run())
 

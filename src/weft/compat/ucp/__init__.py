@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """ucx-py 0.45's interface over weft: ``import weft.compat.ucp as ucp``.
 
-- ``core``: the functions. ``_context``: the context that they use. ``_endpoint``, ``_listener``: what they make.
-- ``_worker``: the process's one worker and its wires to others. ``_connection``: what is on a wire.
-- ``_handshake``: how a connection is made. ``_address``: workers' addresses. ``_describe``: UCX's own texts.
+- ``core``: the functions. ``_endpoint``: what they make. What is behind both: ``weft.compat._core``.
 - ``exceptions``, ``utils``, ``_libs``: names that programs import from there.
 """
 

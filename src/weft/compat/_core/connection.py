@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One connection on a wire: what is pending on it, what came for it, and how it ended. ucx-py calls it ``ep._ep``."""
+"""One connection on a wire: what is pending on it, what came for it, and how it ended. Also ``ep._ep``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import weft
-from weft.compat.ucp._worker import AM_ID, DATA, GOODBYE, HEAD, RESET, UNASKED, Wire
-from weft.compat.ucp.exceptions import (
-    UCXCanceled,
+from weft.compat._core.exceptions import (
+    UCXCanceledError,
     UCXCloseError,
-    UCXConnectionReset,
+    UCXConnectionResetError,
+    UCXEndpointTimeoutError,
     UCXError,
-    UCXMsgTruncated,
-    translated,
 )
+from weft.compat._core.worker import AM_ID, DATA, GOODBYE, HEAD, RESET, UNASKED, Wire
 
 
 class Connection:
@@ -32,19 +31,19 @@ class Connection:
     key : int
         Active messages with this key are for this connection.
     error_handling : bool
-        False: it never says that it is lost, as ucx-py's endpoints without error handling.
+        False: it never says that it is lost, as endpoints of UCX without error handling.
     """
 
     def __init__(self, wire: Wire, key: int, *, error_handling: bool) -> None:
         self.wire = wire
         self.worker = wire.worker
         self.key = key
-        self.handle = secrets.randbits(48)  # stands for ucx-py's address of the ucp_ep_h
+        self.handle = secrets.randbits(48)  # stands for the address of a ucp_ep_h
         self.peer_key: int | None = None  # None: made from a worker's address
         self.initialized = True
         self._on_goodbye: Callable[[int], object] | None = None
         self._goodbye: int | None = None
-        self._error: Exception | None = None
+        self._error: UCXError | None = None
         self._error_handling = error_handling
         self._on_close: Callable[[], object] | None = None
         self._arrived: deque[Any] = deque()
@@ -59,9 +58,14 @@ class Connection:
 
     # ---- how it stands
 
-    def is_alive(self) -> bool:
+    @property
+    def alive(self) -> bool:
         """The peer is there, as far as is known."""
         return self._error is None or not self._error_handling
+
+    def is_alive(self) -> bool:
+        """Return :attr:`alive`: ucx-py's name."""
+        return self.alive
 
     @property
     def open(self) -> bool:
@@ -72,6 +76,12 @@ class Connection:
         """Raise what ended it, if the peer did."""
         if self._error is not None and self._error_handling:
             raise self._error
+
+    def raise_unless_open(self) -> None:
+        """Raise what ended it."""
+        if not self.open:
+            self.raise_on_error()
+            raise UCXCloseError("the endpoint is closed")
 
     def am_probe(self) -> bool:
         """An active message is there to be received."""
@@ -95,40 +105,21 @@ class Connection:
 
     # ---- transfers
 
-    async def tag_send(self, buffer: Any, tag: int, what: object) -> None:
-        await self._sent(lambda: self.wire.endpoint.tag_send(buffer, tag), what)
-
-    async def tag_recv(self, buffer: Any, nbytes: int, tag: int, what: object) -> None:
-        try:
-            if not self.open:
-                # What has arrived can be received to the end.
-                self.worker.progress()
-                if self.worker.native.tag_probe(tag) is None:
-                    self.raise_on_error()
-                    raise UCXCloseError(f"<{what}>: the endpoint is closed")
-            received, _ = await self._ended(self.worker.native.tag_recv(buffer, tag), what)
-        except weft.Error as e:
-            raise translated(e, what) from None
-        if received != nbytes:
-            raise UCXMsgTruncated(f"<{what}>: length mismatch: {received} (got) != {nbytes} (expected)")
-
-    async def am_send(self, buffer: Any, what: object) -> None:
+    def am_send(self, buffer: Any) -> weft.Request[None]:
+        """Post an active message."""
         key, kind = (self.worker.id, UNASKED) if self.peer_key is None else (self.peer_key, DATA)
-        await self._sent(lambda: self.wire.endpoint.am_send(AM_ID, HEAD.pack(key, kind, 0), buffer), what)
+        return self.wire.endpoint.am_send(AM_ID, HEAD.pack(key, kind, 0), buffer)
 
-    async def am_recv(self, what: object) -> Any:
+    async def am_recv(self) -> Any:
+        """Receive the next active message."""
         self.worker.take()
         if not self._arrived:
-            if not self.open:
-                self.raise_on_error()
-                raise UCXCloseError(f"<{what}>: the endpoint is closed")
+            self.raise_unless_open()
             reader = asyncio.get_running_loop().create_future()
             self._readers.append(reader)
             self.worker.reading.add(self)
             try:
                 return await reader
-            except UCXCanceled:
-                raise UCXCanceled(f"<{what}>: the endpoint was closed while am_recv waited") from None
             except asyncio.CancelledError:
                 if not reader.cancelled() and reader.done() and reader.exception() is None:
                     self._arrived.appendleft(reader.result())  # it came in the same turn: for the next one
@@ -143,18 +134,14 @@ class Connection:
             raise message
         return message
 
-    async def flush(self, what: object) -> None:
-        await self._sent(self.wire.endpoint.flush, what)
+    async def ended(self, request: weft.Request[Any]) -> Any:
+        """Wait for `request`, which ends with this connection.
 
-    async def _sent(self, post: Callable[[], weft.Request[None]], what: object) -> None:
-        try:
-            await self._ended(post(), what)
-        except (weft.Error, UCXCanceled) as e:
-            if self.initialized:
-                self.raise_on_error()  # the peer ended it, not this side
-            raise (translated(e, what) if isinstance(e, weft.Error) else e) from None
-
-    async def _ended(self, request: weft.Request[Any], what: object) -> Any:
+        Raises
+        ------
+        UCXCanceledError
+            The connection ended first.
+        """
         if request.done():
             return await request
         self._pending.add(request)
@@ -164,7 +151,7 @@ class Connection:
             task = asyncio.current_task()
             if request not in self._withdrawn or (task is not None and task.cancelling()):
                 raise
-            raise UCXCanceled(f"<{what}>: the endpoint was closed") from None
+            raise UCXCanceledError("the endpoint was closed") from None
         finally:
             self._pending.discard(request)
             self._withdrawn.discard(request)
@@ -219,9 +206,9 @@ class Connection:
         if not self.open:
             return
         if self.peer_key is None:
-            self._error = UCXError(f"Endpoint {self.handle:#x} error: Endpoint timeout")
+            self._error = UCXEndpointTimeoutError(f"Endpoint {self.handle:#x} error: Endpoint timeout")
         else:
-            self._error = UCXConnectionReset(f"Endpoint {self.handle:#x} error: Connection reset by remote peer")
+            self._error = UCXConnectionResetError(f"Endpoint {self.handle:#x} error: Connection reset by remote peer")
         self._withdraw()
         self._call_back()
 
@@ -246,7 +233,7 @@ class Connection:
         while self._readers:
             reader = self._readers.popleft()
             if not reader.done() and not reader.get_loop().is_closed():
-                reader.set_exception(UCXCanceled())
+                reader.set_exception(UCXCanceledError("the endpoint was closed"))
 
     def _call_back(self) -> None:
         callback, self._on_close = self._on_close, None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import pickle
 import struct
 from typing import Any
 
@@ -42,6 +43,9 @@ class UCXAddress(bytes):
     def of(cls, native: bytes, worker_id: int) -> UCXAddress:
         """Write the address of this process's worker."""
         return cls(native + _TRAILER.pack(worker_id, _namespace(), _MARK))
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return type(self).from_buffer, (pickle.PickleBuffer(self) if protocol >= 5 else bytes(self),)
 
     @property
     def length(self) -> int:

@@ -18,8 +18,8 @@ import struct
 from typing import NamedTuple
 
 import weft
-from weft.compat.ucp._connection import Connection
-from weft.compat.ucp._worker import Worker
+from weft.compat._core.connection import Connection
+from weft.compat._core.worker import Worker
 
 _MARK = b"weftucp1"
 _HEAD = struct.Struct("<8sQQQ?I")

@@ -7,29 +7,50 @@ import asyncio
 import inspect
 import logging
 import socket
+import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import weft
 from weft._connect.sockets import close_in_child
-from weft.compat.ucp import _handshake
-from weft.compat.ucp._context import ApplicationContext
-from weft.compat.ucp._endpoint import Endpoint
+from weft.compat._core import handshake
+from weft.compat._core.worker import Worker
 
 log = logging.getLogger("ucx")
+
+
+class Context(Protocol):
+    """What a listener needs of its context."""
+
+    @property
+    def core(self) -> Worker:
+        """The worker."""
+        ...
+
+    def endpoint(self, joined: handshake.Joined) -> Any:
+        """Make an endpoint."""
+        ...
 
 
 class Listener:
     """A socket that is listened on; made by ``create_listener``. It is closed when this is deleted."""
 
     def __init__(
-        self, ctx: ApplicationContext, port: int, callback: Callable[[Endpoint], Any], *, error_handling: bool
+        self,
+        ctx: Context,
+        port: int,
+        callback: Callable[[Any], Any],
+        error_handling: bool,
+        connect_timeout: float,
     ) -> None:
+        self._clients = Clients()
+        self._worker = ctx.core
         self._loop = asyncio.get_running_loop()
-        self._ctx: ApplicationContext | None = ctx
+        self._ctx: Context | None = ctx
         self._callback = callback
         self._error_handling = error_handling
+        self._timeout = connect_timeout
         sock = socket.socket()
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -50,9 +71,19 @@ class Listener:
         if getattr(self, "_socket", None) is not None:
             self.close()
 
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Tell whether it has stopped."""
         return self._socket is None
+
+    @property
+    def released(self) -> bool:
+        """It has stopped."""
+        return self._ctx is None
+
+    @property
+    def active_clients(self) -> int:
+        """The number of connections whose callback, or handshake, has not ended."""
+        return self._clients.active
 
     @property
     def ip(self) -> str:
@@ -81,45 +112,49 @@ class Listener:
         except OSError:  # it left, or descriptors ran out: the next turn tries again
             return
         sock.setblocking(False)
-        handshakes = self._ctx.worker.handshakes
-        task = self._loop.create_task(_serve(self._ctx, sock, self._callback, self._error_handling))
+        handshakes = self._worker.handshakes
+        serving = _serve(self._ctx, sock, self._callback, self._error_handling, self._timeout)
+        task = self._loop.create_task(serving)
+        self._clients.active += 1
         handshakes.add(task)
         task.add_done_callback(handshakes.discard)
+        task.add_done_callback(self._clients.leave)
+
+
+class Clients:
+    """Counts connections, also for a listener that is gone."""
+
+    active = 0
+
+    def leave(self, _task: object) -> None:
+        """One fewer."""
+        self.active -= 1
 
 
 def _take(reference: weakref.ref[Listener]) -> None:
     listener = reference()
-    if listener is not None and not listener.closed():
+    if listener is not None and not listener.is_closed():
         listener.accept()
 
 
-async def _serve(ctx: ApplicationContext, sock: socket.socket, callback: Any, error_handling: bool) -> None:
+async def _serve(ctx: Context, sock: socket.socket, callback: Any, error_handling: bool, timeout_s: float) -> None:
     try:
-        async with asyncio.timeout(ctx.connect_timeout):
-            joined = await _handshake.server(ctx.worker, sock, error_handling=error_handling)
+        async with asyncio.timeout(timeout_s):
+            joined = await handshake.server(ctx.core, sock, error_handling=error_handling)
     except (weft.Error, OSError) as e:
-        log.warning("a caller was turned away: %s", str(e) or f"no handshake within {ctx.connect_timeout} s")
+        log.warning("a caller was turned away: %s", str(e) or f"no handshake within {timeout_s} s")
         return
-    ep = endpoint_of(ctx, joined)
+    ep = ctx.endpoint(joined)
     # From here on, what the callback waits for holds it; if that is nothing that lasts, reset() may end it.
     task = asyncio.current_task()
     assert task is not None
-    ctx.worker.handshakes.discard(task)
+    ctx.core.handshakes.discard(task)
     del ctx, joined, task
-    outcome = callback(ep)
-    del ep
-    if inspect.isawaitable(outcome):
-        await outcome
-
-
-def endpoint_of(ctx: ApplicationContext, joined: _handshake.Joined) -> Endpoint:
-    """Make the endpoint of a connection that was just made."""
-    connection, tag_send, tag_recv = joined
-    assert connection.peer_key is not None
-    tags = {
-        "msg_send": tag_send,
-        "msg_recv": tag_recv,
-        "ctrl_send": connection.peer_key,
-        "ctrl_recv": connection.key,
-    }
-    return Endpoint(connection, ctx, tags)
+    try:
+        outcome = callback(ep)
+        del ep
+        if inspect.isawaitable(outcome):
+            await outcome
+    except Exception:  # noqa: BLE001  (the program's own: it has nobody else to tell)
+        # As text: the record would keep the frames, and what they hold open.
+        log.error("the listener's callback failed:\n%s", traceback.format_exc().rstrip())

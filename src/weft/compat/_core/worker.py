@@ -26,7 +26,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 import weft
 from weft._connect.sockets import close_in_child, keep_alive
-from weft.compat.ucp._address import UCXAddress, door_name
+from weft.compat._core.address import UCXAddress, door_name
 
 log = logging.getLogger("ucx")
 
@@ -37,7 +37,7 @@ _MOST_EARLY = 1024  # active messages for an endpoint that this side has not mad
 
 
 class Receiver(Protocol):
-    """Whatever has a key: a `weft.compat.ucp._connection.Connection`."""
+    """Whatever has a key: a `weft.compat._core.connection.Connection`."""
 
     def take(self, kind: int, count: int, data: memoryview) -> None:
         """Take an active message with this key."""
@@ -52,14 +52,14 @@ class Receiver(Protocol):
 class Worker:
     """What all endpoints of this process share. Belongs to the thread that made it."""
 
-    def __init__(self, context: weft.Context) -> None:
+    def __init__(self, context: weft.Context, allocator: Callable[[int], Any]) -> None:
         self.native = weft.Worker(context)
         self.id = secrets.randbits(64)
         self.wires: dict[int, Wire] = {}
         self.connections: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
         self.reading: set[Receiver] = set()  # those with a task that waits: nothing else may hold the two
         self.handshakes: set[asyncio.Task[None]] = set()
-        self.allocators: dict[str, Callable[[int], Any]] = {"host": bytearray}
+        self.allocators: dict[str, Callable[[int], Any]] = {"host": allocator}
         self.early: dict[int, deque[memoryview]] = {}
         self._door: socket.socket | None = None
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Run the whole test suite and say what was skipped: only for want of a GPU or RDMA device, or of the kernel, may be.
+
+    uv run nox -s everything                       # installs what the suite can use first
+    python scripts/everything.py [--json FILE] [ARGUMENTS OF PYTEST]
+
+The status is 1 if a test fails, or was skipped for want of something that can be installed; 2 if nothing could be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import junit
+
+from weft.bench.common import environment
+from weft.bench.common.options import add_json
+from weft.bench.common.outcome import write_record
+
+TIMEOUT_S = 4 * 3600
+
+#: Why a test may be skipped where everything is installed that can be.
+MAY_LACK = {
+    "a GPU": r"CuPy|cupy|CUDA|GPU|numba|Numba|RMM|UCX reaches .* memory only|no device \d",
+    "an RDMA device": r"RDMA|verbs|InfiniBand",
+    "what this kernel or machine has": (
+        r"kernel|address layout|no IPv6|two CPUs|cannot be made here|tmpfs|shared memory is set|may be locked|"
+        r"system call|namespaces|does not start here"
+    ),
+    "another UCX": r"^UCX 1\.|this UCX does not",
+    "a record that was not taken": r"was not measured",
+}
+
+
+def reason(why: str) -> str | None:
+    """Return the kind of thing whose lack skipped a test, or None: it can be installed."""
+    return next((kind for kind, pattern in MAY_LACK.items() if re.search(pattern, why)), None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_json(parser)
+    told, rest = parser.parse_known_args()
+    surroundings = environment.collect()
+    with tempfile.TemporaryDirectory() as name:
+        record = Path(name) / "record.xml"
+        command = [sys.executable, "-m", "pytest", f"--junitxml={record}", *rest]
+        subprocess.run(command, timeout=TIMEOUT_S)
+        if not record.is_file():
+            return 2
+        cases = [
+            (f"{case.get('classname')}::{case.get('name')}", outcome, why) for case, outcome, why in junit.cases(record)
+        ]
+    counts = Counter(outcome for _, outcome, _ in cases)
+    skipped = Counter((reason(why), why) for _, outcome, why in cases if outcome == "skipped")
+    failed = {name: why for name, outcome, why in cases if outcome == "failed"}
+    for (kind, why), times in sorted(skipped.items(), key=str):
+        print(f"skipped {times:3}, {'CAN BE INSTALLED' if kind is None else f'for want of {kind}'}: {why}")
+    print(", ".join(f"{times} {outcome}" for outcome, times in counts.items()))
+    told_skips = [{"lacks": kind, "why": why, "tests": times} for (kind, why), times in skipped.items()]
+    write_record(told.json, {"counts": counts, "skipped": told_skips, "failed": failed, "environment": surroundings})
+    return 1 if failed or any(kind is None for kind, _ in skipped) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``import distributed_ucxx``, where this folder is in PYTHONPATH."""
+
+from weft.compat import install_distributed_ucxx
+
+install_distributed_ucxx()

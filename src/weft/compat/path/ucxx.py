@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``import ucxx``, where this folder is in PYTHONPATH."""
+
+from weft.compat import install_ucxx
+
+install_ucxx()

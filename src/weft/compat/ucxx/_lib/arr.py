@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``Array``, under UCXX's name."""
+
+from weft.compat._core.array import Array, asarray
+
+__all__ = ["Array", "asarray"]

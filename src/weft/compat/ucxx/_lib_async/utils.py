@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The small functions that UCXX's programs take from here."""
+
+from weft.compat._core.printing import get_event_loop, hash64bits
+
+__all__ = ["get_event_loop", "hash64bits"]

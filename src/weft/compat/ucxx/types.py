@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tags as UCXX's programs name them."""
+
+from weft.compat.ucxx._lib.tag import UCXXTag, UCXXTagMask, UCXXTagMaskFull
+
+Tag = UCXXTag
+TagMask = UCXXTagMask
+TagMaskFull = UCXXTagMaskFull
+
+__all__ = ["Tag", "TagMask", "TagMaskFull", "UCXXTag", "UCXXTagMask", "UCXXTagMaskFull"]
