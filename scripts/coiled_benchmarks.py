@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Run Coiled's public benchmark functions, unchanged, over tcp, over ucx, and in one process where nothing moves.
+
+    git clone https://github.com/coiled/benchmarks
+    python scripts/coiled_benchmarks.py --source benchmarks --list
+    python scripts/coiled_benchmarks.py --source benchmarks --rows 'vorticity|join_big' --json record.json
+
+TPC-H's queries read tables that tpchgen-cli makes (``pip install tpchgen-cli``), of ``--scale``.
+
+Each run has a fresh cluster on this machine. Rounds take turns: tcp, ucx, inproc, tcp and so on. inproc is one process
+with as many threads as all workers have together: what a job takes there, it would take if moving cost nothing. The
+functions size their data by the memory of the cluster, ``--memory``, the same for each number of workers.
+
+It prints a line for each run and a table at the end. The status is 1 if a run failed or results differ.
+
+The functions are Coiled's (BSD-3-Clause) and none of their text is here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from whole_jobs import run, table, tpch
+from whole_jobs.asked import Asked
+
+from weft.bench.common import environment, options, outcome
+from weft.bench.common.errors import BenchError
+
+FILES = tuple(
+    f"tests/benchmarks/test_{name}.py"
+    for name in ("array", "rechunk", "join", "dataframe", "spill", "futures", "work_stealing", "custom")
+)
+TPCH = "tests/tpch/test_dask.py"
+#: Coiled's options for TPC-H, and what its cluster there is configured with.
+TPCH_OPTIONS = ("--local", "--no-restart")
+TPCH_CONFIG = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "inf"}
+
+#: Functions that are run only if --rows names them, and why.
+LEFT_OUT = {
+    r"uber_lyft": "reads a public bucket of Amazon's",
+    r"basic_sum\[slow": "sleeps for half a second in each task",
+    r"memory_efficient": "sleeps for two seconds in each of 100 chains of tasks",
+    r"jobqueue": "sleeps",
+    r"work_stealing_on": "sleeps, in clusters of its own or for many minutes",
+}
+
+
+def name_of(node: str) -> str:
+    """Shorten pytest's id: ``tests/benchmarks/test_join.py::test_join_big[1]`` is ``join: join_big[1]``."""
+    path, _, function = node.partition("::")
+    kind = "tpch" if path == TPCH else Path(path).stem.removeprefix("test_")
+    return f"{kind}: {function.removeprefix('test_')}"
+
+
+def chosen(nodes: list[str], pattern: str | None) -> dict[str, str]:
+    """Return the ids of the rows to run by their names."""
+    named = {name_of(node): node for node in nodes}
+    if pattern is None:
+        return {name: node for name, node in named.items() if not any(re.search(out, name) for out in LEFT_OUT)}
+    return {name: node for name, node in named.items() if re.search(pattern, name)}
+
+
+class Rounds:
+    """Runs of all rows, and the record of them."""
+
+    def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
+        self._folder, self._arguments = folder, arguments
+        self.record: dict[str, Any] = {
+            name: getattr(arguments, name) for name in ("protocols", "rounds", "workers", "threads", "memory", "scale")
+        }
+        self.record |= {"rows": [], "left_out": LEFT_OUT, "environment": environment.collect()}
+
+    def row(self, name: str, node: str) -> None:
+        """Run one function in turns."""
+        runs: dict[str, list[dict[str, Any]]] = {protocol: [] for protocol in self._arguments.protocols}
+        row: dict[str, Any] = {"name": name, "runs": runs, "checks": {}}
+        self.record["rows"].append(row)
+        for number in range(self._arguments.rounds):
+            for protocol, taken in runs.items():
+                taken.append(self._run(node, protocol, check=False))
+                print(table.line(name, protocol, number + 1, taken[-1]), flush=True)
+                if "skipped" in taken[-1]:
+                    self.record["rows"].remove(row)
+                    return
+            outcome.write_record(self._arguments.json, self.record)
+        if any(found.get("unchecked") for taken in runs.values() for found in taken) and not self._arguments.no_check:
+            for protocol in runs:
+                row["checks"][protocol] = self._run(node, protocol, check=True)
+                print(table.line(name, protocol, 0, row["checks"][protocol]), flush=True)
+        row["difference"] = table.difference(row)
+        outcome.write_record(self._arguments.json, self.record)
+
+    def _run(self, node: str, protocol: str, *, check: bool) -> dict[str, Any]:
+        a = self._arguments
+        where = str(self._folder / "outcome.json")
+        if not node.startswith(TPCH):
+            return run.measure(
+                self._folder, node, Asked(protocol, a.workers, a.threads, a.memory, check, where), a.timeout
+            )
+        asked = Asked(protocol, a.workers, a.threads, a.memory, check, where, str(self._tables()), a.scale)
+        return run.measure(self._folder, node, asked, a.timeout, TPCH_OPTIONS, TPCH_CONFIG)
+
+    def _tables(self) -> Path:
+        """Return the folder with TPC-H's tables."""
+        return tpch.generated((self._arguments.data or self._folder / "tpch").resolve(), self._arguments.scale)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
+    parser.add_argument("--source", type=Path, required=True, help="a checkout of coiled/benchmarks")
+    parser.add_argument("--rows", metavar="PATTERN", help="only rows whose name has this regular expression")
+    parser.add_argument("--list", action="store_true", help="print the rows' names and stop")
+    parser.add_argument("--protocols", type=options.protocols, default="tcp,ucx,inproc", help="(%(default)s)")
+    parser.add_argument("--workers", type=options.whole, default=2, metavar="N", help="(%(default)s)")
+    parser.add_argument("--threads", type=options.whole, default=1, metavar="N", help="of each worker (%(default)s)")
+    text = "of all workers together; the data is made to fit (%(default)s)"
+    parser.add_argument("--memory", type=options.size, default="4GiB", help=text)
+    parser.add_argument("--scale", type=float, default=1.0, help="of TPC-H's tables; 1 is about 1 GB (%(default)g)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="keep TPC-H's tables there, or use those that are")
+    parser.add_argument("--no-check", action="store_true", help="do not run again to check what is thrown away")
+    options.add_rounds(parser, 3)
+    options.add_timeout(parser, 600, "seconds for any one run")
+    options.add_json(parser)
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    arguments = parse()
+    # also where a shell started this in the background and so has it ignore the first
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    outcome.refuse_files(arguments.json)
+    with run.checkout(arguments.source) as folder:
+        nodes = [*run.collect(folder, FILES), *run.collect(folder, [TPCH], TPCH_OPTIONS)]
+        rows = chosen(nodes, arguments.rows)
+        if not rows:
+            raise BenchError(f"no row has {arguments.rows!r} in its name: see --list")
+        if arguments.list:
+            print("\n".join(rows))
+            return 0
+        rounds = Rounds(folder, arguments)
+        for name, node in rows.items():
+            rounds.row(name, node)
+    print(f"\n{table.text(rounds.record)}")
+    return 1 if table.wrong(rounds.record) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(outcome.reported("coiled_benchmarks.py", main))
