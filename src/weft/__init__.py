@@ -5,6 +5,7 @@ What is public is imported here; the map of the package is in docs/design.md, wh
 package loads no UCX, starts nothing and sets no environment variable; the first ``Context`` does the loading.
 """
 
+from weft import _signatures
 from weft._native import (
     ActiveMessage,
     Endpoint,
@@ -47,6 +48,8 @@ from weft.peer import Peer
 from weft.typing import Request
 
 __version__ = "0.1.0"
+
+_signatures.show()
 
 __all__ = [
     "ActiveMessage",

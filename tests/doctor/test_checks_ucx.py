@@ -100,5 +100,19 @@ def test_who_has_dasks_ucx(machine):
     assert left.what == "ucx:// is distributed-ucxx's, as asked for"
     assert "/home/.config/dask/weft.yaml: false" in left.evidence
     assert checks_ucx.scheme(machine(folders=())).what == "Dask is not installed"
-    bare = machine(files={f"{hosts.SITE}/weft-0.1.0.dist-info/entry_points.txt": "[console_scripts]"})
+    bare = machine(files={f"{hosts.SITE}/weft_ucx-0.1.0.dist-info/entry_points.txt": "[console_scripts]"})
     assert checks_ucx.scheme(bare).level is Level.WARNING
+
+
+def test_another_project_of_the_name_is_found(machine):
+    fine = checks_ucx.package(machine())
+    assert (fine.level, fine.evidence) == (Level.OK, ("weft-ucx 0.1.0",))
+    found = checks_ucx.package(
+        machine(files={f"{hosts.SITE}/weft-0.9.118.dist-info/entry_points.txt": "[console_scripts]"})
+    )
+    assert found.level is Level.WARNING
+    assert "another project" in found.what
+    assert {"weft-ucx 0.1.0", "weft 0.9.118"} < set(found.evidence)
+    assert found.remedy == "pip uninstall weft weft-ucx, then install weft-ucx again"
+    old = machine(files={f"{hosts.SITE}/weft-0.1.0.dist-info/entry_points.txt": "weft = weft._claim_scheme:claim"})
+    assert checks_ucx.package(old).level is Level.OK

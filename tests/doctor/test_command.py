@@ -26,8 +26,8 @@ def test_lines_where_nobody_looks(nd40, capsys):
     assert "\x1b" not in out
     assert "error    GPU driver         8 NVIDIA GPUs on the PCI bus, and no driver is loaded" in lines
     assert "         source: guide: NVIDIA drivers" in lines
-    assert lines[-1] == "1 error, 4 warnings, 3 notes, 21 ok"
-    assert sum(line.startswith("ok ") for line in lines) == 21
+    assert lines[-1] == "1 error, 4 warnings, 3 notes, 22 ok"
+    assert sum(line.startswith("ok ") for line in lines) == 22
     assert "/sys/devices/system/node: one node" not in out
     assert cli.main(["doctor", "-v"]) == 2
     assert len(capsys.readouterr().out.splitlines()) > len(lines) + 20
@@ -38,7 +38,7 @@ def test_json(nd40, capsys):
     made = json.loads(capsys.readouterr().out)
     assert made["exit"] == 2
     by_name = {finding["check"]: finding for finding in made["findings"]}
-    assert len(by_name) == 30
+    assert len(by_name) == 31
     assert by_name["port"]["level"] == "note"  # no packet filter's tool is there to ask
     assert by_name["locked memory"]["remedy"].startswith("echo '* - memlock unlimited'")
 

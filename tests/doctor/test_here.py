@@ -18,7 +18,7 @@ def test_what_is_read_of_this_machine():
     assert machine.has("proc/self/status")
     assert machine.shm_nbytes is not None
     assert machine.memfd == ""
-    assert "weft" in machine.distributions
+    assert "weft-ucx" in machine.distributions
     assert not machine.has("/no/such/file")
 
 

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+from weft._connect import ring
 from weft.doctor.machine import Machine
 
 #: Each gives the transports of a connection, and then UCX carries its messages.
 _TRANSPORTS = ("UCX_TLS", "DASK_WEFT__UCX__TLS")
-_GPU = "dev/nvidiactl"
 
 
 def why_ucx(machine: Machine) -> str:
@@ -18,8 +18,8 @@ def why_ucx(machine: Machine) -> str:
     for name in _TRANSPORTS:
         if machine.environ.get(name):
             return f"{name} is set"
-    if machine.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and machine.has(_GPU):
-        return f"/{_GPU} is there, so processes can see a GPU"
+    if ring.gpus_shown(machine.environ) and machine.has(ring.GPU):
+        return f"/{ring.GPU} is there, so processes can see a GPU"
     if machine.memfd:
         return f"no memfd: {machine.memfd}"
     return ""

@@ -17,6 +17,7 @@ CHECKS: Mapping[str, Check] = {
     "several UCX": checks_ucx.several,
     "UCX variables": checks_ucx.variables,
     "UCX settings": checks_ucx.settings,
+    "weft's package": checks_ucx.package,
     "Dask's ucx": checks_ucx.scheme,
     "memfd": checks_memory.memfd,
     "shared memory": checks_memory.shared_memory,

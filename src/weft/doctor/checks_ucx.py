@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import re
 
+from weft import _distribution
 from weft._load import FLOOR, mapped
 from weft.doctor import ucx
 from weft.doctor.carrier import why_ucx
@@ -182,19 +183,40 @@ def _devices(machine: Machine) -> list[tuple[Level, str, str]]:
     return [(level, what, f"unset UCX_NET_DEVICES, or choose of {have}")]
 
 
+def package(machine: Machine) -> Finding:
+    """Look whether the other project named weft is installed, which puts its files into weft's folder."""
+    have, own, other = machine.distributions, _distribution.NAME, _distribution.OTHER
+    evidence = [f"{name} {brief(have[name][0])}" for name in (own, other) if name in have]
+    if other not in have or _claims(machine, other):
+        return ok("no other project has files in weft's folder", *(evidence or ["sys.path: no distribution"]))
+    return warning(
+        f"{other} is installed, which is another project with files in the same folder as weft's",
+        *evidence,
+        f"{have[other][1]}: no entry point {_distribution.CLAIM}",
+        remedy=_distribution.SEPARATE,
+        source="docs/compatibility.md: Not the package of that name",
+    )
+
+
+def _claims(machine: Machine, name: str) -> bool:
+    """Tell whether the distribution `name` is installed and is weft."""
+    have = machine.distributions
+    entry_points = machine.text(f"{have[name][1]}/entry_points.txt") if name in have else None
+    return _distribution.CLAIM in (entry_points or "")
+
+
 def scheme(machine: Machine) -> Finding:
     """Look who answers for ``ucx://`` in Dask's processes."""
     have = machine.distributions
     if "distributed" not in have:
         return ok("Dask is not installed", "sys.path: no distributed")
-    evidence = [f"{name} {brief(have[name][0])}" for name in ("distributed", "weft") if name in have]
+    evidence = [f"{name} {brief(have[name][0])}" for name in ("distributed", _distribution.NAME) if name in have]
     others = [name for name in have if name.startswith("distributed-ucxx")]
-    entry_points = machine.text(f"{have['weft'][1]}/entry_points.txt") if "weft" in have else None
-    if "weft._claim_scheme:claim" not in (entry_points or ""):
+    if not _claims(machine, _distribution.NAME):
         return warning(
             "weft is on the path and not installed: ucx:// is not weft's in workers and schedulers",
             *evidence,
-            remedy="pip install weft (or -e .); or start them with --preload weft.dask --preload-nanny weft.dask",
+            remedy=f"pip install {_distribution.NAME}; or give Dask --preload weft.dask --preload-nanny weft.dask",
             source="docs/design.md: Dask",
         )
     if not others:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Build what goes to PyPI into dist/, and check it: sdist, wheels for x86-64 and aarch64, used without a compiler.
+
+Run by ``nox -s release``, which installs the tools. It uploads nothing. Wheels are built with CPython 3.11 and 3.12;
+what runs here is then used with those and with each of ``--pythons`` that uv finds; the other architecture is used
+under qemu-user (Debian: root, debootstrap, qemu-user-static), or elsewhere, as the workflow does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import build
+import check
+import emulation
+
+
+def main() -> int:
+    """Build all, then check all; the first failure ends it."""
+    parser = argparse.ArgumentParser(prog="nox -s release --", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=build.ROOT / "dist", help="where the files go (%(default)s)")
+    parser.add_argument("--work", type=Path, default=build.ROOT / "build/release", help="for the rest (%(default)s)")
+    parser.add_argument("--architectures", default=",".join(build.ARCHITECTURES), help="%(default)s")
+    parser.add_argument("--pythons", default="3.13,3.14", help="use the wheel of the stable ABI with these, too")
+    parser.add_argument("--no-emulation", action="store_true", help="do not use the other architecture's wheel here")
+    parser.add_argument("--no-build", action="store_true", help="check what --out holds")
+    args = parser.parse_args()
+    here, architectures = platform.machine(), args.architectures.split(",")
+    others = [] if args.no_emulation else [name for name in architectures if name != here]
+    for name in others:
+        if why := emulation.why_not(name):
+            parser.error(f"cannot run {name} here: {why}; or leave it out: --no-emulation")
+    args.work.mkdir(parents=True, exist_ok=True)
+    if not args.no_build:
+        _build(args.out, args.work, architectures)
+    wheels = sorted(args.out.glob("*.whl"))
+    check.metadata([*args.out.glob("*.tar.gz"), *wheels])
+    for wheel in wheels:
+        if "-abi3-" in wheel.name:
+            check.abi(wheel)
+    for target in build.TARGETS:
+        if here in architectures:
+            pythons = [target.python, *(args.pythons.split(",") if target.abi else [])]
+            _use_here(_of(wheels, target, here), pythons, args.work)
+    stable = build.TARGETS[-1]
+    for name in others:
+        emulation.use(_of(wheels, stable, name), name, args.work)
+    for file in [*args.out.glob("*.tar.gz"), *wheels]:
+        print(f"{file.stat().st_size / 1e6:6.2f} MB  {file.name}")
+    return 0
+
+
+def _build(out: Path, work: Path, architectures: list[str]) -> None:
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    source = build.sdist(out)
+    for target in build.TARGETS:
+        for name in architectures:
+            shutil.rmtree(work / f"{name}-{target.python}", ignore_errors=True)
+            check.repair(build.wheel(source, target, name, work), name, out)
+
+
+def _of(wheels: list[Path], target: build.Target, architecture: str) -> Path:
+    kind = "-abi3-" if target.abi else f"-cp{target.python.replace('.', '')}-cp"
+    (found,) = [wheel for wheel in wheels if kind in wheel.name and wheel.stem.endswith(architecture)]
+    return found
+
+
+def _use_here(wheel: Path, pythons: list[str], work: Path) -> None:
+    for python in pythons:
+        if subprocess.run(["uv", "python", "find", "--quiet", python], capture_output=True).returncode:
+            print(f"not used with CPython {python}: uv finds none")
+        else:
+            check.clean(wheel, python, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A wheel of another architecture in use: Debian's Python of that architecture, run by qemu-user.
+
+Debian's packages are unpacked into a folder, not configured. The kernel hands programs of that architecture to qemu
+inside a user namespace of their own (Linux 6.7), so that processes can start others there, and this machine stays as
+it is. What cannot run there is in `NOT_HERE`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import build
+import check
+
+SUITE, PYTHON = "trixie", "3.13"
+#: Debian's names, and the first bytes of an ELF file of the architecture with those that count.
+DEBIAN = {"aarch64": "arm64"}
+_HEAD = r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
+_COUNTS = r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
+#: Tests, as pytest deselects them, and why they say nothing there.
+NOT_HERE: dict[str, str] = {}
+TIMEOUT_S = 3000
+
+
+def why_not(architecture: str) -> str:
+    """Say what this machine lacks; nothing if it lacks nothing."""
+    needed = {"debootstrap": "debootstrap", f"qemu-{architecture}-static": "qemu-user-static", "unshare": "util-linux"}
+    missing = [package for tool, package in needed.items() if shutil.which(tool) is None]
+    if missing:
+        return f"apt-get install {' '.join(missing)}"
+    if os.geteuid() != 0:
+        return "debootstrap needs root"
+    release = tuple(int(part) for part in platform.release().split(".")[:2])
+    return "" if release >= (6, 7) else f"Linux 6.7 is needed for qemu in a namespace, this is {platform.release()}"
+
+
+def use(fixed: Path, architecture: str, work: Path) -> None:
+    """Import the wheel, show what it says of itself, and run the tests of one process."""
+    root = _root(architecture, work / f"root-{architecture}")
+    site = root / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    kind = build.platform(architecture).removesuffix(f"_{architecture}")
+    options = ["--python-version", PYTHON, "--python-platform", f"{architecture}-{kind}", "--only-binary", ":all:"]
+    build.run(["uv", "pip", "install", "--quiet", *options, "--target", site, fixed, *check.TEST_PACKAGES])
+    tests = root / "source"
+    shutil.rmtree(tests, ignore_errors=True)
+    tests.mkdir()
+    for name in ("tests", "scripts", "pyproject.toml"):
+        copy = shutil.copytree if (build.ROOT / name).is_dir() else shutil.copy
+        copy(build.ROOT / name, tests / name)
+    python = ["/usr/bin/python3", "-B"]
+    _inside(root, architecture, [*python, "-c", check.USE])
+    _inside(root, architecture, [*python, "-m", "weft", "info"])
+    left_out = [option for name in NOT_HERE for option in ("--deselect", name)]
+    pytest = [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--timeout", "600"]
+    _inside(root, architecture, [*pytest, *left_out, *check.TESTS])
+    for name, why in NOT_HERE.items():
+        print(f"not run on {architecture}: {name}: {why}")
+
+
+def _root(architecture: str, root: Path) -> Path:
+    """Return a folder with Debian's Python, made now if it is not there."""
+    done = root / ".unpacked"
+    if done.exists():
+        return root
+    shutil.rmtree(root, ignore_errors=True)
+    options = [f"--arch={DEBIAN[architecture]}", "--variant=minbase", "--include=python3"]
+    build.run(["debootstrap", "--foreign", *options, SUITE, root])
+    for package in sorted((root / "var/cache/apt/archives").glob("*.deb")):
+        subprocess.run(["dpkg-deb", "-x", package, root], check=True, timeout=300)
+    done.touch()
+    return root
+
+
+def _inside(root: Path, architecture: str, command: Sequence[str]) -> None:
+    """Run a command in `root`, by namespaces that end with it."""
+    qemu = shutil.which(f"qemu-{architecture}-static")
+    register = f":{architecture}:M::{_HEAD}:{_COUNTS}:{qemu}:F"
+    script = """
+        mount -t binfmt_misc none /proc/sys/fs/binfmt_misc && printf %s "$1" >/proc/sys/fs/binfmt_misc/register &&
+        mount --bind "$0" "$0" && cd "$0" && mkdir -p proc sys dev/shm tmp && mount -t proc proc proc &&
+        mount --rbind /sys sys && mount --rbind /dev dev && mount -t tmpfs tmpfs dev/shm && shift &&
+        exec chroot . /usr/bin/env -i PATH=/usr/bin HOME=/tmp LANG=C.UTF-8 PYTHONPATH=/site \\
+            sh -c 'cd /source && exec "$@"' sh "$@"
+    """
+    namespaces = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"]
+    print(f"{architecture}$", *(part if "\n" not in part else "..." for part in command), flush=True)
+    subprocess.run([*namespaces, "sh", "-c", script, root, register, *command], check=True, timeout=TIMEOUT_S)
