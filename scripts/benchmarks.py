@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import long_figures
+from whole_jobs import table as whole_jobs_table
 
 from weft._units import format_rate, format_seconds, format_size
 from weft.bench.charts.dask import Row, overview, rows_of
@@ -40,7 +41,7 @@ from weft.bench.sweep import table as sweep_table
 
 ROOT = Path(__file__).parents[1]
 _PAGES = ("benchmarks", "benchmarks/dask", "security", "faults", "dask", "compat-ucx-py", "compatibility")
-_PAGES += ("dask-conformance", "rdma")
+_PAGES += ("dask-conformance", "rdma", "whole-jobs", "runs-on-it")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in _PAGES))
 RECORDS = Path("docs/benchmarks")
 Records = Mapping[str, Mapping[str, Any]]
@@ -75,6 +76,13 @@ MEASURED = {
     "dask/dot": ("bench dot --runs 5", "--runs 1 -s 1_000 -c 500"),
     "dask/svd": ("bench svd --runs 5", "--runs 1 -s 10_000 -c 2_500"),
 }
+#: What needs --sources.
+_COILED = "uv run --no-sync --with tpchgen-cli python scripts/coiled_benchmarks.py --source SOURCES/benchmarks"
+_TINY = "--rounds 1 --rows query_06 --scale 0.01 --memory 2GiB"
+MEASURED |= {
+    "whole_jobs": (f"{_COILED} --rounds 3 --workers 2", _TINY),
+    "whole_jobs_4": (f"{_COILED} --rounds 3 --workers 4", _TINY),
+}
 COMMANDS = MEASURED | long_figures.MEASURED
 MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
@@ -95,7 +103,7 @@ def machine(record: Mapping[str, Any]) -> str:
     named = [e["cpu_model"], f"{e['cores_usable']} cores", f"{e['memory_bytes'] / 2**30:.0f} GiB", e["kernel"]]
     named += [e["python"], *([f"weft {e['weft']}"] if e["weft"] else [])]
     named += [f"UCX {e['ucx']['version']}"] if e["ucx"] else []
-    named += [f"dask {dask}"] if dask and ("workloads" in record or "nannies" in record) else []
+    named += [f"dask {dask}"] if dask and {"workloads", "nannies", "left_out"} & record.keys() else []
     named += [f"{name}={value}" for name, value in e["ucx_variables"].items()]
     return f"{', '.join(map(str, named))}; {e['date_utc'][:10]}, load before {e['load_average'][0]:.1f}."
 
@@ -230,6 +238,12 @@ def scale_chart(record: Mapping[str, Any]) -> str:
     return f"![A cluster's times, memory and descriptors over its workers](benchmarks/scale.svg)\n\n{scale(record)}"
 
 
+def whole_jobs(record: Mapping[str, Any]) -> str:
+    """Set whole jobs over tcp, over ucx and in one process beside each other, those that ucx loses first."""
+    told = "\n".join(f"- {note}" for note in whole_jobs_table.notes(record))
+    return "\n\n".join([table(*whole_jobs_table.rows(record)), told, machine(record)])
+
+
 def scaled(record: Mapping[str, Any], measure: scale_table.Measure, workers: int) -> str:
     """Write one measure of all protocols, and how much more the others take, or how many times as much."""
     taken = " / ".join(scale_table.cell(scale_table.entry_of(record, p, workers), measure) for p in record["protocols"])
@@ -270,6 +284,42 @@ def lent(record: Mapping[str, Any]) -> str:
         f"128 MiB are lent, and answered, in {lend}; sent, in {send}; a copy within one process takes {copy}.\n"
         f"({machine(record)})"
     )
+
+
+def five(records: Records) -> str:
+    """Set the README's figures below each other: those whose records are there, and each kind of machine once."""
+    rows: list[Sequence[str]] = []
+    used: list[str] = []
+
+    def dask_row(record: str, name: str, told: str) -> None:
+        for row in rows_of(records[record]) if record in records else []:
+            if row.name == name:
+                rows.append([told, format_seconds(row.tcp_s), format_seconds(row.ucx_s), within(row)])
+                used.append(record)
+
+    dask_row("dask/fetch", "fetch 100 MiB, 8 times", "Dask, 8 times 100 MiB fetched")
+    dask_row("dask/transpose", "x + x.T summed", "Dask, `(x + x.T).sum()`")
+    if "scale" in records:
+        record = records["scale"]
+        workers = max(record["workers"])
+        for measure in scale_table.MEASURES:
+            if measure.title.endswith("all-to-all"):
+                times = [scale_table.cell(scale_table.entry_of(record, p, workers), measure) for p in ("tcp", "ucx")]
+                told = f"Dask, {workers} workers, {measure.title}"
+                rows.append([told, *times, str(scale_table.ratio(record, measure, workers, "ucx", "tcp"))])
+        used.append("scale")
+    if "pingpong" in records:
+        found = {(pingpong_table.named(r), r["nbytes"]): r["latency_s"] for r in records["pingpong"]["records"]}
+        for nbytes, size in ((8, "8 B"), (1 << 20, "1 MiB")):
+            others, ours = found.get(("TCP socket", nbytes)), found.get(("weft.Peer, .wait()", nbytes))
+            if others is None or ours is None:
+                continue
+            times = [stats.format_rounds(each["round_medians"], median=each["median"]) for each in (others, ours)]
+            told = f"{size}, one way, beside a TCP socket"
+            rows.append([told, *times, f"{ours['median'] / others['median']:.2f}"])
+        used.append("pingpong")
+    machines = [re.sub(r", load before.*", ".", machine(records[name])) for name in used]
+    return "\n\n".join([table(["", "tcp:// or TCP", "weft", "ratio"], rows), *dict.fromkeys(machines)])
 
 
 def floor(record: Mapping[str, Any]) -> str:
@@ -315,12 +365,16 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "operations": ("operations", lambda records: sides(records["operations"])),
     "tls": ("tls", lambda records: sides(records["tls"])),
     "lend": ("lend", lambda records: lent(records["lend"])),
+    "five": ("pingpong", five),
     "floor": ("floor", lambda records: floor(records["floor"])),
     "start": ("start", lambda records: start(records["start"])),
     "scale": ("scale", lambda records: scale_chart(records["scale"])),
     "scale-table": ("scale", lambda records: scale(records["scale"])),
     "scale-limited": ("scale_limited", lambda records: scale(records["scale_limited"])),
     "scale-many": ("scale_many", lambda records: scale(records["scale_many"])),
+    "whole-jobs": ("whole_jobs", lambda records: whole_jobs(records["whole_jobs"])),
+    "whole-jobs-4": ("whole_jobs_4", lambda records: whole_jobs(records["whole_jobs_4"])),
+    "whole-jobs-details": ("whole_jobs", lambda records: table(*whole_jobs_table.details(records["whole_jobs"]))),
     "scale-lab": ("scale_lab", lambda records: scale(records["scale_lab"])),
 }
 for _name, (_needed, _make) in long_figures.FIGURES.items():
@@ -407,7 +461,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", metavar="NAMES", help=f"measure these of {','.join(COMMANDS)}")
     parser.add_argument("--long", action="store_true", help="measure what is named long/ there, and no more")
     parser.add_argument(
-        "--sources", type=Path, metavar="FOLDER", help="for --long: has checkouts of ucx-py, distributed"
+        "--sources",
+        type=Path,
+        metavar="FOLDER",
+        help="has checkouts of ucx-py, ucxx, xoscar, hoplite, distributed and benchmarks (Coiled's)",
     )
     parser.add_argument("--quick", action="store_true", help="tiny runs, whose figures mean nothing; with --into")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="leave the repository as it is, and write there")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What `benchmarks.py` writes of the long runs' records: kills, fuzzing, soaks, the tests of others.
 
-None of them measures speed, so a busy machine does them no harm.
+A busy machine does them no harm; the two that measure speed, Hoplite's and xoscar's calls, do it in turns.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ Record = Mapping[str, Any]
 
 #: Run in an environment of its own, into which weft is built anew.
 _ALONE = "uv run --isolated --no-project --refresh-package weft --python 3.11 --with ."
+_XOSCAR = f"{_ALONE} --with xoscar==0.9.1 --with pandas"
 
 
 def _distributed(release: str) -> str:
@@ -43,6 +44,23 @@ MEASURED = {
         "python scripts/ucx_py_tests.py --source SOURCES/ucx-py",
         "--only test_config",
     ),
+    "long/ucxx": (
+        f"{_ALONE} --with cloudpickle --with dask-cuda[cu12] --with jsonschema --with pytest "
+        "--with pytest-asyncio --with pytest-rerunfailures --with pytest-timeout "
+        "python scripts/ucxx_tests.py --source SOURCES/ucxx",
+        "--only test_config",
+    ),
+    "long/xoscar": (
+        f"{_XOSCAR} --with mock --with pytest==8.* --with pytest-asyncio --with pytest-timeout "
+        "python scripts/xoscar_tests.py --source SOURCES/xoscar",
+        "--only test_comm",
+    ),
+    "long/xoscar_calls": (f"{_XOSCAR} python scripts/xoscar_bench.py", "--sizes 8 --calls 5 --rounds 1"),
+    "long/hoplite": (
+        "uv run python scripts/hoplite_tests.py --source SOURCES/hoplite",
+        "--workers 2 --sizes 1024 --rounds 1",
+    ),
+    "long/everything": ("uv run nox -s everything --", "tests/test_units.py"),
     "long/distributed": (_distributed("2026.8.0"), "--files tests/test_batched.py"),
     "long/distributed_before": (_distributed("2026.7.1"), "--files tests/test_batched.py"),
     "long/versions": (
@@ -92,7 +110,7 @@ def fuzz_ring(record: Record) -> str:
     """Say how the links ended, and what the process held from the first tenth to the last."""
     outcomes: Counter[str] = Counter()
     for outcome, times in record["outcomes"].items():
-        rule = outcome.partition("rules of the ring (")[2].rstrip(")")
+        rule = outcome.partition("ring protocol (")[2].rstrip(")")
         outcomes[rule or outcome.partition(":")[0]] += times
     marks = record["marks"]
     each = ", ".join(f"{times:,} {outcome}" for outcome, times in outcomes.most_common())
@@ -158,7 +176,54 @@ def ucx_py(record: Record) -> str:
         reasons[re.sub(r"^could not import '([\w.]+)'.*", r"needs \1", why)] += times
     lines += ["", f"Skipped: {'; '.join(f'{why} ({times})' for why, times in reasons.most_common())}."]
     lines += [f"- `{name}` failed: {why}" for name, why in record["failed"].items()]
+    refused = Counter(record.get("expected", {}).values())
+    if refused:
+        told = "; ".join(f"{why} ({times})" for why, times in refused.most_common())
+        lines += ["", f"Not passed, as expected: {told}."]
+    lines += [f"- Not run, `{name}`: {why}" for name, why in record.get("not_run", {}).items()]
     return "\n".join(lines)
+
+
+def hoplite(record: Record) -> str:
+    """List each collective's times by protocol: the median of the rounds, and what they lie within."""
+    protocols = list(dict.fromkeys(protocol for each in record["seconds"].values() for protocol in each))
+    lines = [f"|  | array | {' | '.join(f'`{p}://`' for p in protocols)} |", "|---|---|" + "---|" * len(protocols)]
+    for cell, each in record["seconds"].items():
+        name, size = cell.split()
+        cells = (_median_and_span(each.get(protocol, ())) for protocol in protocols)
+        lines.append(f"| {name} | {format_size(int(size))} | {' | '.join(cells)} |")
+    lines += ["", f"{record['workers']} workers; a median of the rounds, in brackets what they lie within."]
+    return "\n".join([*lines, *(f"- {cell} failed: {why}" for cell, why in record["failed"].items())])
+
+
+def xoscar_calls(record: Record) -> str:
+    """List the round trips of calls by channel."""
+    channels = list(record["rows"][0]["round_trip_s"])
+    lines = [f"| array | {' | '.join(channels)} |", "|---|" + "---|" * len(channels)]
+    for row in record["rows"]:
+        cells = (_median_and_span(row["round_trip_s"][channel]) for channel in channels)
+        lines.append(f"| {format_size(row['nbytes'])} | {' | '.join(cells)} |")
+    said = (
+        f"xoscar {record['xoscar']}; there and back; a median of the rounds' medians, in brackets what they lie within."
+    )
+    return "\n".join([*lines, "", said])
+
+
+def _median_and_span(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return ""
+    within = f"{format_seconds(min(seconds))}-{format_seconds(max(seconds))}"
+    return f"{format_seconds(statistics.median(seconds))} ({within})"
+
+
+def everything(record: Record) -> str:
+    """Say how the whole suite went with all that it can use, and what was skipped all the same."""
+    counts = ", ".join(f"{times:,} {outcome}" for outcome, times in record["counts"].items())
+    lines = [f"{counts}.", ""]
+    for each in record["skipped"]:
+        lacks = f"for want of {each['lacks']}" if each["lacks"] else "**could be installed**"
+        lines.append(f"- skipped {each['tests']}, {lacks}: {each['why']}")
+    return "\n".join([*lines, *(f"- `{name}` failed: {why}" for name, why in record["failed"].items())])
 
 
 def distributed(record: Record) -> str:
@@ -231,6 +296,11 @@ FIGURES: dict[str, tuple[str, Callable[[Record], str]]] = {
     "dask-kills": ("long/dask", dask),
     "memory": ("memory", memory),
     "ucx-py": ("long/ucx_py", ucx_py),
+    "ucxx": ("long/ucxx", ucx_py),
+    "xoscar": ("long/xoscar", ucx_py),
+    "xoscar-calls": ("long/xoscar_calls", xoscar_calls),
+    "hoplite": ("long/hoplite", hoplite),
+    "everything": ("long/everything", everything),
     "distributed": ("long/distributed", distributed),
     "distributed-before": ("long/distributed_before", distributed),
     "versions": ("long/versions", versions),

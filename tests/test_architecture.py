@@ -17,14 +17,17 @@ DESIGN = Path(__file__).parent.parent / "docs/design.md"
 #: Imports go one way: a line may import what stands in the lines before it, wherever in a file. A name is a module of
 #: weft's, or a package with all that is in it; ``weft`` is the package's own ``__init__``.
 ORDER = """
-errors typing _units _open_files
+errors typing _units _open_files _distribution
 _native
+_signatures
 _frames _load _claim_scheme _request
 config
 _connect.encryption _connect.channel_protocol _connect.sockets _connect.address
 _connect.route _connect.admission _connect.ring
 _connect.links
+_connect.message
 _connect.handshake
+_connect.local
 _connect.handshake_io
 _tls
 explain
@@ -33,7 +36,7 @@ connect listen memory
 weft
 explain.round_trip
 explain.command topo
-doctor
+doctor links
 dask deploy lab
 worker
 compat
@@ -159,7 +162,7 @@ print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=100, capture_output=True, text=True)
     # Of these asyncio brings some itself: the first up to 3.11, typing up to 3.13.
     brought = set(done.stdout.split()) - {"__future__", "_typing", "typing"}
-    assert brought == {"_json", "json", "weft"}
+    assert brought == {"_json", "gc", "json", "weft"}  # gc is built in
 
 
 def test_public_names_exist_and_are_documented():

@@ -144,9 +144,9 @@ def test_missing_packages_of_gpus_are_named(capsys):
 
 def test_missing_packages_are_named_with_what_brings_them(monkeypatch):
     monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(BenchError, match=r'pandas, .* not installed: pip install "weft\[demo\]"$'):
+    with pytest.raises(BenchError, match=r'pandas, .* not installed: pip install "weft-ucx\[demo\]"$'):
         rounds.refuse(())
-    with pytest.raises(BenchError, match=r'cupy not installed: pip install "weft\[demo\]" cupy-cuda12x \(with'):
+    with pytest.raises(BenchError, match=r'\[demo\]"; pip install cupy-cuda12x \(with CUDA 12\)$'):
         rounds.refuse(("cupy",))
 
 

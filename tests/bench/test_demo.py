@@ -72,7 +72,7 @@ def test_bad_options_are_refused(arguments, capsys):
 def test_missing_packages_are_named_with_the_remedy(monkeypatch, capsys):
     monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda name: None if name == "pandas" else name)
     assert demo.run(parse()) == 1
-    assert capsys.readouterr().err == 'weft demo: pandas not installed: pip install "weft[demo]"\n'
+    assert capsys.readouterr().err == 'weft demo: pandas not installed: pip install "weft-ucx[demo]"\n'
 
 
 def test_an_unwritable_file_is_found_before_the_work(monkeypatch, tmp_path, capsys):

@@ -46,7 +46,7 @@ def test_fuzz():
 
 def test_fuzz_ring():
     mark = {"seconds": 2, "descriptors": 9, "resident_kib": 3000, "arena_kib": 600}
-    outcomes = {"PeerLostError: the peer broke the rules of the ring (bad_kind)": 90, "NoMemoryError: n B": 10}
+    outcomes = {"PeerLostError: the peer violated the ring protocol (bad_kind)": 90, "NoMemoryError: n B": 10}
     record = {"outcomes": outcomes, "marks": [{"cases": 100, **mark}], "at_any_time": {"lost": 3}}
     assert figures.fuzz_ring(record) == (
         "100 links, 50 a second: 90 bad_kind, 10 NoMemoryError; 3 more by another process, at any time. 9 descriptors, "
@@ -127,6 +127,47 @@ def test_versions():
         "| UCX 0.1 |  | core | no such wheel |  | `python scripts/versions.py --ucx 0.1` |",
         "",
         "- CPython 3.12, `tests.test_a::test_b`: no",
+    ]
+
+
+def test_tests_of_others_say_what_is_refused():
+    record = {"files": {"a": {"passed": 1}}, "skipped": {}, "failed": {}}
+    record |= {"expected": {"a::x": "refused", "a::y": "refused"}, "not_run": {"b": "it is C++"}}
+    assert figures.ucx_py(record).splitlines()[-3:] == [
+        "",
+        "Not passed, as expected: refused (2).",
+        "- Not run, `b`: it is C++",
+    ]
+
+
+def test_hoplite():
+    record = {"workers": 8, "failed": {"gather 1024, tcp": "boom"}}
+    record["seconds"] = {"gather 1024": {"tcp": [0.001, 0.003, 0.002], "ucx": [0.001]}}
+    assert figures.hoplite(record).splitlines() == [
+        "|  | array | `tcp://` | `ucx://` |",
+        "|---|---|---|---|",
+        "| gather | 1 KiB | 2 ms (1 ms-3 ms) | 1 ms (1 ms-1 ms) |",
+        "",
+        "8 workers; a median of the rounds, in brackets what they lie within.",
+        "- gather 1024, tcp failed: boom",
+    ]
+
+
+def test_xoscar_calls():
+    record = {"xoscar": "0.9.1", "rows": [{"nbytes": 8, "round_trip_s": {"unix": [0.001], "ucx": [0.002]}}]}
+    lines = figures.xoscar_calls(record).splitlines()
+    assert lines[:3] == ["| array | unix | ucx |", "|---|---|---|", "| 8 B | 1 ms (1 ms-1 ms) | 2 ms (2 ms-2 ms) |"]
+
+
+def test_everything():
+    skipped = [{"lacks": "a GPU", "why": "no CUDA", "tests": 3}, {"lacks": None, "why": "no Slurm", "tests": 1}]
+    record = {"counts": {"passed": 2000, "skipped": 4}, "skipped": skipped, "failed": {"t::a": "boom"}}
+    assert figures.everything(record).splitlines() == [
+        "2,000 passed, 4 skipped.",
+        "",
+        "- skipped 3, for want of a GPU: no CUDA",
+        "- skipped 1, **could be installed**: no Slurm",
+        "- `t::a` failed: boom",
     ]
 
 

@@ -83,7 +83,7 @@ def test_nothing_to_draw_is_said(path, capsys):
 def test_missing_matplotlib_is_named(path, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
     assert drawn(path, "--plot", tmp_path / "x.png") == 1
-    assert 'needs matplotlib: pip install "weft[bench]"' in capsys.readouterr().err
+    assert 'needs matplotlib: pip install "weft-ucx[bench]"' in capsys.readouterr().err
 
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "benchmarks"
@@ -103,7 +103,8 @@ def test_every_library_is_in_every_panel():
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         f"{size}, one way" for size in ("8 B", "1 KiB", "1 MiB", "128 MiB")
     ]
-    names = ["C loop", "weft, .wait()", "weft, await", "TCP socket", "asyncio streams"]
+    own = ["weft.Peer, .wait()", "weft.Peer, await", "weft tags, .wait()", "weft tags, await"]
+    names = ["C loop", *own, "TCP socket", "asyncio streams"]
     lent = [0, 0, 1, 1]  # from 1 MiB on, what is lent too
     for axes, more in zip(figure.axes, lent, strict=True):
         assert len(axes.lines) == 2 * (len(names) + more)  # the rounds, and the median

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from weft import _distribution
 from weft.bench.common import outcome
 from weft.bench.common.errors import BenchError
 
-INSTALL = 'pip install "weft[bench]"'
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -63,7 +63,7 @@ def refuse(args: argparse.Namespace) -> None:
     for path in filter(None, (args.plot, args.html)):
         outcome.refuse_files(path)
         if importlib.util.find_spec("matplotlib") is None:
-            raise BenchError(f"{path.name} needs matplotlib: {INSTALL}")
+            raise BenchError(f"{path.name} needs matplotlib: {_distribution.install('bench')}")
     if args.plot and args.plot.suffix not in PICTURES:
         raise BenchError(f"{args.plot.name} is none of {', '.join(PICTURES)}")
 

@@ -34,7 +34,7 @@ def collect() -> dict[str, object]:
         "kernel": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "weft": _version("weft"),
+        "weft": _version("weft-ucx"),
         "ucx": _ucx(),
         "packages": {name: _version(name) for name in PACKAGES},
         "ucx_variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith("UCX_")},

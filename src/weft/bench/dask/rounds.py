@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from weft import _open_files
+from weft import _distribution, _open_files
 from weft.bench.common import outcome
 from weft.bench.common.environment import collect
 from weft.bench.common.errors import BenchError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from weft.bench.dask.workloads import Workload
 
 
-#: What brings the packages that a GPU's work takes; ``weft[demo]`` brings all others.
+#: What brings the packages that a GPU's work takes; ``weft-ucx[demo]`` brings all others.
 WHEELS = {"cupy": "cupy-cuda12x", "cudf": "cudf-cu12", "dask_cudf": "dask-cudf-cu12"}
 
 
@@ -170,9 +170,10 @@ def refuse(packages: Iterable[str], *paths: Path | None) -> None:
     needed = ["numpy", "pandas", "pyarrow", "dask", "distributed", *packages]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        wheels = dict.fromkeys(WHEELS.get(name, '"weft[demo]"') for name in missing)
-        cuda = " (with CUDA 12)" if WHEELS.keys() & missing else ""
-        raise BenchError(f"{', '.join(missing)} not installed: pip install {' '.join(wheels)}{cuda}")
+        wheels = list(dict.fromkeys(WHEELS[name] for name in missing if name in WHEELS))
+        own = [_distribution.install("demo")] if set(missing) - set(WHEELS) else []
+        others = [f"pip install {' '.join(wheels)} (with CUDA 12)"] if wheels else []
+        raise BenchError(f"{', '.join(missing)} not installed: {'; '.join([*own, *others])}")
     outcome.refuse_files(*paths)
 
 

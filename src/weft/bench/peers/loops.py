@@ -120,9 +120,16 @@ def _ucxx(me: Child) -> Generator[Loops]:
         yield both
 
 
+@contextlib.contextmanager
+def _drop_in(me: Child) -> Generator[Loops]:
+    with _ucx(me, importlib.import_module("weft.compat.ucxx")) as both:
+        yield both
+
+
 OPENERS: dict[Cell, loops.Opener] = {
     Cell("uvloop", "await"): _uvloop,
     Cell("pyzmq", "block"): _zmq,
+    Cell("drop-in", "await"): _drop_in,
     Cell("ucx-py", "await"): _ucx_py,
     Cell("ucxx", "await"): _ucxx,
 }

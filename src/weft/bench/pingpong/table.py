@@ -33,6 +33,7 @@ NAMES = {
     "pyzmq": "pyzmq (ipc)",
     "mpi4py": "mpi4py (Open MPI)",
     "perftest": "ucx_perftest",
+    "drop-in": "weft.compat.ucxx",
     "ucxx": "UCXX, asyncio",
     "ucx-py": "ucx-py, asyncio",
 }

@@ -8,7 +8,7 @@ import os
 import statistics
 
 from weft.bench.send_recv.loops import Parameters, Result
-from weft.compat.ucp._libs.utils import format_bytes
+from weft.compat._core.printing import format_bytes
 
 _WIDTH, _KEY = 80, 26
 
