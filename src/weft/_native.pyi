@@ -57,6 +57,11 @@ def pool_trim(nbytes: int) -> None:
     Give idle memory back until at most `nbytes` are left, and what was freed but is lent leave resident memory.
     """
 
+def pool_cool() -> None:
+    """
+    Give the pages of all idle memory back; the files stay, and others need not map them anew.
+    """
+
 def flag_loans() -> None:
     """
     Have /proc/self/smaps tell which borrowed memory its owner still counts: such mappings have the flag `dd`.

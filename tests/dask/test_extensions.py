@@ -12,8 +12,9 @@ from distributed import Scheduler, Worker
 
 from weft.dask.observe import traffic
 from weft.dask.observe.attach import attach
-from weft.dask.observe.extensions import SchedulerTraffic, WorkerTraffic
-from weft.dask.observe.pairs import EXTENSION
+from weft.dask.observe.scheduler import SchedulerTraffic
+from weft.dask.observe.traffic import EXTENSION
+from weft.dask.observe.worker import WorkerTraffic
 
 
 def peer(process: str) -> Any:

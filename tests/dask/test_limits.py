@@ -19,6 +19,7 @@ from tests.dask.clusters import TIMEOUT_S, local_cluster, workers_of
 from tornado.ioloop import PeriodicCallback
 
 from weft import _native
+from weft.dask.memory import limits
 from weft.dask.memory.limits import WorkerCount, count_in_nanny, count_worker
 from weft.dask.memory.shared_pages import NOTHING, Borrowed, Reader
 
@@ -83,6 +84,24 @@ def test_without_limits_the_pool_keeps_its_memory(warm: int, limit: int | None, 
     count_worker(worker)
     assert worker.monitor.get_process_memory() > warm
     assert _native.pool_statistics()["idle_nbytes"] == warm
+
+
+def test_a_pool_that_is_not_used_for_a_while_keeps_nothing_warm(warm: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = FakeWorker(None, False)
+    count_worker(worker)
+    now = time.monotonic()
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now)
+    worker.monitor.get_process_memory()
+    now += 1.9
+    worker.monitor.get_process_memory()
+    assert _native.pool_statistics()["idle_nbytes"] == warm
+    _native.pool_allocate(MIB)
+    now += 1.9
+    worker.monitor.get_process_memory()
+    assert _native.pool_statistics()["idle_nbytes"] == warm
+    now += 2.1
+    worker.monitor.get_process_memory()
+    assert _native.pool_statistics()["idle_nbytes"] == 0
 
 
 def test_a_worker_that_tries_several_ports_gets_it_once() -> None:

@@ -20,7 +20,7 @@ from tests.dask.clusters import local_cluster
 import weft.dask
 from weft.dask import patches, set_links, why
 from weft.dask.learn.collect import SchedulerLinks
-from weft.dask.observe.pairs import EXTENSION
+from weft.dask.observe.traffic import EXTENSION
 from weft.errors import InvalidParamError
 from weft.links import Place
 

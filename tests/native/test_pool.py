@@ -99,6 +99,20 @@ def test_trimmed_memory_goes_back_and_what_is_in_use_stays():
     assert bytes(between) == bytes(1 << 20)  # new pages: it was given back, not only forgotten
 
 
+def test_a_pool_that_cools_keeps_its_files():
+    one = _native.pool_allocate(1 << 20)
+    one[:] = b"\1" * (1 << 20)
+    there, before = address(one), _native.pool_statistics()
+    del one
+    _native.pool_cool()
+    after = _native.pool_statistics()
+    assert (after["idle_nbytes"], after["segments"]) == (0, before["segments"])
+    again = _native.pool_allocate(1 << 20)
+    assert address(again) == there
+    assert bytes(again) == bytes(1 << 20)  # new pages
+    assert _native.pool_statistics()["taken_total"] == before["taken_total"] + 1
+
+
 def test_a_lower_cap_holds_for_what_lies_between_blocks_in_use():
     blocks = [_native.pool_allocate(1 << 20) for _ in range(3)]
     for block in blocks:

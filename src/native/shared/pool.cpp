@@ -227,12 +227,19 @@ void Pool::trim(size_t nbytes) noexcept {
         for (auto &[offset, used] : segment.used) let_go(s, segment, offset, used);
 }
 
+void Pool::cool() noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    end_unmarked(s);
+    s.segments.cool();
+}
+
 Pool::Statistics Pool::statistics() noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
     end_unmarked(s);
     const Segments &all = s.segments;
-    return {all.live, all.idle, all.mapped, all.by_address.size(), s.pinned, all.cap};
+    return {all.live, all.idle, all.mapped, all.by_address.size(), s.pinned, all.cap, all.taken};
 }
 
 // A fork copies the mutex as it is: nobody may hold it then.

@@ -74,6 +74,7 @@ constexpr size_t page_threshold = 64 * 1024;
 
 struct Statistics {
     size_t live, idle, mapped, segments, pinned, cap;
+    uint64_t taken;
 };
 
 /// Bytes that this process lent to others, and borrowed from them, since it began.
@@ -108,6 +109,8 @@ void set_cap(size_t nbytes) noexcept;
 /// Give such memory back now, until at most `nbytes` of it are left. Blocks that were freed, but that others still
 /// have, leave this process's resident memory too.
 void trim(size_t nbytes) noexcept;
+/// Give the pages of all such memory back, and keep the files.
+void cool() noexcept;
 Statistics statistics() noexcept;
 /// A child sees the parent's blocks as they are, copy-on-write, and never allocates from them; nor does a child of it,
 /// which is not the `first` and inherits what the child wrote.

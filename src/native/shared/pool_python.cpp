@@ -49,6 +49,8 @@ void Pool::define(nb::module_ &m) {
     m.def(
         "pool_trim", &trim, nb::arg("nbytes"),
         "Give idle memory back until at most `nbytes` are left, and what was freed but is lent leave resident memory.");
+    m.def("pool_cool", &cool,
+          "Give the pages of all idle memory back; the files stay, and others need not map them anew.");
     m.def("flag_loans", &Loan::flag_all,
           "Have /proc/self/smaps tell which borrowed memory its owner still counts: such mappings have the flag `dd`.");
     m.def(
@@ -72,6 +74,7 @@ void Pool::define(nb::module_ &m) {
             d["segments"] = s.segments;
             d["pinned_nbytes"] = s.pinned;
             d["cap_nbytes"] = s.cap;
+            d["taken_total"] = s.taken;
             d["lent_total_nbytes"] = lent_total.load();
             d["staged_total_nbytes"] = staged_total.load();
             d["borrowed_nbytes"] = borrowed.load();

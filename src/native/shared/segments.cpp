@@ -69,9 +69,17 @@ void Segments::drop_idle(size_t most) noexcept {
     }
 }
 
-// Idle memory between blocks in use goes back too: such a segment cannot be dropped.
 void Segments::keep_idle(size_t most) noexcept {
     drop_idle(most);
+    punch(most);
+}
+
+void Segments::cool() noexcept {
+    punch(0);
+}
+
+// Idle memory between blocks in use goes back too: such a segment cannot be dropped.
+void Segments::punch(size_t most) noexcept {
     for (auto &[base, segment] : by_address)
         for (auto it = segment.free.begin(); it != segment.free.end() && idle > most;) {
             auto [offset, range] = *it++;
@@ -97,6 +105,7 @@ std::pair<Segment *, size_t> Segments::take(size_t nbytes) noexcept {
     Segment::Range range = remove_hole(segment, segment->free.find(offset));
     size_t warm = std::min(range.warm, nbytes);
     if (range.nbytes > nbytes) add_hole(segment, offset + nbytes, {range.nbytes - nbytes, range.warm - warm});
+    ++taken;
     segment->used[offset] = {nbytes, 0, false, false, false, false};
     live += nbytes;
     idle -= warm;

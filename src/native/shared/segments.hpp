@@ -58,7 +58,7 @@ struct Segments {
     std::map<const uint8_t *, Segment> by_address;
     std::set<Hole> holes;  // every free range of every segment
     size_t live = 0, idle = 0, mapped = 0, out = 0, cap;
-    uint64_t dropped = 0;
+    uint64_t dropped = 0, taken = 0;
 
     bool has_hole(size_t nbytes) const noexcept;
     /// The offset of a new block of whole pages; the segment is null when there is no memory.
@@ -72,11 +72,14 @@ struct Segments {
     std::pair<Segment *, Block> find(const void *data) noexcept;
     /// Give idle memory back to the kernel until at most so much is left.
     void keep_idle(size_t most) noexcept;
+    /// Give it all back, and keep the files, which others need not map anew then.
+    void cool() noexcept;
 
   private:
     Segment *add(size_t nbytes) noexcept;
     void drop(Segment *segment) noexcept;
     void drop_idle(size_t most) noexcept;
+    void punch(size_t most) noexcept;
     void add_hole(Segment *segment, size_t offset, Segment::Range range);
     Segment::Range remove_hole(Segment *segment, std::map<size_t, Segment::Range>::iterator it);
 };

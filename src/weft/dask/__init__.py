@@ -4,19 +4,20 @@
 Nothing needs to import it: installing weft is enough (see ``weft/_claim_scheme.py``).
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm.registry import backends
 
 from weft.dask import tensors
 from weft.dask.comm import UCX, UCXBackend, UCXConnector, UCXListener, lanes
-from weft.dask.learn.mode import set_links
-from weft.dask.learn.view import Link, Links, links
-from weft.dask.learn.why import Why, why
-from weft.dask.observe.pairs import Transports, transports
 
 if TYPE_CHECKING:
     from weft.dask.cluster import TopologyCluster
+    from weft.dask.learn.mode import set_links
+    from weft.dask.learn.view import Link, Links, links
+    from weft.dask.learn.why import Why, why
+    from weft.dask.observe.pairs import Transports, transports
 
 backends["ucx"] = UCXBackend()
 tensors.register()
@@ -38,11 +39,23 @@ __all__ = [
     "why",
 ]
 
+#: What is for a client or a user's program: each worker has this package, and would pay for it. A cluster besides needs
+#: the whole of distributed, which may be half imported when it loads this package.
+_LAZY = {
+    "Link": "learn.view",
+    "Links": "learn.view",
+    "TopologyCluster": "cluster",
+    "Transports": "observe.pairs",
+    "Why": "learn.why",
+    "links": "learn.view",
+    "set_links": "learn.mode",
+    "transports": "observe.pairs",
+    "why": "learn.why",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # distributed may load this package while it is itself half imported; a cluster needs all of it
-    if name == "TopologyCluster":
-        from weft.dask.cluster import TopologyCluster
-
-        return TopologyCluster
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return found

@@ -8,7 +8,7 @@ from typing import Any
 import dask.config
 
 from weft.dask import config
-from weft.dask.observe.pairs import EXTENSION
+from weft.dask.observe.traffic import EXTENSION
 from weft.errors import InvalidParamError, UnsupportedError
 
 

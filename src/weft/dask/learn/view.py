@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft._units import format_rate
-from weft.dask.observe.pairs import EXTENSION
+from weft.dask.observe.traffic import EXTENSION
 from weft.links import LinkModel
 
 if TYPE_CHECKING:

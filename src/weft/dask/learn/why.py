@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.dask.observe.pairs import EXTENSION
+from weft.dask.observe.traffic import EXTENSION
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 
 A worker spills and pauses by its resident memory, and its nanny kills it by the same. Memory that the pool keeps warm
 is resident: what is spilled to make room comes back to the pool first, and Dask would find nothing gained and spill on.
-So is what was spilled while other workers have it on loan: that becomes theirs.
+So is what was spilled while other workers have it on loan: that becomes theirs. A pool that has not been asked for
+a block for a while keeps nothing warm.
 
 What a worker has borrowed is resident too, though its owner counts it (`shared_pages`). So worker and nanny
 leave it out by the same reading of the kernel's, and managed memory, which Dask makes of the sizes of keys, leaves it
@@ -13,6 +14,7 @@ memory and kill a worker that sees no need to spill: under one, a worker counts 
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 #: A worker with a memory limit keeps at most this part of it warm.
 _IDLE_PART = 32
+#: Seconds after the last block taken from the pool until it gives back what it keeps warm.
+_IDLE_S = 2.0
 
 
 def count_worker(worker: Worker) -> None:
@@ -67,13 +71,18 @@ class WorkerCount:
         self._reader = Reader()
         self._seen = NOTHING
         self._total = 0  # bytes borrowed when that was seen
+        self._taken, self._taken_at = 0, 0.0  # blocks of the pool, and when that was seen first
 
     def process_memory(self, measure: Callable[[], int]) -> int:
         """Return the worker's memory, given how to measure that of the process."""
+        pool = _native.pool_statistics()
+        if pool["taken_total"] != self._taken:
+            self._taken, self._taken_at = pool["taken_total"], time.monotonic()
+        elif pool["idle_nbytes"] and time.monotonic() - self._taken_at > _IDLE_S:
+            _native.pool_cool()
         nbytes = self._own(measure())
         if nbytes <= self._plenty_nbytes:
             return nbytes
-        pool = _native.pool_statistics()
         if pool["idle_nbytes"] or pool["pinned_nbytes"]:
             _native.pool_trim(0)
             nbytes = self._own(measure())

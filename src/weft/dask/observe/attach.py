@@ -1,34 +1,43 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What a scheduler or worker gets when it starts to listen on ``ucx://``: extensions, Prometheus' metrics, a page.
 
-All of it comes without a line in anyone's program. What needs bokeh or prometheus_client is loaded only where the
-server loads them itself.
+All of it comes without a line in anyone's program. Each server loads only its own part: a host may have a hundred
+workers. What needs bokeh or prometheus_client is loaded only where the server loads them itself.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from typing import TYPE_CHECKING
 
 from distributed import Scheduler, Worker
 
 from weft.dask import config, patches
-from weft.dask.learn import fetch
-from weft.dask.learn.collect import SaveAtEnd
-from weft.dask.observe.extensions import SchedulerTraffic, WorkerTraffic
-from weft.dask.observe.pairs import EXTENSION
+from weft.dask.observe.traffic import EXTENSION
+
+if TYPE_CHECKING:
+    from weft.dask.observe.scheduler import SchedulerTraffic
 
 
 def attach(server: object) -> None:
     """Attach what there is for a `server` that is about to listen; again for each port that it tries."""
     if isinstance(server, Worker):
-        fetch.switch(server, config.links())
+        from weft.dask.observe.worker import WorkerTraffic
+
+        if config.links() == "learn":
+            from weft.dask.learn import fetch
+
+            fetch.switch(server, "learn")
         # A scheduler that another protocol leads to may know nothing of weft, and then a heartbeat with something for
         # its extension would end the worker.
         if server.scheduler.address.startswith("ucx://"):
             patches.extend(server, EXTENSION, WorkerTraffic())
         _register_metrics()
     elif isinstance(server, Scheduler):
+        from weft.dask.learn.collect import SaveAtEnd
+        from weft.dask.observe.scheduler import SchedulerTraffic
+
         extension = SchedulerTraffic(server)
         if patches.extend(server, EXTENSION, extension):
             _register_metrics()

@@ -2,7 +2,7 @@
 """A page in the scheduler's dashboard: the bandwidth between each two workers, live, and the lanes that carry it.
 
 Needs bokeh, which whoever has a dashboard has. What the cells say is in ``matrix``, where it comes from in
-``extensions``.
+``scheduler``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bokeh.document import Document
     from distributed.scheduler import Scheduler
 
-    from weft.dask.observe.extensions import SchedulerTraffic
+    from weft.dask.observe.scheduler import SchedulerTraffic
 
 PAGE = "individual-weft-bandwidth"
 TITLE = "Weft Bandwidth"

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from weft._units import format_nbytes, format_rate
 from weft.dask.observe import traffic
+from weft.dask.observe.traffic import EXTENSION
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: The name of the extensions of schedulers and workers that know of the traffic.
-EXTENSION = "weft"
 #: Pairs that a terminal shows; `Transports.rows` has them all.
 _MOST_SHOWN = 40
 _COLUMNS = ("from", "to", "lanes", "messages", "bytes", "lent", "bandwidth", "requests", "errors")

@@ -3,14 +3,13 @@
 
 Counted by process, not by address: whoever connects comes from a new port each time, so the two sides tell each
 other in weft's handshake which process they are. No clock on the receiving side, where nobody can tell receiving from
-waiting for a sender that has nothing to say. What others make of the counts is in ``pairs``, ``extensions`` and
+waiting for a sender that has nothing to say. What others make of the counts is in ``pairs``, ``scheduler`` and
 ``prometheus``.
 """
 
 from __future__ import annotations
 
 import secrets
-import statistics
 import time
 from collections import deque
 from typing import Any
@@ -20,6 +19,8 @@ from distributed.metrics import context_meter
 from weft.errors import PeerClosedError, PeerLostError
 from weft.peer import Peer
 
+#: The name of the extensions of schedulers and workers that know of the traffic.
+EXTENSION = "weft"
 #: Messages that move at least so many bytes count as transfers, of which the bandwidth is told.
 TRANSFER_NBYTES = 1 << 20
 #: The bandwidth of a pair is the median of so many of its latest transfers.
@@ -86,6 +87,8 @@ class Traffic:
     @property
     def bandwidth_Bps(self) -> float | None:  # noqa: N802
         """Median of the latest transfers to that process; None if there was none."""
+        import statistics  # of use to who asks only; a worker's process need not load it
+
         return statistics.median(self.rates_Bps) if self.rates_Bps else None
 
     def add(self, other: Traffic) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What heartbeats carry of a worker's traffic, and what the scheduler makes of it: an extension of each.
+"""The scheduler's extension: what it makes of the traffic that the workers' heartbeats tell of (``worker``).
 
-Nothing here attaches them to a server (`attach`) or shows what they know (`dashboard`, `pairs`).
+Nothing here attaches it to a scheduler (``attach``) or shows what it knows (``dashboard``, ``pairs``).
 """
 
 from __future__ import annotations
@@ -10,31 +10,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.dask import config, patches
-from weft.dask.learn import measured
 from weft.dask.learn.collect import SchedulerLinks
-from weft.dask.observe import traffic
 from weft.dask.observe.pairs import Pair, join, named
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
-
-
-class WorkerTraffic:
-    """A worker's extension: tells the scheduler what has changed since it last told."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, tuple[int, ...]] = {}
-
-    def heartbeat(self) -> dict[str, Any]:
-        """Return the report of this process, of peers with news only. Counts are totals, never differences."""
-        peers = traffic.report()["peers"]
-        before = self._told
-        self._told = {p: (row["sent_messages"], row["received_messages"], row["errors"]) for p, row in peers.items()}
-        news = {p: row for p, row in peers.items() if before.get(p) != self._told[p]}
-        told: dict[str, Any] = {"process": traffic.PROCESS, "peers": news}
-        if links := measured.report():
-            told["links"] = links
-        return told
 
 
 class SchedulerTraffic:

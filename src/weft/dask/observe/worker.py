@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A worker's extension: what its heartbeats carry of its traffic. See ``scheduler`` too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.dask.learn import measured
+from weft.dask.observe import traffic
+
+
+class WorkerTraffic:
+    """A worker's extension: tells the scheduler what has changed since it last told."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[int, ...]] = {}
+
+    def heartbeat(self) -> dict[str, Any]:
+        """Return the report of this process, of peers with news only. Counts are totals, never differences."""
+        peers = traffic.report()["peers"]
+        before = self._told
+        self._told = {p: (row["sent_messages"], row["received_messages"], row["errors"]) for p, row in peers.items()}
+        news = {p: row for p, row in peers.items() if before.get(p) != self._told[p]}
+        told: dict[str, Any] = {"process": traffic.PROCESS, "peers": news}
+        if links := measured.report():
+            told["links"] = links
+        return told
