@@ -57,11 +57,12 @@ class _InLoop:
 
     async def _readable(self) -> None:
         readable = self._loop.create_future()
-        self._loop.add_reader(self._sock, _set, readable)
+        fd = self._sock.fileno()  # a loop that does not know the socket yet would write out its two addresses
+        self._loop.add_reader(fd, _set, readable)
         try:
             await readable
         finally:
-            self._loop.remove_reader(self._sock)
+            self._loop.remove_reader(fd)
 
 
 class _Blocking:

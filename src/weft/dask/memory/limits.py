@@ -124,6 +124,7 @@ class NannyCount:
 
     def __init__(self, nanny: Nanny) -> None:
         self._nanny = weakref.proxy(nanny)
+        self._process: psutil.Process | None = None
         self._reader = Reader()
 
     def __call__(self, look: Callable[[], object]) -> None:
@@ -135,7 +136,9 @@ class NannyCount:
         if not pid or most is None:
             return False
         try:
-            resident: int = psutil.Process(pid).memory_info().rss
+            if self._process is None or self._process.pid != pid:
+                self._process = psutil.Process(pid)
+            resident: int = self._process.memory_info().rss
         except psutil.Error:
             return False
         return resident <= most or resident - self._reader.read(pid, resident).resident <= most
