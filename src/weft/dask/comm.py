@@ -70,8 +70,10 @@ class UCX(Comm):  # type: ignore[misc]
         self._local_addr = local_addr
         self._peer_addr = peer_addr
         self._traffic = traffic.CommTraffic(peer, peer_addr)
-        measures = config.links() != "off"
+        mode = config.links()
+        measures = mode != "off"
         self._links = measured.CommLinks(peer, self._traffic.with_process.process, worker) if measures else None
+        self._compresses = mode == "learn" and not peer.same_host
         _comms.add(self)
 
     @property
@@ -94,7 +96,12 @@ class UCX(Comm):  # type: ignore[misc]
 
     def handshake_info(self) -> dict[str, Any]:
         holds = device.can_hold(self._peer.memory_types, deserialize=self.deserialize)
-        return {**super().handshake_info(), device.CAPABILITY: holds, measured.TOLD: config.links() == "learn"}
+        told: dict[str, Any] = {device.CAPABILITY: holds, measured.TOLD: config.links() == "learn"}
+        if not self._peer.same_host:
+            from weft.dask.learn import compress  # which a worker on a host of its own peers has no use for
+
+            told[compress.READS] = compress.readable()
+        return {**super().handshake_info(), **told}
 
     async def read(self, deserializers: Any = None) -> Any:
         try:
@@ -130,7 +137,12 @@ class UCX(Comm):  # type: ignore[misc]
             allow_offload=self.allow_offload and write_offloads(msg),
             serializers=device.families(serializers, to_device=to_device),
             on_error=on_error,
-            context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
+            context={
+                "sender": self.local_info,
+                "recipient": self.remote_info,
+                **self.handshake_options,
+                **(self._compression(msg) if self._compresses and not to_device else {}),
+            },
             frame_split_size=_WHOLE,
         )
         began = time.perf_counter()
@@ -153,6 +165,18 @@ class UCX(Comm):  # type: ignore[misc]
                 links.end_send(sending)
         self._traffic.sent(message.nbytes, began)
         return message.nbytes
+
+    def _compression(self, msg: Any) -> dict[str, str]:
+        """Name the codec for a message's values, unless Dask is told to compress everything, or it would not pay."""
+        if msg.__class__ is not dict or "data" not in msg or self.handshake_options.get("compression"):
+            return {}
+        from weft.dask.learn import compress
+
+        codec = compress.choose(self._traffic.with_process.bandwidth_Bps, self.remote_info.get(compress.READS))
+        if codec is None:
+            return {}
+        self._traffic.compressed(codec)
+        return {"compression": codec}
 
     async def close(self) -> None:
         if self._peer.closed:

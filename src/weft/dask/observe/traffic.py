@@ -56,7 +56,7 @@ class Traffic:
     process, address : str
         Who it is, and where it was reached (or came from, if this process never called it).
     lanes : tuple of str
-        What carries it, as ``transport/device``.
+        What carries it, as ``transport/device``; and the codec, if what goes to it is compressed.
     comms : int
         Comms that are open, or were dropped and not yet collected.
     sent_messages, sent_nbytes, received_messages, received_nbytes : int
@@ -172,6 +172,11 @@ class CommTraffic:
         # As distributed's own activities; what is not sent remains of its "network".
         context_meter.digest_metric(self._label, seconds, "seconds")
         self._digest(moved, nbytes - moved, "weft lent")
+
+    def compressed(self, codec: str) -> None:
+        """Show that messages to this peer are compressed where that makes them smaller."""
+        if codec not in self.with_process.lanes:
+            self.with_process.lanes += (codec,)
 
     def received(self, nbytes: int) -> None:
         """Count a message of so many bytes that was received."""
