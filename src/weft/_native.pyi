@@ -52,6 +52,14 @@ def pool_allocate(nbytes: int) -> memoryview: ...
 
 def pool_set_cap(nbytes: int) -> None: ...
 
+def pool_set_hold(seconds: float) -> None:
+    """
+    For so long keep, beyond the cap, as much as was in use at once; 0: nothing.
+    """
+
+def pool_settle() -> None:
+    """Give back what was kept for the hold and has not been used again."""
+
 def pool_trim(nbytes: int) -> None:
     """
     Give idle memory back until at most `nbytes` are left, and what was freed but is lent leave resident memory.

@@ -45,6 +45,7 @@ class FakeWorker:
 def cap() -> Iterator[None]:
     before = _native.pool_statistics()["cap_nbytes"]
     yield
+    _native.pool_set_hold(0)
     _native.pool_set_cap(before)
 
 
@@ -92,14 +93,14 @@ def test_a_pool_that_is_not_used_for_a_while_keeps_nothing_warm(warm: int, monke
     now = time.monotonic()
     monkeypatch.setattr(limits.time, "monotonic", lambda: now)
     worker.monitor.get_process_memory()
-    now += 1.9
+    now += 2.9
     worker.monitor.get_process_memory()
     assert _native.pool_statistics()["idle_nbytes"] == warm
     _native.pool_allocate(MIB)
-    now += 1.9
+    now += 2.9
     worker.monitor.get_process_memory()
     assert _native.pool_statistics()["idle_nbytes"] == warm
-    now += 2.1
+    now += 3.1
     worker.monitor.get_process_memory()
     assert _native.pool_statistics()["idle_nbytes"] == 0
 
@@ -116,6 +117,20 @@ def test_a_small_worker_keeps_little_warm(warm: int) -> None:
     count_worker(FakeWorker(64 * MIB, False))
     assert _native.pool_statistics()["cap_nbytes"] == 2 * MIB
     assert _native.pool_statistics()["idle_nbytes"] <= 2 * MIB
+
+
+def test_what_a_worker_had_in_use_and_has_not_used_again_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_HOLD_S", 0.02)
+    worker = FakeWorker(64 * MIB, False)
+    count_worker(worker)
+    _native.pool_trim(0)
+    kept, *gone = [_native.pool_allocate(MIB) for _ in range(9)]
+    gone.clear()
+    until = time.monotonic() + 10
+    while _native.pool_statistics()["idle_nbytes"] > 2 * MIB and time.monotonic() < until:
+        worker.monitor.get_process_memory()
+    assert _native.pool_statistics()["idle_nbytes"] <= 2 * MIB
+    del kept
 
 
 class Lent:

@@ -3,6 +3,7 @@
 
 import gc
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ def cap():
     _native.pool_set_cap(0)
     _native.pool_set_cap(before)
     yield before
+    _native.pool_set_hold(0)
     _native.pool_set_cap(before)
 
 
@@ -119,6 +121,34 @@ def test_a_lower_cap_holds_for_what_lies_between_blocks_in_use():
         block[:] = bytes(1 << 20)
     del blocks[1], block
     _native.pool_set_cap(0)
+    assert _native.pool_statistics()["idle_nbytes"] == 0
+
+
+def test_with_a_hold_as_much_is_kept_as_was_in_use():
+    _native.pool_set_cap(0)
+    _native.pool_set_hold(1000)
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(8)]
+    where = {address(block) for block in blocks}
+    del blocks[1:]
+    assert _native.pool_statistics()["idle_nbytes"] == 7 << 20
+    blocks += [_native.pool_allocate(1 << 20) for _ in range(7)]
+    assert {address(block) for block in blocks} == where
+    _native.pool_trim(0)  # memory is short
+    del blocks[1:]
+    _native.pool_trim(3 << 20)
+    assert _native.pool_statistics()["idle_nbytes"] <= 3 << 20
+    _native.pool_set_hold(0)
+    assert _native.pool_statistics()["idle_nbytes"] == 0
+
+
+def test_what_was_held_and_not_used_again_goes_back():
+    _native.pool_set_cap(0)
+    _native.pool_set_hold(0.01)
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(8)]
+    blocks.clear()
+    until = time.monotonic() + 10
+    while _native.pool_statistics()["idle_nbytes"] and time.monotonic() < until:
+        _native.pool_settle()
     assert _native.pool_statistics()["idle_nbytes"] == 0
 
 

@@ -179,12 +179,12 @@ Pin Pool::pin(const void *data, size_t nbytes, bool keep) noexcept {
     return pin;
 }
 
-// More than the cap would be new pages each time: what comes back beyond it is not kept.
+// Without a hold, more than the cap would be new pages each time: what comes back beyond it is not kept.
 Pin Pool::copy(const void *data, size_t nbytes) noexcept {
     State &s = state();
     {
         std::lock_guard lock(s.mutex);
-        if (s.segments.out + nbytes > s.segments.cap) return Pin();
+        if (!s.segments.hold_ns && s.segments.out + nbytes > s.segments.cap) return Pin();
     }
     Block block = allocate(nbytes);
     if (!block.segment) return Pin();
@@ -216,6 +216,20 @@ void Pool::set_cap(size_t nbytes) noexcept {
     s.segments.cap = nbytes;
     end_unmarked(s);
     s.segments.keep_idle(nbytes);
+}
+
+void Pool::set_hold(int64_t nanoseconds) noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    s.segments.hold_ns = nanoseconds;
+    s.segments.keep_idle(s.segments.may_be_idle());
+}
+
+void Pool::settle() noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    end_unmarked(s);
+    s.segments.keep_idle(s.segments.may_be_idle());
 }
 
 void Pool::trim(size_t nbytes) noexcept {

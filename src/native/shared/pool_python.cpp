@@ -47,6 +47,10 @@ void Pool::define(nb::module_ &m) {
         nb::arg("nbytes"), nb::sig("def pool_allocate(nbytes: int) -> memoryview"));
     m.def("pool_set_cap", &set_cap, nb::arg("nbytes"));
     m.def(
+        "pool_set_hold", [](double seconds) { set_hold(int64_t(seconds * 1e9)); }, nb::arg("seconds"),
+        "For so long keep, beyond the cap, as much as was in use at once; 0: nothing.");
+    m.def("pool_settle", &settle, "Give back what was kept for the hold and has not been used again.");
+    m.def(
         "pool_trim", &trim, nb::arg("nbytes"),
         "Give idle memory back until at most `nbytes` are left, and what was freed but is lent leave resident memory.");
     m.def("pool_cool", &cool,

@@ -8,10 +8,13 @@
 #include <tuple>
 
 #include "shared/shared_file.hpp"
+#include "ucp/ucx.hpp"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22  // Linux 5.14
 #endif
+
+static constexpr size_t huge_nbytes = 2 << 20;
 
 bool Segments::Hole::operator<(const Hole &o) const noexcept {
     return std::tie(nbytes, cold, segment, offset) < std::tie(o.nbytes, o.cold, o.segment, o.offset);
@@ -69,6 +72,25 @@ void Segments::drop_idle(size_t most) noexcept {
     }
 }
 
+void Segments::note_live() noexcept {
+    if (!hold_ns) return;
+    const int64_t now = now_ns();
+    if (now - began_ns > hold_ns) {
+        most_live_before = now - began_ns > 2 * hold_ns ? live : most_live;
+        most_live = live;
+        began_ns = now;
+    }
+    most_live = std::max(most_live, live);
+}
+
+// What was in use a moment ago will be in use again, and a page that was given back costs more than anything that is
+// done with it. With as much kept as was in use at once, the process never has more than it had.
+size_t Segments::may_be_idle() noexcept {
+    if (!hold_ns) return cap;
+    note_live();
+    return std::max(cap, std::max(most_live, most_live_before) - live);
+}
+
 void Segments::keep_idle(size_t most) noexcept {
     drop_idle(most);
     punch(most);
@@ -84,10 +106,13 @@ void Segments::punch(size_t most) noexcept {
         for (auto it = segment.free.begin(); it != segment.free.end() && idle > most;) {
             auto [offset, range] = *it++;
             if (range.warm == 0) continue;
-            madvise(segment.base + offset, range.nbytes, MADV_REMOVE);
+            // What is warm is an estimate of how much, not where. A huge page in part would be split.
+            const size_t excess = idle - most;
+            const size_t rest = excess < range.warm ? (range.warm - excess) / huge_nbytes * huge_nbytes : 0;
+            madvise(segment.base + offset + rest, range.nbytes - rest, MADV_REMOVE);
             remove_hole(&segment, segment.free.find(offset));
-            add_hole(&segment, offset, {range.nbytes, 0});
-            idle -= range.warm;
+            add_hole(&segment, offset, {range.nbytes, rest});
+            idle -= range.warm - rest;
         }
 }
 
@@ -109,6 +134,7 @@ std::pair<Segment *, size_t> Segments::take(size_t nbytes) noexcept {
     segment->used[offset] = {nbytes, 0, false, false, false, false};
     live += nbytes;
     idle -= warm;
+    note_live();
     return {segment, offset};
 }
 
@@ -154,8 +180,9 @@ void Segments::give_back(Segment *segment, Block used) noexcept {
     segment->used.erase(used);
     live -= length;
     Segment::Range range{length, length};
-    // Beyond the cap the pages go back now; segments that are wholly free are dropped instead, below.
-    if (idle + length > cap && !segment->used.empty()) {
+    // Beyond that the pages go back now; segments that are wholly free are dropped instead, below.
+    const size_t most = may_be_idle();
+    if (idle + length > most && !segment->used.empty()) {
         madvise(segment->base + offset, length, MADV_REMOVE);
         range.warm = 0;
     }
@@ -174,7 +201,7 @@ void Segments::give_back(Segment *segment, Block used) noexcept {
         range = {range.nbytes + after.nbytes, range.warm + after.warm};
     }
     add_hole(segment, offset, range);
-    drop_idle(cap);
+    drop_idle(most);
 }
 
 std::pair<Segment *, Segments::Block> Segments::find(const void *data) noexcept {

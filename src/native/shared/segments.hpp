@@ -59,6 +59,7 @@ struct Segments {
     std::set<Hole> holes;  // every free range of every segment
     size_t live = 0, idle = 0, mapped = 0, out = 0, cap;
     uint64_t dropped = 0, taken = 0;
+    int64_t hold_ns = 0;  // for how long as much is kept as was in use
 
     bool has_hole(size_t nbytes) const noexcept;
     /// The offset of a new block of whole pages; the segment is null when there is no memory.
@@ -70,12 +71,19 @@ struct Segments {
     void keep_rest(Segment *segment) noexcept;
     /// The block that `data` lies in; the segment is null if it is in none.
     std::pair<Segment *, Block> find(const void *data) noexcept;
+    /// How much may be idle now: the cap or, with a hold, what is not in use of what lately was.
+    size_t may_be_idle() noexcept;
     /// Give idle memory back to the kernel until at most so much is left.
     void keep_idle(size_t most) noexcept;
     /// Give it all back, and keep the files, which others need not map anew then.
     void cool() noexcept;
 
   private:
+    // The most that was in use, since `began_ns` and in the hold before it.
+    size_t most_live = 0, most_live_before = 0;
+    int64_t began_ns = 0;
+
+    void note_live() noexcept;
     Segment *add(size_t nbytes) noexcept;
     void drop(Segment *segment) noexcept;
     void drop_idle(size_t most) noexcept;

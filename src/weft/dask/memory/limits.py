@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from distributed.nanny import Nanny
     from distributed.worker import Worker
 
-#: A worker with a memory limit keeps at most this part of it warm.
+#: A worker with a memory limit keeps at most this part of it warm ...
 _IDLE_PART = 32
-#: Seconds after the last block taken from the pool until it gives back what it keeps warm.
-_IDLE_S = 2.0
+#: ... and beyond that, for so long, as much as it had in use at once. After as long without a new block, it keeps none.
+_HOLD_S = 3.0
 
 
 def count_worker(worker: Worker) -> None:
@@ -45,6 +45,7 @@ def count_worker(worker: Worker) -> None:
     limits = patches.limits_of_worker(worker)
     if limits.nbytes:
         _native.pool_set_cap(min(_native.pool_statistics()["cap_nbytes"], limits.nbytes // _IDLE_PART))
+    _native.pool_set_hold(_HOLD_S)
     count = WorkerCount(
         leaves_out=worker.nanny is None or str(worker.nanny).startswith("ucx://"),
         plenty_nbytes=float("inf") if limits.spill_until_nbytes is None else limits.spill_until_nbytes,
@@ -78,8 +79,9 @@ class WorkerCount:
         pool = _native.pool_statistics()
         if pool["taken_total"] != self._taken:
             self._taken, self._taken_at = pool["taken_total"], time.monotonic()
-        elif pool["idle_nbytes"] and time.monotonic() - self._taken_at > _IDLE_S:
+        elif pool["idle_nbytes"] and time.monotonic() - self._taken_at > _HOLD_S:
             _native.pool_cool()
+        _native.pool_settle()
         nbytes = self._own(measure())
         if nbytes <= self._plenty_nbytes:
             return nbytes
