@@ -1040,6 +1040,8 @@ class Channel:
 
     piece_nbytes: int = 8192
 
+    large_piece_nbytes: int = 32768
+
     def send(self, first: weft.typing.BufferLike, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> weft.typing.Request[None]: ...
 
     def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]: ...

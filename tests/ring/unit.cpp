@@ -266,6 +266,14 @@ void arenas_are_carved() {
     const int huge = memfd_create("of huge pages", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
     CHECK(huge < 0 || (ftruncate(huge, 1 << 21) == 0 && fcntl(huge, F_ADD_SEALS, F_SEAL_SHRINK) == 0));
     CHECK(none.map(huge, 0, 1 << 21, true) == EINVAL);
+    // What is carved without memory takes none before it is asked for.
+    Ring::Pages later;
+    CHECK(arena.carve(page, 2 * page, later) == EINVAL);
+    CHECK(arena.carve(64 * page, page, later) == 0 && fstat(arena.fd(), &after) == 0);
+    CHECK(size_t(after.st_blocks - before.st_blocks) * 512 == page);
+    CHECK(arena.allocate(later.offset, later.nbytes) == 0 && fstat(arena.fd(), &after) == 0);
+    CHECK(size_t(after.st_blocks - before.st_blocks) * 512 == later.nbytes);
+    arena.free(later);
     // What is freed is given back, and its offset is never carved again.
     arena.free(first);
     arena.free(large);

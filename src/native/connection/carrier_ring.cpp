@@ -222,12 +222,13 @@ unsigned RingCarrier::send_more() noexcept {
 // read some first.
 bool RingCarrier::send_piece(Outgoing &out) noexcept {
     Area &area = rings->area;
-    if (!area.free || unread.size() >= Area::most_for_one) {
+    Area::Free &free = area.of(out.kind == Kind::announce && rings->has_large_pieces());
+    if (!free.count || unread.size() >= Area::most_for_one) {
         collect();
         if (unread.size() >= Area::most_for_one) return false;
-        if (!area.free) rings->collect();
+        if (!free.count) rings->collect();
     }
-    const int number = area.take();
+    const int number = free.take();
     if (number < 0) {
         const size_t nbytes = std::min(out.left, inline_nbytes);
         std::byte bytes[sizeof(uint64_t) + inline_nbytes];
@@ -242,8 +243,8 @@ bool RingCarrier::send_piece(Outgoing &out) noexcept {
         publish();
         return true;
     }
-    const size_t nbytes = std::min(out.left, Area::piece_nbytes);
-    const AreaPiece piece{out.id, uint32_t(size_t(number) * Area::piece_nbytes), uint32_t(nbytes)};
+    const size_t nbytes = std::min(out.left, Area::nbytes_of(number));
+    const AreaPiece piece{out.id, uint32_t(Area::offset_of(number)), uint32_t(nbytes)};
     const iovec all{const_cast<AreaPiece *>(&piece), sizeof piece};
     Ring::Gather from{&all, 1};
     if (!writer->append(Kind::piece, from, sizeof piece)) {

@@ -38,7 +38,8 @@ void define_channel(nb::module_ &m) {
     channel.attr("stage_nbytes") = Channel::stage_nbytes;
     channel.attr("stage_limit_nbytes") = Channel::stage_limit;
     channel.attr("whole_nbytes") = RingCarrier::whole_nbytes;
-    channel.attr("piece_nbytes") = Area::piece_nbytes;
+    channel.attr("piece_nbytes") = Area::small_nbytes;
+    channel.attr("large_piece_nbytes") = Area::large_nbytes;
     channel
         .def(
             "send",

@@ -29,13 +29,6 @@ std::shared_ptr<SharedArena> SharedArena::of_process(int &error) noexcept {
     return shared;
 }
 
-int Area::take() noexcept {
-    if (!free) return -1;
-    const int piece = std::countr_zero(free);
-    free &= free - 1;
-    return piece;
-}
-
 std::shared_ptr<Rings> Rings::of(Worker &worker) {
     if (!worker.poller) worker.poller = std::make_shared<Rings>(&worker);
     return std::static_pointer_cast<Rings>(worker.poller);
@@ -49,7 +42,7 @@ Rings::Rings(Worker *w) : worker(w) {
     bits = carve(page);
     try {
         state = carve(page);
-        area_pages = {new Ring::Pages(carve(Area::nbytes)), [arena = arena](Ring::Pages *pages) {
+        area_pages = {new Ring::Pages(carve(Area::nbytes, Area::nbytes_of_small)), [arena = arena](Ring::Pages *pages) {
                           if (!in_forked_child) {
                               std::lock_guard lock(arena->mutex);
                               arena->arena.free(*pages);
@@ -62,6 +55,7 @@ Rings::Rings(Worker *w) : worker(w) {
         throw;
     }
     area.data = static_cast<std::byte *>(area_pages->data);
+    area.add(false);
     doorbell = std::make_unique<Ring::Doorbell>(bits.data, state.data);
     doorbell->fall_asleep();  // no turn need be about to come
 }
@@ -72,10 +66,10 @@ Rings::~Rings() {
     free(state);
 }
 
-Ring::Pages Rings::carve(size_t nbytes) {
+Ring::Pages Rings::carve(size_t nbytes, size_t allocated) {
     Ring::Pages pages;
     std::lock_guard lock(arena->mutex);
-    if (int error = arena->arena.carve(nbytes, pages))
+    if (int error = arena->arena.carve(nbytes, allocated, pages))
         raise("NoMemoryError", std::string("connect: cannot allocate memory for a ring: ") + strerror(error),
               "connect");
     return pages;
@@ -122,6 +116,16 @@ void Rings::wait_for_room(RingEnd *link) noexcept {
 void Rings::collect() noexcept {
     for (RingEnd *link : links)
         if (link) link->collect();
+}
+
+bool Rings::has_large_pieces() noexcept {
+    if (asked_for_large) return has_large;
+    asked_for_large = true;
+    std::lock_guard lock(arena->mutex);
+    has_large =
+        !arena->arena.allocate(area_pages->offset + Area::nbytes_of_small, Area::nbytes - Area::nbytes_of_small);
+    if (has_large) area.add(true);
+    return has_large;
 }
 
 void Rings::take_rung() noexcept {

@@ -45,18 +45,42 @@ struct SharedArena {
     static std::shared_ptr<SharedArena> of_process(int &error) noexcept;
 };
 
-/// Memory of the sender's, from which receivers copy the pieces of a message. All links of a worker share it.
+/// Memory of the sender's, from which receivers copy the pieces of a message. All links of a worker share it. It has
+/// pieces of two sizes. The large ones are more than a core's own cache holds, on purpose: what the writer's cache has
+/// lost to a shared one, the reader gets three times as fast as what it must have the writer's core give up (Zen 4:
+/// 1 MiB in 38 us, through 256 KiB in 103). So pieces are used in turn, the longest unused first. Small messages are
+/// better off with the small ones: through these 16 KiB take 1.4 us, through the large ones 2.5.
 struct Area {
-    static constexpr size_t piece_nbytes = 8 << 10, pieces = 32, nbytes = pieces * piece_nbytes;
+    static constexpr size_t pieces = 32, small_nbytes = 8 << 10, large_nbytes = 32 << 10;
+    static constexpr size_t nbytes_of_small = pieces * small_nbytes, nbytes = nbytes_of_small + pieces * large_nbytes;
     static constexpr size_t most_for_one = 24;  // pieces that a link whose other side does not read may keep
 
-    std::byte *data = nullptr;
-    uint32_t free = UINT32_MAX;  // a bit for each piece
-    static_assert(pieces == 32);
+    /// Pieces that nobody reads, in the order in which they were put back.
+    struct Free {
+        std::array<uint8_t, pieces> numbers;
+        size_t first = 0, count = 0;
 
-    /// A piece that nobody reads, the lowest, which is the likeliest to be in a cache; -1: there is none.
-    int take() noexcept;
-    void put_back(int piece) noexcept { free |= uint32_t(1) << piece; }
+        int take() noexcept {
+            if (!count) return -1;
+            --count;
+            return numbers[first++ % pieces];
+        }
+        void put_back(int number) noexcept { numbers[(first + count++) % pieces] = uint8_t(number); }
+    };
+
+    std::byte *data = nullptr;
+    Free small, large;  // the numbers of the large ones begin behind those of the small ones
+
+    Free &of(bool is_large) noexcept { return is_large ? large : small; }
+    void put_back(int number) noexcept { of(number >= int(pieces)).put_back(number); }
+    void add(bool is_large) noexcept {
+        for (size_t i = 0; i < pieces; ++i) put_back(int(i + (is_large ? pieces : 0)));
+    }
+    static size_t nbytes_of(int number) noexcept { return number < int(pieces) ? small_nbytes : large_nbytes; }
+    static size_t offset_of(int number) noexcept {
+        const auto n = size_t(number);
+        return n < pieces ? n * small_nbytes : nbytes_of_small + (n - pieces) * large_nbytes;
+    }
 };
 
 /// Owns the doorbell's pages and the area.
@@ -80,7 +104,8 @@ struct Rings : Poller {
     explicit Rings(Worker *worker);
     ~Rings() override;
 
-    Ring::Pages carve(size_t nbytes);
+    Ring::Pages carve(size_t nbytes) { return carve(nbytes, nbytes); }
+    Ring::Pages carve(size_t nbytes, size_t allocated);
     void free(const Ring::Pages &pages) noexcept;
     size_t add(RingEnd *link);
     void remove(RingEnd *link) noexcept;
@@ -89,6 +114,8 @@ struct Rings : Poller {
     void wait_for_room(RingEnd *link) noexcept;
     /// Take back the pieces that have been read.
     void collect() noexcept;
+    /// Whether the area has its large pieces, which get their memory when they are first asked for.
+    bool has_large_pieces() noexcept;
 
     unsigned turn() noexcept override;
     bool arm() noexcept override;
@@ -97,4 +124,6 @@ struct Rings : Poller {
 
   private:
     void take_rung() noexcept;
+
+    bool asked_for_large = false, has_large = false;
 };

@@ -74,17 +74,26 @@ class Arena {
     int fd() const noexcept { return file; }
 
     /// `nbytes` of zeroed pages, whole ones. 0 or an errno, with nothing changed.
-    int carve(size_t nbytes, Pages &pages) noexcept {
-        if (!nbytes || nbytes % page_nbytes()) return EINVAL;
+    int carve(size_t nbytes, Pages &pages) noexcept { return carve(nbytes, nbytes, pages); }
+
+    /// The same, but only the first `allocated` bytes have memory; the rest is there for `allocate` to give it some.
+    int carve(size_t nbytes, size_t allocated, Pages &pages) noexcept {
+        if (!nbytes || nbytes % page_nbytes() || allocated > nbytes) return EINVAL;
         if (chunks.empty() || chunks.back().nbytes - chunks.back().carved < nbytes)
             if (int error = grow(nbytes < chunk_nbytes ? chunk_nbytes : nbytes)) return error;
         Chunk &chunk = chunks.back();
         const uint64_t offset = chunk.offset + chunk.carved;
-        while (fallocate(file, 0, off_t(offset), off_t(nbytes)) < 0)
-            if (errno != EINTR) return errno;
+        if (int error = allocate(offset, allocated)) return error;
         pages = {static_cast<std::byte *>(chunk.data) + chunk.carved, offset, nbytes};
         chunk.carved += nbytes;
         chunk.used += nbytes;
+        return 0;
+    }
+
+    /// Give some of what was carved memory, so that nobody who touches it can find none. 0 or an errno.
+    int allocate(uint64_t offset, size_t nbytes) noexcept {
+        while (fallocate(file, 0, off_t(offset), off_t(nbytes)) < 0)
+            if (errno != EINTR) return errno;
         return 0;
     }
 

@@ -23,12 +23,12 @@ def lanes(transports: Sequence[str]) -> list[Lane]:
 def sizes() -> list[Size]:
     """Tell how messages of each size travel, in bytes of the message."""
     whole, announced = Channel.whole_nbytes - Channel.header_nbytes, Channel.rendezvous_nbytes
-    pieces = f"pieces of {format_size(Channel.piece_nbytes)}"
+    pieces, large = (f"pieces of {format_size(n)}" for n in (Channel.piece_nbytes, Channel.large_piece_nbytes))
     return [
         *by_weft(lends=True),
         Size("send", 0, whole, "one record, copied in and out", LANE, "weft"),
         Size("send", whole + 1, announced - 1, f"{pieces} in the sender's memory", LANE, "weft"),
-        Size("send", announced, None, f"announced, then {pieces}", LANE, "weft"),
+        Size("send", announced, None, f"announced, then {large}", LANE, "weft"),
     ]
 
 
