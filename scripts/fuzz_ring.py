@@ -55,7 +55,7 @@ HUNG_S = 120
 #: Resident memory may grow by so much from the first tenth to the last.
 SLACK_KIB = 4096
 
-LENGTHS = (0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 48, 100, 4000, 4104, 8000, 8001, 8016, 8017, CAPACITY - 17, CAPACITY - 16)
+LENGTHS = (0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 48, 100, 4000, 4104, 8000, 8001, 8016, 8017, CAPACITY - 73, CAPACITY - 72)
 BIG = (1 << 20, 1 << 45, 1 << 60, 1 << 63, (1 << 64) - 4096, (1 << 64) - 1)
 TOTALS = (0, 1, 8, 4095, 8192, 100_000, 262_143, 262_144, *BIG)
 WORDS = (0, 1, 8, 16, (1 << 20) + 1, 1 << 31, 1 << 32, (1 << 32) - 1, 1 << 62, (1 << 64) - 8, *BIG)
@@ -65,6 +65,10 @@ Outcome = str
 
 class FindingError(Exception):
     """A case did what none may do."""
+
+
+def record_nbytes(payload_nbytes: int) -> int:
+    return 8 + payload_nbytes + 63 & ~63
 
 
 def memory(name: str, nbytes: int) -> tuple[int, mmap.mmap]:
@@ -149,7 +153,7 @@ class Case:
         self.index = theirs[2]
         self.ring = mmap.mmap(room.arena, RING, offset=theirs[3])
         socket.send_fds(self.sock, [b"\0"], [room.fd])
-        address = ADDRESS.pack(1, 99, r.randrange(32768), 0, RING, room.bits, room.state, room.area, AREA)
+        address = ADDRESS.pack(2, 99, r.randrange(32768), 0, RING, room.bits, room.state, room.area, AREA)
         self.link.join(address, mine.detach())
         self.channel = self.link.open(self.local, REMOTE, "hostile")
 
@@ -162,9 +166,8 @@ class Case:
 
     def record(self, kind: int, payload: bytes, note: int = 0, said: int | None = None) -> None:
         """Write a record as a writer does, but that its word may say another length."""
-        begin = (self.position + 8) % CAPACITY
-        self.put(begin, payload)
-        after = (begin + (len(payload) + 7 & ~7)) % CAPACITY
+        self.put((self.position + 8) % CAPACITY, payload)
+        after = (self.position + record_nbytes(len(payload))) % CAPACITY
         self.put(after, bytes(8))
         nbytes = len(payload) if said is None else said
         self.put(self.position, WORD.pack((note & 0xFFFFFF) << 40 | (kind & 0xFF) << 32 | nbytes & 0xFFFF_FFFF))
@@ -236,7 +239,7 @@ class Case:
 
     def bad_word(self) -> None:
         kind = self.r.choice((0, 8, 255, *range(1, 8)))
-        said = self.r.choice((*LENGTHS, CAPACITY - 15, CAPACITY, 1 << 31, (1 << 32) - 1))
+        said = self.r.choice((*LENGTHS, CAPACITY - 71, CAPACITY, 1 << 31, (1 << 32) - 1))
         self.record(kind, b"A" * self.r.choice((0, 8, 64)), self.r.choice((0, 1, 32, 40, (1 << 24) - 1)), said)
 
     def bad_header(self) -> None:
@@ -348,7 +351,7 @@ class Case:
             word = WORD.unpack_from(self.room.pages, CURSOR + position)[0]
             if not word or word >> 32 & 0xFF == ROOM:
                 break
-            taken = 8 + ((word & 0xFFFF_FFFF) + 7 & ~7)
+            taken = record_nbytes(word & 0xFFFF_FFFF)
             at, position = at + taken, (position + taken) % CAPACITY
         WORD.pack_into(self.room.pages, 0, at)
 

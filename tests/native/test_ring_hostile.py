@@ -128,7 +128,7 @@ def test_what_comes_before_the_link_is_made_harms_nothing(room):
     assert (room.worker.dropped_messages, link.lost) == (0, False)
     mine, theirs = socket.socketpair()
     socket.send_fds(theirs, [b"\0"], [room.fd])
-    link.join(fuzz.ADDRESS.pack(1, 99, 0, 0, fuzz.RING, room.bits, room.state, room.area, fuzz.AREA), mine.detach())
+    link.join(fuzz.ADDRESS.pack(2, 99, 0, 0, fuzz.RING, room.bits, room.state, room.area, fuzz.AREA), mine.detach())
     room.worker.progress()
     room.worker.progress()
     assert (room.worker.dropped_messages, link.lost) == (2, True)
@@ -139,7 +139,7 @@ def test_what_comes_before_the_link_is_made_harms_nothing(room):
 
 def test_addresses_that_make_no_sense_are_refused(room, fds):
     """Whatever they say, what is mapped is in the file, and the file cannot shrink."""
-    good = [1, 99, 0, 0, fuzz.RING, room.bits, room.state, room.area, fuzz.AREA]
+    good = [2, 99, 0, 0, fuzz.RING, room.bits, room.state, room.area, fuzz.AREA]
     dice = random.Random(11)
     short = os.memfd_create("can be shortened", os.MFD_ALLOW_SEALING)
     os.truncate(short, 1 << 20)

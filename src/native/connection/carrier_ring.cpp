@@ -20,7 +20,7 @@ constexpr size_t most_headers = 1 << 16;   // for a peer that reads none of them
 
 /// What the other side's `join` needs. Offsets are into the arena whose descriptor goes with it.
 struct Address {
-    static constexpr uint64_t this_version = 1;
+    static constexpr uint64_t this_version = 2;
     uint64_t version, process, link;  // the process by a random number: a worker may be linked to itself
     uint64_t ring, ring_nbytes, bits, state, area, area_nbytes;
 };

@@ -2,7 +2,8 @@
 // One direction of a link between two processes of a host: a queue of bytes in shared pages, with one writer and one
 // reader. Where the pages come from is in arena.hpp; how a reader learns that something was written, in doorbell.hpp.
 //
-// The receiver owns the pages; they begin zeroed. A record is a word (length and kind) and its payload, padded to 8 B.
+// The receiver owns the pages; they begin zeroed. A record is a word (length and kind) and its payload, padded to 64 B:
+// each line that a record lies in costs the reader a fetch from the writer's core, and a small one lies in one.
 // It wraps around the end like any other byte, so it may be nearly as long as the ring, and a reader finds it in two
 // pieces at most. The word says that the record is there: the reader looks where the next one must begin, and zero
 // means "not yet". So a writer writes the payload, zeroes the word behind it, and then publishes with one store of the
@@ -41,7 +42,7 @@ enum class Fault : uint8_t {
     none,
     bad_kind,    // a record is of no kind
     bad_length,  // a record is longer than the ring
-    bad_tail,    // the reader's cursor went backwards, or beyond what was written, or is no multiple of 8
+    bad_tail,    // the reader's cursor went backwards, or beyond what was written, or is within a record
 };
 
 inline const char *name_of(Fault fault) noexcept {
@@ -75,9 +76,17 @@ static_assert(sizeof(Cursor) == 128 && std::atomic<uint64_t>::is_always_lock_fre
 constexpr size_t word_nbytes = 8;
 constexpr size_t min_nbytes = 4096, max_nbytes = size_t(1) << 30;
 
+/// What a record begins at a multiple of: a line of the cache.
+constexpr uint64_t step_nbytes = 64;
+
 /// What a record takes of the ring.
 constexpr uint64_t record_nbytes(size_t payload_nbytes) noexcept {
-    return word_nbytes + ((payload_nbytes + 7) & ~uint64_t(7));
+    return (word_nbytes + payload_nbytes + step_nbytes - 1) & ~(step_nbytes - 1);
+}
+
+/// The longest payload that a record can have in a ring of so many bytes: the next record's word needs room, too.
+constexpr size_t most_payload(size_t capacity) noexcept {
+    return capacity - step_nbytes - word_nbytes;
 }
 
 /// Takes bytes in turn from a list of buffers; owns nothing.
@@ -113,7 +122,7 @@ class Writer {
           capacity(nbytes - sizeof(Cursor)) {}
 
     /// The longest payload that a record can have; room for it there is only in an empty ring.
-    size_t max_payload() const noexcept { return capacity - 2 * word_nbytes; }
+    size_t max_payload() const noexcept { return most_payload(capacity); }
     Fault fault() const noexcept { return broken; }
 
     /// So much was written, and so much of it the reader is known to be done with.
@@ -127,25 +136,33 @@ class Writer {
     /// ring, or a fault.
     bool append(Kind kind, Gather &from, size_t nbytes, uint32_t note = 0) noexcept {
         if (nbytes > max_payload() || !has_room(nbytes)) return false;
-        const uint64_t word = word_of(kind, nbytes, note);
-        if (!first_word) {
-            first_word = word;
-            first_position = position;
-        } else {
-            at(position).store(word, std::memory_order_relaxed);
-        }
-        const size_t begin = position + word_nbytes == capacity ? 0 : position + word_nbytes;
-        const size_t before_end = capacity - begin;
+        begin(word_of(kind, nbytes, note));
+        const size_t at = position + word_nbytes, before_end = capacity - at;
         if (nbytes <= before_end) {
-            from.copy_to(bytes + begin, nbytes);
+            from.copy_to(bytes + at, nbytes);
         } else {
-            from.copy_to(bytes + begin, before_end);
+            from.copy_to(bytes + at, before_end);
             from.copy_to(bytes, nbytes - before_end);
         }
-        head += record_nbytes(nbytes);
-        position += record_nbytes(nbytes);
-        if (position >= capacity) position -= capacity;
-        at(position).store(0, std::memory_order_relaxed);
+        end(nbytes);
+        return true;
+    }
+
+    /// The same of a header and what follows it.
+    bool append(Kind kind, const void *header, size_t header_nbytes, const void *data, size_t data_nbytes,
+                uint32_t note) noexcept {
+        const size_t nbytes = header_nbytes + data_nbytes;
+        if (nbytes > capacity - position - word_nbytes) [[unlikely]] {
+            const iovec both[] = {{const_cast<void *>(header), header_nbytes}, {const_cast<void *>(data), data_nbytes}};
+            Gather from{both, 2};
+            return append(kind, from, nbytes, note);
+        }
+        if (nbytes > max_payload() || !has_room(nbytes)) return false;
+        begin(word_of(kind, nbytes, note));
+        std::byte *to = bytes + position + word_nbytes;
+        std::memcpy(to, header, header_nbytes);
+        if (data_nbytes) std::memcpy(to + header_nbytes, data, data_nbytes);
+        end(nbytes);
         return true;
     }
 
@@ -174,6 +191,22 @@ class Writer {
         return std::atomic_ref(*reinterpret_cast<uint64_t *>(bytes + offset));
     }
 
+    // The first word is stored by `publish`, and hides what follows it until then.
+    void begin(uint64_t word) noexcept {
+        if (!first_word) {
+            first_word = word;
+            first_position = position;
+        } else {
+            at(position).store(word, std::memory_order_relaxed);
+        }
+    }
+    void end(size_t nbytes) noexcept {
+        head += record_nbytes(nbytes);
+        position += record_nbytes(nbytes);
+        if (position >= capacity) position -= capacity;
+        at(position).store(0, std::memory_order_relaxed);
+    }
+
     // For a record and the word behind it.
     bool has_room(size_t payload_nbytes) noexcept {
         const uint64_t nbytes = record_nbytes(payload_nbytes) + word_nbytes;
@@ -185,7 +218,7 @@ class Writer {
 
     void look() noexcept {
         const uint64_t seen = cursor->tail.load(std::memory_order_seq_cst);
-        if (head - seen > head - tail || seen % 8)
+        if (head - seen > head - tail || seen % step_nbytes)
             broken = Fault::bad_tail;
         else
             tail = seen;
@@ -242,8 +275,8 @@ class Reader {
             return false;
         }
         if (kind < uint64_t(Kind::message) || kind > uint64_t(Kind::piece)) return fail(Fault::bad_kind);
-        if (nbytes > capacity - 2 * word_nbytes) return fail(Fault::bad_length);
-        const size_t begin = position + word_nbytes == capacity ? 0 : position + word_nbytes;
+        if (nbytes > most_payload(capacity)) return fail(Fault::bad_length);
+        const size_t begin = position + word_nbytes;
         record.kind = Kind(kind);
         record.note = uint32_t(word >> 40);
         record.nbytes = nbytes;

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from weft import _native
 
-VERSION = 1  #: of what lies in the pages; both sides must have the same
+VERSION = 2  #: of what lies in the pages; both sides must have the same
 GPU = "dev/nvidiactl"  #: there if a process could use one, unless its environment hides all of them
 
 
