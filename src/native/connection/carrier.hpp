@@ -36,6 +36,15 @@ struct Carrier {
     /// rendezvous is announced, and its data goes when the other side answers.
     virtual void post(Request *request, const void *header, size_t header_nbytes, const iovec *parts, size_t count,
                       ucs_memory_type_t memory_type, bool rendezvous) noexcept = 0;
+    /// Send a small message of host memory at once, without a request for it. False: `post` it. With `more`, another
+    /// one follows at once, or `show`: until then the other side may not see this one.
+    virtual bool write(const void * /*header*/, size_t /*header_nbytes*/, const void * /*data*/, size_t /*nbytes*/,
+                       bool /*more*/) noexcept {
+        return false;
+    }
+    virtual void show() noexcept {}
+    /// What was posted waits for room.
+    virtual bool is_full() const noexcept { return false; }
     /// Post a header alone. What happens to it happens to the link.
     virtual void post_header(const void *header, size_t nbytes) noexcept = 0;
     /// Answer a rendezvous: bring its data into `message->parts`. `message->end` follows, perhaps before this returns.

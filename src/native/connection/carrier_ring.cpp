@@ -16,6 +16,7 @@ namespace {
 constexpr size_t most_parts = 8;           // of a message that is one record
 constexpr size_t inline_nbytes = 4 << 10;  // of a piece that goes through the ring
 constexpr unsigned most_pieces = 64;       // in a turn
+constexpr unsigned most_hidden = 8;        // records that are published together
 constexpr size_t most_headers = 1 << 16;   // for a peer that reads none of them
 
 /// What the other side's `join` needs. Offsets are into the arena whose descriptor goes with it.
@@ -114,6 +115,7 @@ void RingCarrier::ring_bell() noexcept {
 }
 
 void RingCarrier::publish() noexcept {
+    hidden = 0;
     writer->publish();
     ring_bell();
 }
@@ -147,6 +149,17 @@ void RingCarrier::post(Request *r, const void *header, size_t header_nbytes, con
     r->ucx = this;  // it is under way
     r->hold();
     if (has_unsent()) rings->wait_for_room(this);
+}
+
+bool RingCarrier::write(const void *header, size_t header_nbytes, const void *data, size_t nbytes, bool more) noexcept {
+    if (header_nbytes + nbytes > whole_nbytes || !writer || !openings.empty()) return false;
+    if (!writer->append(Kind::message, header, header_nbytes, data, nbytes, uint32_t(header_nbytes))) return false;
+    if (++hidden == most_hidden || !more) publish();
+    return true;
+}
+
+void RingCarrier::show() noexcept {
+    if (hidden && writer) publish();
 }
 
 void RingCarrier::post_header(const void *header, size_t nbytes) noexcept {

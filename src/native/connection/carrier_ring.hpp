@@ -31,6 +31,9 @@ struct RingCarrier final : Carrier, RingEnd {
     void join(nb::bytes address, int socket, int memory) override;
     void post(Request *request, const void *header, size_t header_nbytes, const iovec *parts, size_t count,
               ucs_memory_type_t memory_type, bool rendezvous) noexcept override;
+    bool write(const void *header, size_t header_nbytes, const void *data, size_t nbytes, bool more) noexcept override;
+    void show() noexcept override;
+    bool is_full() const noexcept override { return !openings.empty(); }
     void post_header(const void *header, size_t nbytes) noexcept override;
     void answer(Message *message) noexcept override;
     void answer_into(Request *request, void *incoming) noexcept override;
@@ -104,6 +107,7 @@ struct RingCarrier final : Carrier, RingEnd {
     std::optional<Ring::Bell> bell;
     bool broken = false;
     bool to_itself = false;
+    unsigned hidden = 0;      // records that are written, and not published
     bool piece_read = false;  // since the room of what was read was given back
 
     uint64_t next_id = 1;

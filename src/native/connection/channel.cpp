@@ -81,6 +81,8 @@ bool Channel::advance(Request *r) noexcept {
 }
 
 void Channel::post(Request *r) noexcept {
+    if (!r->parts) [[likely]]
+        return post_whole(r);
     Parts *parts = r->parts.get();
     const size_t large = parts ? parts->buffers.size() : 0;
     uint64_t header[max_header_nbytes / 8];
@@ -120,6 +122,17 @@ void Channel::post(Request *r) noexcept {
     const ucs_memory_type_t memory_type = parts && parts->bare ? parts->buffers[0].memory_type : r->buffer.memory_type;
     link->carrier->post(r, header, size_t(end - header) * 8, large ? parts->iov.data() : &whole,
                         large ? parts->iov.size() : 1, memory_type, rendezvous);
+}
+
+// One buffer, which is all of the message.
+void Channel::post_whole(Request *r) noexcept {
+    const Wire wire{Wire::magic_value, data_kind, 0, remote, next_sequence++, consumed};
+    reported = consumed;
+    sent_charge += charge_of(r->nbytes);
+    if (link->carrier->write(&wire, sizeof wire, r->buffer.data(), r->nbytes, false))
+        return r->held ? r->end(UCS_OK) : r->complete_now(UCS_OK);
+    const iovec whole{r->buffer.data(), r->nbytes};
+    link->carrier->post(r, &wire, sizeof wire, &whole, 1, r->buffer.memory_type, r->nbytes >= rendezvous_nbytes);
 }
 
 void Channel::resume() noexcept {

@@ -86,6 +86,8 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     /// From a carrier: one of many messages that are sent with one request has left.
     void sent_one(Request *request) noexcept;
 
+    /// The same of a small message without segments. False: it is one for `on_message`.
+    bool hand_over(const Wire &wire, const void *data, size_t nbytes) noexcept;
     /// From the carrier: one message for this channel. No Python. True: `data` is a descriptor that is now the
     /// channel's.
     bool on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, Way way) noexcept;
@@ -101,6 +103,8 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     void find_lendable(Request *request, bool lend, bool stage) noexcept;
     nb::object queue_or_post(nb::object object, Request *request);
     void post(Request *request) noexcept;
+    void post_whole(Request *request) noexcept;
+    void note_credit(const Wire &wire) noexcept;
     bool advance(Request *request) noexcept;
     bool post_many(Request *request) noexcept;
     void tell(uint16_t kind, uint64_t number) noexcept;
@@ -164,5 +168,7 @@ bool withdraw_from_channel(Request &request) noexcept;
 /// over one of this host. True: `data`, a descriptor unless the message is whole, was kept.
 bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_t header_nbytes, void *data,
                      size_t nbytes, Way way) noexcept;
+/// The same for a message that lies in the carrier's memory whole, with no more of a header than `wire`.
+void receive_whole(Worker &worker, FdSocket *socket, const Wire &wire, void *data, size_t nbytes) noexcept;
 void define_channel(nb::module_ &m);
 void define_peer(nb::module_ &m);

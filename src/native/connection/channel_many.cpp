@@ -2,7 +2,7 @@
 // Many messages that are sent with one request. Each is a message like any other, with its own number and charge.
 //
 // The carrier is given a part of them at a time: of what finds no room at the other side it keeps a record, which costs
-// more than a small message does.
+// more than a small message does. What a ring has room for goes there at once, and is shown to the reader in groups.
 #include <deque>
 #include <vector>
 
@@ -87,22 +87,30 @@ bool Channel::post_many(Request *r) noexcept {
     Sending &many = *sending_of(*r);
     const std::vector<Buffer> &buffers = r->parts->buffers;
     many.posting = true;
-    while (many.posted < buffers.size() && many.under_way < most_under_way && many.status == UCS_OK) {
+    Carrier &carrier = *link->carrier;
+    // What the carrier has no room for costs it a record: so no more than one of these.
+    while (many.posted < buffers.size() && many.under_way < most_under_way && many.status == UCS_OK &&
+           !(many.under_way && carrier.is_full())) {
         const Buffer &buffer = buffers[many.posted];
         const size_t nbytes = buffer.nbytes(), charge = charge_of(nbytes);
         if (!may_send(charge)) break;
+        const Wire wire{Wire::magic_value, data_kind, 0, remote, next_sequence++, consumed};
+        reported = consumed;
+        sent_charge += charge;
+        if (carrier.write(&wire, sizeof wire, buffer.data(), nbytes, true)) {
+            ++many.posted;
+            continue;
+        }
         Request *item = many.idle.empty() ? new_item(many) : many.idle.back();
         if (!many.idle.empty()) many.idle.pop_back();
         item->ended = false;
         item->nbytes = nbytes;
         ++many.posted;
         ++many.under_way;
-        const Wire wire{Wire::magic_value, data_kind, 0, remote, next_sequence++, consumed};
-        reported = consumed;
-        sent_charge += charge;
         const iovec part{buffer.data(), nbytes};
-        link->carrier->post(item, &wire, sizeof wire, &part, 1, buffer.memory_type, nbytes >= rendezvous_nbytes);
+        carrier.post(item, &wire, sizeof wire, &part, 1, buffer.memory_type, nbytes >= rendezvous_nbytes);
     }
+    carrier.show();
     many.posting = false;
     r->ucx = many.under_way ? &many : nullptr;
     if (many.posted < buffers.size() && many.status == UCS_OK) return false;

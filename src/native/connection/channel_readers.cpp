@@ -5,11 +5,22 @@
 // A rendezvous that a recv_into waits for lands in its buffer, if it is the very next message when it is answered. The
 // buffer is then the carrier's until it has landed, whatever becomes of the waiter; if that has gone, or an older
 // message came back meanwhile, the message is copied out of it.
+#include <cstring>
 #include <vector>
 
 #include "connection/channel.hpp"
 
 namespace {
+
+/// A message of which only the memory was kept. The caller owns it.
+Message *restored(uint64_t sequence, SmallBlock *small) {
+    auto *m = new Message;
+    m->sequence = sequence;
+    m->nbytes = small->nbytes;
+    m->small = small;
+    m->ready = true;
+    return m;
+}
 
 /// What a recv_many has taken so far. Of a small message only its memory is kept: there may be many thousands.
 struct Collected {
@@ -29,13 +40,7 @@ struct Collected {
     }
     /// As it was before `add`. The caller owns it.
     static Message *restore(Each &each) {
-        Message *m = each.message ? each.message : new Message;
-        if (!each.message) {
-            m->sequence = each.sequence;
-            m->nbytes = each.small->nbytes;
-            m->small = each.small;
-            m->ready = true;
-        }
+        Message *m = each.message ? each.message : restored(each.sequence, each.small);
         each = {};
         return m;
     }
@@ -89,6 +94,33 @@ void drop(Request &r) noexcept {
 
 constexpr Operation recv_operation{
     .result = received, .withdraw = withdraw_from_channel, .give_back = give_back, .drop = drop, .where = channel_name};
+
+// ---- recv, of a small message that it waited for: there is its memory and, in `operand`, its number
+
+PyObject *received_small(Request &r) {
+    if (!r.taken) raise_given_back(r);
+    auto *small = static_cast<SmallBlock *>(std::exchange(r.taken, nullptr));
+    PyObject *view = small->view().release().ptr();
+    r.taken = small;
+    return view;
+}
+
+void give_small_back(Request &r) noexcept {
+    if (!r.taken) return;
+    auto *small = static_cast<SmallBlock *>(r.taken);
+    if (r.value && !(small = SmallBlock::reclaim(r.value))) return;
+    r.retrieved = true;
+    r.taken = nullptr;
+    return_later(r, restored(r.operand, small));
+}
+
+void drop_small(Request &r) noexcept {
+    if (!r.retrieved) give_small_back(r);
+    if (!r.value) SmallBlock::release(static_cast<SmallBlock *>(r.taken));  // else the view has it
+}
+
+constexpr Operation recv_small_operation{
+    .result = received_small, .give_back = give_small_back, .drop = drop_small, .where = channel_name};
 
 // ---- recv_into
 
@@ -188,6 +220,7 @@ size_t wanted_by(const Request &r) noexcept {
 }  // namespace
 
 nb::object Channel::recv(PyObject *owner) {
+    SmallBlock::reuse(1);
     Request *r;
     nb::object request = make_request(worker, owner, "recv", 0, &r);
     begin(r, recv_operation);
@@ -204,6 +237,7 @@ nb::object Channel::recv_into(PyObject *owner, nb::handle buffer) {
 }
 
 nb::object Channel::recv_many(PyObject *owner, size_t count) {
+    SmallBlock::reuse(count);
     Request *r;
     nb::object request = make_request(worker, owner, "recv_many", 0, &r);
     r->taken = new Collected{count, {}};
@@ -249,6 +283,38 @@ bool Channel::serve(Request *r) noexcept {
         if (!wanted_by(*r)) return true;
     }
     return false;
+}
+
+// A small message whose turn it is, and which a reader waits for, is the reader's at once: no Message is made of it.
+bool Channel::hand_over(const Wire &wire, const void *data, size_t nbytes) noexcept {
+    note_credit(wire);
+    if (receives.empty() || wire.number != head || !arrived.empty() || !returned.empty()) return false;
+    if (closed || lost || closing || fault) return false;
+    Request *r = receives.front();
+    const bool one = r->operation == &recv_operation;
+    if (!one && r->operation != &recv_many_operation) return false;
+    const size_t charge = charge_of(nbytes);
+    if (unread_charge + charge > window) return false;
+    SmallBlock *small = SmallBlock::allocate(nbytes);
+    if (!small) return false;
+    if (nbytes) std::memcpy(small->data(), data, nbytes);
+    if (one) {
+        r->operation = &recv_small_operation;
+        r->taken = small;
+        r->operand = wire.number;
+    } else {
+        collected(*r)->messages.push_back({wire.number, small, nullptr});
+    }
+    ++head;
+    ++received;
+    unread_charge += charge;
+    consume(charge, nbytes);
+    if (one || !wanted_by(*r)) {
+        receives.pop_front();
+        r->end(UCS_OK);
+    }
+    if (!unanswered.empty()) answer();
+    return true;
 }
 
 /// The message whose turn it is, if it is here.

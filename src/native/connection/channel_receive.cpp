@@ -9,12 +9,15 @@
 // A peer's memory is bounded by its credit, so this many messages out of order are garbage.
 constexpr uint64_t max_ahead = 1 << 20;
 
+void Channel::note_credit(const Wire &wire) noexcept {
+    if (wire.consumed <= credited || wire.consumed > sent_charge) return;
+    credited = wire.consumed;
+    if (!sends.empty() || closing) resume();
+}
+
 bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, void *data, Way way) noexcept {
     const bool rendezvous = way == Way::rendezvous;
-    if (wire.consumed > credited && wire.consumed <= sent_charge) {
-        credited = wire.consumed;
-        resume();
-    }
+    note_credit(wire);
     switch (wire.kind) {
         case data_kind:
         case bare_kind:
@@ -176,6 +179,27 @@ static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *res
     return message;
 }
 
+// What the message says may end the channel, but not destroy it: its Python object does that, in drain.
+static Channel *channel_of(Worker &worker, FdSocket *socket, const Wire &wire) noexcept {
+    auto &[id, user] = worker.links->last;
+    if (id != wire.channel || !user) [[unlikely]] {
+        auto found = worker.links->channels.find(wire.channel);
+        if (found == worker.links->channels.end()) return nullptr;
+        worker.links->last = {wire.channel, found->second.get()};
+    }
+    auto *channel = static_cast<Channel *>(user);
+    // Over another link its id may be known too, but what it carries would be another carrier's.
+    return channel->link->socket.get() == socket ? channel : nullptr;
+}
+
+void receive_whole(Worker &worker, FdSocket *socket, const Wire &wire, void *data, size_t nbytes) noexcept {
+    if (wire.magic == Wire::magic_value && wire.kind == data_kind && !wire.large && nbytes <= SmallBlock::most_nbytes) {
+        Channel *channel = channel_of(worker, socket, wire);
+        if (channel && channel->hand_over(wire, data, nbytes)) return;
+    }
+    receive_message(worker, socket, &wire, sizeof wire, data, nbytes, Way::whole);
+}
+
 bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_t header_nbytes, void *data,
                      size_t nbytes, Way way) noexcept {
     Wire wire;
@@ -184,15 +208,7 @@ bool receive_message(Worker &worker, FdSocket *socket, const void *header, size_
     auto message = read_header(wire, static_cast<const uint8_t *>(header) + sizeof wire, header_nbytes - sizeof wire,
                                nbytes, socket);
     if (!message) return ++worker.dropped_messages, false;
-    // What the message says may end the channel, but not destroy it: its Python object does that, in drain.
-    auto &[id, user] = worker.links->last;
-    if (id != wire.channel || !user) [[unlikely]] {
-        auto found = worker.links->channels.find(wire.channel);
-        if (found == worker.links->channels.end()) return ++worker.dropped_messages, false;
-        worker.links->last = {wire.channel, found->second.get()};
-    }
-    auto *channel = static_cast<Channel *>(user);
-    // Over another link its id may be known too, but `data` would be another carrier's.
-    if (channel->link->socket.get() != socket) return ++worker.dropped_messages, false;
+    Channel *channel = channel_of(worker, socket, wire);
+    if (!channel) return ++worker.dropped_messages, false;
     return channel->on_message(wire, std::move(message), data, way);
 }

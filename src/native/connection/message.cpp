@@ -87,11 +87,11 @@ static bool take_back(PyObject *view, Block &segment) noexcept {
 }
 
 bool Message::reclaim(PyObject *&views) noexcept {
-    if (Py_REFCNT(views) != 1) return false;
     if (segments.empty()) {
         small = SmallBlock::reclaim(views);
         return small;
     }
+    if (Py_REFCNT(views) != 1) return false;
     if (PyTuple_Check(views)) {
         for (size_t i = 0; i < segments.size(); ++i)
             if (!take_back(PyTuple_GET_ITEM(views, Py_ssize_t(i)), segments[i])) return false;

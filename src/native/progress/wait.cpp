@@ -50,6 +50,14 @@ struct WithoutGil {
     }
 };
 
+/// Tells for its lifetime what is waited for: progress stops at its end.
+struct Awaiting {
+    const Request *&awaited, *before;
+    Awaiting(const Request *&slot, const Request *r) noexcept : awaited(slot), before(slot) { slot = r; }
+    Awaiting(const Awaiting &) = delete;
+    ~Awaiting() { awaited = before; }
+};
+
 }  // namespace
 
 void Spin::paid() noexcept {
@@ -135,6 +143,7 @@ bool Worker::wait(Request *r, double timeout_s) {
         explicit Waiting(bool &f) : flag(f) { flag = true; }
         ~Waiting() { flag = false; }
     } guard(waiting);
+    const Awaiting until(awaited, r);
 
     if (r->engine) poll(r->engine);
     if (progress() && completed) {  // it may be here already: no need to know the time
@@ -298,6 +307,7 @@ bool Worker::spin(Request *r, int64_t &now) {
         return false;
     }
     if (r->engine) poll(r->engine);
+    const Awaiting until(awaited, r);
     const unsigned limit = spin_state.turns_in_loop(now);
     bool spun = false;
     for (unsigned fruitless = 0, since_clock = 0; fruitless <= limit;) {

@@ -119,6 +119,7 @@ struct Worker {
     int64_t sockets_seen_ns = 0;
     int64_t slept_from_ns = 0;  // an await stopped spinning then; 0: none has
     bool waiting = false;
+    const Request *awaited = nullptr;  // what a wait, or an await that spins, is for
 
     Worker(nb::object context, bool links_only);
     Worker(const Worker &) = delete;
@@ -161,6 +162,8 @@ struct Worker {
         }
         return Py_NewRef(last_result.ptr());
     }
+    /// What this thread spins for has ended.
+    bool is_served() const noexcept { return awaited && awaited->ended; }
     /// Something waits for drain.
     bool due() const noexcept { return completed || !arrivals.empty(); }
     void drain();

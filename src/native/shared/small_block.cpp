@@ -1,23 +1,116 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shared/small_block.hpp"
 
-#include <atomic>
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <new>
 #include <utility>
 
 namespace {
 
 constexpr size_t alignment = 64;
-// The C library keeps what was freed at hand up to about a KiB. Of what is larger one is kept here.
-constexpr size_t at_hand = 1024 - sizeof(SmallBlock) - alignment;
-constexpr size_t whole = sizeof(SmallBlock) + alignment + SmallBlock::most_nbytes;
-std::atomic<SmallBlock *> spare{nullptr};
 PyTypeObject *type;
+
+// ---- memory
+
+// Blocks have room for one of these, so that what was freed fits the next message.
+constexpr size_t sizes[] = {128, 1024, SmallBlock::most_nbytes};
+constexpr size_t most_free_nbytes = 512 << 10;  // that a thread keeps, of each size
+constexpr size_t most_shown = 256;              // with their views
+constexpr size_t most_looks_in_vain = 16;       // at views of other lengths
+
+size_t class_of(size_t nbytes) noexcept {
+    size_t i = 0;
+    while (sizes[i] < nbytes) ++i;
+    return i;
+}
+
+/// What a thread keeps of blocks that nobody has.
+struct Kept {
+    SmallBlock *free[std::size(sizes)];
+    size_t free_nbytes[std::size(sizes)];
+    SmallBlock *shown;  // these have their views
+    size_t shown_count;
+    size_t wanted_nbytes;  // of the last message
+    bool watched, ended;
+};
+thread_local constinit Kept kept{};
+
+/// Gives the memory back with its thread. Blocks with a view stay: Python cannot be called any more.
+struct AtEnd {
+    void watch() noexcept { kept.watched = true; }
+    ~AtEnd() {
+        kept.ended = true;
+        for (SmallBlock *&list : kept.free)
+            while (SmallBlock *block = list) {
+                list = block->next;
+                std::free(block);
+            }
+    }
+};
+thread_local AtEnd at_end;
+
+void keep_shown(SmallBlock *block) noexcept {
+    block->next = kept.shown;
+    kept.shown = block;
+    ++kept.shown_count;
+}
+
+SmallBlock *take_shown() noexcept {
+    SmallBlock *block = kept.shown;
+    kept.shown = block->next;
+    --kept.shown_count;
+    return block;
+}
 
 SmallBlock *block_of(PyObject *self) noexcept {
     return reinterpret_cast<SmallBlock *>(self);
 }
+
+// ---- views
+
+#ifndef Py_LIMITED_API
+
+/// The views that were made last, with a reference to each. The GIL is held.
+struct Made {
+    static constexpr size_t most = 1024;
+    static constexpr size_t most_in_use = 8;  // at the head, before one of them is forgotten
+
+    PyObject *views[most];
+    size_t first = 0, count = 0;
+
+    PyObject *&at(size_t i) noexcept { return views[(first + i) % most]; }
+    PyObject *take() noexcept {
+        PyObject *view = at(0);
+        ++first;
+        --count;
+        return view;
+    }
+    void add(PyObject *view) noexcept {
+        if (count == most) Py_DECREF(take());
+        at(count++) = Py_NewRef(view);
+    }
+    void remove(PyObject *view) noexcept {
+        for (size_t i = count; i-- > 0;) {
+            if (at(i) != view) continue;
+            for (; i + 1 < count; ++i) at(i) = at(i + 1);
+            --count;
+            Py_DECREF(view);
+            return;
+        }
+    }
+};
+Made made;
+
+// Nobody but `made` has the view, or anything of what it shows.
+bool is_let_go(PyObject *view) noexcept {
+    const auto *v = reinterpret_cast<PyMemoryViewObject *>(view);
+    return Py_REFCNT(view) == 1 && !(v->flags & _Py_MEMORYVIEW_RELEASED) && !v->exports && !v->weakreflist &&
+           v->mbuf->exports == 1 && Py_REFCNT(v->view.obj) == 1;
+}
+
+#endif
 
 int getbuffer(PyObject *self, Py_buffer *view, int flags) {
     return PyBuffer_FillInfo(view, self, block_of(self)->data(), Py_ssize_t(block_of(self)->nbytes), 0, flags);
@@ -51,14 +144,29 @@ constexpr const char *doc = "Memory of a small message; `memoryview(block)` is w
 }  // namespace
 
 SmallBlock *SmallBlock::allocate(size_t nbytes) noexcept {
-    void *memory = nbytes > at_hand ? spare.exchange(nullptr) : nullptr;
-    if (!memory) memory = std::malloc(nbytes > at_hand ? whole : sizeof(SmallBlock) + alignment + nbytes);
-    return memory ? new (memory) SmallBlock{{}, nbytes} : nullptr;
+    kept.wanted_nbytes = nbytes;
+    if (kept.shown && kept.shown->nbytes == nbytes) return take_shown();
+    const size_t i = class_of(nbytes);
+    void *memory = kept.free[i];
+    if (memory) {
+        kept.free[i] = kept.free[i]->next;
+        kept.free_nbytes[i] -= sizes[i];
+    } else {
+        memory = std::malloc(sizeof(SmallBlock) + alignment + sizes[i]);
+    }
+    return memory ? new (memory) SmallBlock{{}, nbytes, nullptr, nullptr} : nullptr;
 }
 
 void SmallBlock::release(SmallBlock *block) noexcept {
-    if (block && block->nbytes > at_hand) block = spare.exchange(block);
-    std::free(block);
+    if (!block) return;
+    if (block->shown) return keep_shown(block);
+    const size_t i = class_of(block->nbytes);
+    if (kept.ended || kept.free_nbytes[i] >= most_free_nbytes) return std::free(block);
+    if (!kept.watched) [[unlikely]]
+        at_end.watch();
+    block->next = kept.free[i];
+    kept.free[i] = block;
+    kept.free_nbytes[i] += sizes[i];
 }
 
 uint8_t *SmallBlock::data() noexcept {
@@ -67,21 +175,59 @@ uint8_t *SmallBlock::data() noexcept {
 }
 
 nb::object SmallBlock::view() {
-    PyObject *object = PyObject_Init(&head, type);
-    nb::object view = nb::steal(PyMemoryView_FromObject(object));
-    Py_DECREF(object);
-    if (!view.is_valid()) throw nb::python_error();
+    nb::object view = nb::steal(std::exchange(shown, nullptr));
+    if (!view.is_valid()) {
+        PyObject *object = PyObject_Init(&head, type);
+        view = nb::steal(PyMemoryView_FromObject(object));
+        Py_DECREF(object);
+        if (!view.is_valid()) throw nb::python_error();
+    }
+#ifndef Py_LIMITED_API
+    made.add(view.ptr());
+#endif
     return view;
 }
 
+void SmallBlock::reuse(size_t count) noexcept {
+#ifndef Py_LIMITED_API
+    if (kept.shown && kept.shown->nbytes != kept.wanted_nbytes)
+        while (kept.shown) Py_DECREF(std::exchange(take_shown()->shown, nullptr));
+    size_t looks = std::min(count, most_shown) + most_looks_in_vain;
+    for (; looks && kept.shown_count < std::min(count, most_shown) && made.count; --looks) {
+        PyObject *oldest = made.at(0);
+        if (Py_REFCNT(oldest) > 1) {
+            if (made.count > Made::most_in_use) Py_DECREF(made.take());
+            return;
+        }
+        made.take();
+        SmallBlock *block = is_let_go(oldest) ? block_of(shown_by(oldest)) : nullptr;
+        if (block && block->nbytes == kept.wanted_nbytes) {
+            block->shown = oldest;
+            keep_shown(block);
+        } else {
+            Py_DECREF(oldest);  // which may run Python code: somebody may watch its end
+        }
+    }
+    // After many at once, few that come one by one are to go through the same few blocks.
+    looks = std::min(count, most_shown) + most_looks_in_vain;
+    for (; looks && made.count > 4 * count + Made::most_in_use && Py_REFCNT(made.at(0)) == 1; --looks)
+        Py_DECREF(made.take());
+#else
+    (void)count;
+#endif
+}
+
 SmallBlock *SmallBlock::reclaim(PyObject *&view) noexcept {
+#ifndef Py_LIMITED_API
+    if (Py_REFCNT(view) == 2) made.remove(view);
+#endif
     PyObject *object = shown_by(view);
     if (Py_REFCNT(view) != 1 || !object || Py_TYPE(object) != type || Py_REFCNT(object) != 1) return nullptr;
     Py_INCREF(object);
     Py_CLEAR(view);
     Py_DECREF(type);
     const size_t nbytes = block_of(object)->nbytes;
-    return new (object) SmallBlock{{}, nbytes};
+    return new (object) SmallBlock{{}, nbytes, nullptr, nullptr};
 }
 
 void SmallBlock::define() {
