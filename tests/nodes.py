@@ -68,6 +68,9 @@ def borrowed():
 def borrowing():
     return _native.pool_statistics()["borrowed_nbytes"]
 
+def counted_elsewhere():
+    return _native.loans_counted_elsewhere()
+
 def flag():
     _native.flag_loans()
 

@@ -75,6 +75,13 @@ def flag_loans() -> None:
     Have /proc/self/smaps tell which borrowed memory its owner still counts: such mappings have the flag `dd`.
     """
 
+def loans_counted_elsewhere() -> tuple[int, int] | None:
+    """
+    Of all that was borrowed, the bytes that its owners count: what is resident, and what is mapped, touched or not.
+
+    It flags as `flag_loans` does. None: `/proc/self/smaps` must be asked, because no owner counts some that is shared.
+    """
+
 def is_flagged(buffer: object) -> bool:
     """
     Whether all of a contiguous buffer is memory that `flag_loans` has flagged.

@@ -72,6 +72,12 @@ struct Loan {
     /// Have /proc/self/smaps tell what the owner counts: such a mapping has the flag `dd`, from its beginning.
     void set_flag() noexcept;
     static void flag_all() noexcept;
+    /// What their owners count of all loans, as smaps would tell it with the flags of now.
+    struct Counted {
+        size_t resident, mapped;
+        bool known;  // false: some is shared of which no owner says that it counts it, or the kernel does not tell
+    };
+    static Counted counted_elsewhere() noexcept;
     /// Whether all of `data` is such memory.
     static bool is_flagged(const void *data, size_t nbytes) noexcept;
 };

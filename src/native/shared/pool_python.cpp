@@ -58,6 +58,17 @@ void Pool::define(nb::module_ &m) {
     m.def("flag_loans", &Loan::flag_all,
           "Have /proc/self/smaps tell which borrowed memory its owner still counts: such mappings have the flag `dd`.");
     m.def(
+        "loans_counted_elsewhere",
+        []() -> nb::object {
+            const Loan::Counted counted = Loan::counted_elsewhere();
+            if (!counted.known) return nb::none();
+            return nb::make_tuple(counted.resident, counted.mapped);
+        },
+        nb::sig("def loans_counted_elsewhere() -> tuple[int, int] | None"),
+        R"(Of all that was borrowed, the bytes that its owners count: what is resident, and what is mapped, touched or not.
+
+It flags as `flag_loans` does. None: `/proc/self/smaps` must be asked, because no owner counts some that is shared.)");
+    m.def(
         "is_flagged",
         [](nb::handle buffer) {
             Py_buffer view;

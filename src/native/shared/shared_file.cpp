@@ -256,21 +256,33 @@ bool SharedFile::is_counted(int fd, size_t offset, size_t nbytes) noexcept {
 
 // A page that was written to is no page of the file any more (Documentation/admin-guide/mm/pagemap.rst). 0.6 ms for
 // 100 MiB of small pages, a fiftieth of the copy.
-bool SharedFile::is_untouched(const void *data, size_t nbytes) noexcept {
-    constexpr uint64_t present = uint64_t(1) << 63, swapped = uint64_t(1) << 62, of_a_file = uint64_t(1) << 61;
+bool SharedFile::look(const void *data, size_t nbytes, Seen &found) noexcept {
+    constexpr uint64_t present = uint64_t(1) << 63, swapped = uint64_t(1) << 62, of_a_file = uint64_t(1) << 61,
+                       exclusive = uint64_t(1) << 56;
     static const size_t page = size_t(sysconf(_SC_PAGESIZE));
     int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
+    found = {};
     uint64_t entries[512];
     size_t at = reinterpret_cast<size_t>(data) / page;
     const size_t end = (reinterpret_cast<size_t>(data) + nbytes - 1) / page + 1;
     while (at < end) {
         size_t count = std::min(end - at, std::size(entries));
         ssize_t n = pread(fd, entries, count * sizeof *entries, off_t(at * sizeof *entries));
-        auto written = [](uint64_t entry) { return (entry & (present | swapped)) && !(entry & of_a_file); };
-        if (n != ssize_t(count * sizeof *entries) || std::any_of(entries, entries + count, written)) break;
+        if (n != ssize_t(count * sizeof *entries)) break;
+        for (size_t i = 0; i < count; ++i) {
+            const uint64_t entry = entries[i];
+            found.resident += entry & present ? page : 0;
+            found.shared += (entry & present) && (entry & of_a_file) && !(entry & exclusive) ? page : 0;
+            found.written += (entry & (present | swapped)) && !(entry & of_a_file) ? page : 0;
+        }
         at += count;
     }
     close(fd);
     return at == end;
+}
+
+bool SharedFile::is_untouched(const void *data, size_t nbytes) noexcept {
+    Seen found;
+    return look(data, nbytes, found) && !found.written;
 }

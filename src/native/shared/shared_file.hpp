@@ -41,4 +41,12 @@ bool is_counted(int fd, size_t offset, size_t nbytes) noexcept;
 /// Whether this process has written to none of these pages of a private mapping; true only if the kernel says so.
 bool is_untouched(const void *data, size_t nbytes) noexcept;
 
+/// Of the pages of a private mapping, in bytes: what is resident, what of that is the file's and others map it, too,
+/// and what this process has written to.
+struct Seen {
+    size_t resident, shared, written;
+};
+/// False: the kernel does not tell.
+bool look(const void *data, size_t nbytes, Seen &found) noexcept;
+
 }  // namespace SharedFile

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from weft import _native
+
 #: A reading holds for so many times what it took: walking page tables costs a hundredth of a core.
 _HOLDS = 100
 #: ... unless resident memory moved by more than this part, and this much: Dask's fractions of the limit are a tenth
@@ -41,8 +43,12 @@ NOTHING = Borrowed(0, 0)
 def read(pid: int | str) -> Borrowed:
     """Read what a process has borrowed, ``"self"`` or one of this user's.
 
-    Nothing is what a process has of which the kernel tells nothing: it counts as if it had copies.
+    Nothing is what a process has of which the kernel tells nothing: it counts as if it had copies. This process looks
+    at what it has borrowed only, as long as the owners count it; of another, all mappings are read.
     """
+    own = _native.loans_counted_elsewhere() if pid == "self" else None
+    if own is not None:
+        return Borrowed(*own)
     try:
         smaps = Path(f"/proc/{pid}/smaps").read_bytes()
     except OSError:
