@@ -20,6 +20,7 @@ The functions are Coiled's (BSD-3-Clause) and none of their text is here.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import signal
 import sys
@@ -67,6 +68,18 @@ def chosen(nodes: list[str], pattern: str | None) -> dict[str, str]:
     return {name: node for name, node in named.items() if re.search(pattern, name)}
 
 
+def _taken(path: Path, asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows that a record of the same kind of runs has."""
+    if not path.is_file():
+        return []
+    record = json.loads(path.read_text())
+    differing = [name for name in ("protocols", "workers", "threads", "memory", "scale") if record[name] != asked[name]]
+    if differing:
+        raise BenchError(f"{path} has rows of other runs: {', '.join(differing)} differ")
+    asked["rounds"] = max(asked["rounds"], record["rounds"])
+    return list(record["rows"])
+
+
 class Rounds:
     """Runs of all rows, and the record of them."""
 
@@ -76,6 +89,8 @@ class Rounds:
             name: getattr(arguments, name) for name in ("protocols", "rounds", "workers", "threads", "memory", "scale")
         }
         self.record |= {"rows": [], "left_out": LEFT_OUT, "environment": environment.collect()}
+        if arguments.add:
+            self.record["rows"] = _taken(arguments.json, self.record)
 
     def row(self, name: str, node: str) -> None:
         """Run one function in turns."""
@@ -129,6 +144,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options.add_rounds(parser, 3)
     options.add_timeout(parser, 600, "seconds for any one run")
     options.add_json(parser)
+    parser.add_argument("--add", action="store_true", help="add to the record of --json the rows that it lacks")
     return parser.parse_args(argv)
 
 
@@ -137,6 +153,8 @@ def main() -> int:
     # also where a shell started this in the background and so has it ignore the first
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if arguments.add and not arguments.json:
+        raise BenchError("--add needs a record: --json FILE")
     outcome.refuse_files(arguments.json)
     with run.checkout(arguments.source) as folder:
         nodes = [*run.collect(folder, FILES), *run.collect(folder, [TPCH], TPCH_OPTIONS)]
@@ -147,8 +165,10 @@ def main() -> int:
             print("\n".join(rows))
             return 0
         rounds = Rounds(folder, arguments)
+        there = {row["name"] for row in rounds.record["rows"]}
         for name, node in rows.items():
-            rounds.row(name, node)
+            if name not in there:
+                rounds.row(name, node)
     print(f"\n{table.text(rounds.record)}")
     return 1 if table.wrong(rounds.record) else 0
 
