@@ -31,6 +31,7 @@ from typing import Any
 from whole_jobs import run, table, tpch
 from whole_jobs.asked import Asked
 
+from weft._options import protocols
 from weft.bench.common import environment, options, outcome
 from weft.bench.common.errors import BenchError
 
@@ -133,7 +134,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--source", type=Path, required=True, help="a checkout of coiled/benchmarks")
     parser.add_argument("--rows", metavar="PATTERN", help="only rows whose name has this regular expression")
     parser.add_argument("--list", action="store_true", help="print the rows' names and stop")
-    parser.add_argument("--protocols", type=options.protocols, default="tcp,ucx,inproc", help="(%(default)s)")
+    parser.add_argument("--protocols", type=protocols, default="tcp,ucx,inproc", help="(default: %(default)s)")
     parser.add_argument("--workers", type=options.whole, default=2, metavar="N", help="(%(default)s)")
     parser.add_argument("--threads", type=options.whole, default=1, metavar="N", help="of each worker (%(default)s)")
     text = "of all workers together; the data is made to fit (%(default)s)"

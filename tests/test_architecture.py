@@ -19,7 +19,7 @@ DESIGN = Path(__file__).parent.parent / "docs/design.md"
 ORDER = """
 errors typing _units _open_files _distribution
 _native
-_signatures
+_signatures _options
 _frames _load _claim_scheme _request
 config
 _connect.encryption _connect.channel_protocol _connect.sockets _connect.address

@@ -4,72 +4,62 @@
 from __future__ import annotations
 
 import argparse
-import json
+import importlib
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any, cast
 
 import weft
+from weft import _distribution, _options
+from weft.errors import UnsupportedError
+
+#: Heading, then the commands below it: module below ``weft``, and the line in the list.
+_COMMANDS = {
+    "look at this machine": {
+        "topo": ("topo.command", "what this machine consists of, and where workers would run"),
+        "doctor": ("doctor.command", "what on this machine is in weft's way, and what to do about it"),
+        "explain": ("explain.command", "which wire carries data between two processes, and why"),
+    },
+    "run Dask": {
+        "demo": ("bench.dask.demo", "the same jobs over tcp:// and ucx://, side by side"),
+        "worker": ("worker.command", "start workers, each bound to its part of this machine"),
+        "deploy": ("deploy.command", "print a script that starts a cluster: Slurm, SSH, Azure"),
+    },
+    "measure": {
+        "bench": ("", "latency, bandwidth, Dask's work; compare and plot records"),
+        "lab": ("lab.command", "emulate several hosts and the links between them"),
+    },
+    "this installation": {
+        "info": ("", "which UCX is in use, and its settings"),
+        "completion": ("", "print a script with which a shell completes weft's options"),
+    },
+}
+_BENCHMARKS = {
+    "messages between two processes": {
+        "pingpong": ("bench.pingpong.command", "latency and bandwidth beside the C loop and sockets"),
+        "sweep": ("bench.sweep.command", "latency, bandwidth, message rate over sizes and transports"),
+        "peers": ("bench.peers.command", "the ping-pong beside mpi4py, pyzmq, UCXX, ucx-py and others"),
+        "send-recv": ("bench.send_recv.command", "send_recv of ucx-py and UCXX, with their options"),
+    },
+    "Dask": {"scale": ("bench.scale.command", "what a cluster takes as its workers become more")},
+    "records": {
+        "compare": ("bench.compare", "two records of a benchmark, row by row"),
+        "plot": ("bench.charts.command", "charts from the record of a benchmark"),
+    },
+}
+_HIDDEN = {True: argparse.SUPPRESS, False: None}
+_CODES = """exit status:
+  0  done
+  1  failed, or found something to report
+  2  the command line is wrong
+
+weft COMMAND --help lists the options of a command, and examples."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    from weft.bench import compare
-    from weft.bench.charts import command as plot
-    from weft.bench.dask import command as dask
-    from weft.bench.dask import demo
-    from weft.bench.peers import command as peers
-    from weft.bench.pingpong import command as pingpong
-    from weft.bench.scale import command as scale
-    from weft.bench.send_recv import command as send_recv
-    from weft.bench.sweep import command as sweep
-    from weft.deploy import command as deploy
-    from weft.doctor import command as doctor
-    from weft.explain import command as explain
-    from weft.lab import command as lab
-    from weft.topo import command as topo
-    from weft.worker import command as worker
-
-    parser = argparse.ArgumentParser(prog="weft", description=weft.__doc__ and weft.__doc__.splitlines()[0])
-    parser.add_argument("--version", action="version", version=f"weft {weft.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    info = commands.add_parser("info", help="which UCX is in use, and weft's settings for it")
-    info.add_argument("--json", action="store_true", help="print JSON")
-    info.set_defaults(run=_info)
-
-    for name, module, text in (
-        ("topo", topo, "what this machine consists of, and where to put workers"),
-        ("doctor", doctor, "examine this machine, and say what to mend"),
-        ("worker", worker, "start Dask workers where this machine has places for them"),
-        ("explain", explain, "which wire carries the data between two processes, and why"),
-        ("lab", lab, "hosts and links on this machine, and a command on each"),
-        ("deploy", deploy, "scripts that start a cluster elsewhere: Slurm, SSH, Azure"),
-        ("demo", demo, "the same Dask jobs over tcp:// and ucx://, side by side"),
-    ):
-        command = commands.add_parser(name, help=text)
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
-
-    bench = commands.add_parser("bench", help="measure, compare, draw")
-    benches = bench.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
-    for name, module, text in (
-        ("pingpong", pingpong, "latency and bandwidth next to the C loop and sockets"),
-        ("sweep", sweep, "latency, bandwidth and message rate over sizes and transports"),
-        ("scale", scale, "what a Dask cluster takes as its workers become more, over tcp and ucx"),
-        ("send-recv", send_recv, "the round trip of ucx-py's and UCXX's send_recv, with their options"),
-        ("peers", peers, "the ping-pong beside mpi4py, pyzmq, UCXX, ucx-py and others"),
-        ("compare", compare, "two records of the same benchmark, row by row"),
-        ("plot", plot, "draw what sweep, demo or a workload measured, from its JSON record"),
-    ):
-        benchmark = benches.add_parser(name, help=text)
-        module.add_arguments(benchmark)
-        benchmark.set_defaults(run=module.run)
-    for name, load in dask.LOADS.items():
-        benchmark = benches.add_parser(name, help=f"Dask: {load.text}")
-        dask.add_arguments(benchmark, name)
-        benchmark.set_defaults(run=dask.run, load=name)
-
-    args = parser.parse_args(argv)
+    args = parser().parse_args(argv)
     try:
         status = int(args.run(args))
         sys.stdout.flush()
@@ -78,10 +68,127 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except weft.Error as e:
-        print(f"weft {args.command}: {e}", file=sys.stderr)
-        return 1
+        print(f"{args.prog}: {e}", file=sys.stderr)
+        return 2 if isinstance(e, weft.InvalidParamError) else 1
     except KeyboardInterrupt:
         return 130
+
+
+def parser(*, grouped: bool = True) -> argparse.ArgumentParser:
+    """Make the parser of the whole command line; what it parses has the function in ``run``, its name in ``prog``.
+
+    With `grouped`, help lists commands by group; otherwise as argparse does, which is what shtab reads.
+    """
+    top = argparse.ArgumentParser(
+        prog="weft",
+        usage="weft [-h] [--version] COMMAND ...",
+        description=weft.__doc__ and weft.__doc__.splitlines()[0],
+        epilog=_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"weft {weft.__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", prog="weft", help=_HIDDEN[grouped])
+    _add(commands, _COMMANDS)
+    _add_info(commands)
+    _add_bench(commands, grouped=grouped)
+    _add_completion(commands)
+    if grouped:
+        _list(top, _COMMANDS)
+    return top
+
+
+def _add(commands: Any, groups: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
+    """Add the commands that have a module, which says what they do."""
+    for name, (path, text) in (each for group in groups.values() for each in group.items()):
+        if path:
+            module = importlib.import_module(f"weft.{path}")
+            command = _options.add_command(commands, name, text, module.DESCRIPTION, module.EXAMPLES)
+            module.add_arguments(command)
+            command.set_defaults(run=module.run, prog=command.prog)
+
+
+def _list(parser: argparse.ArgumentParser, groups: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
+    """Show the commands in help, by group: the list of argparse's own has none."""
+    for heading, commands in groups.items():
+        lines = [f"{name:<12}{text}" for name, (_, text) in commands.items()]
+        parser.add_argument_group(heading, "\n".join(lines))
+
+
+def _add_info(commands: Any) -> None:
+    description = (
+        "Show which UCX weft uses, where it was found, and its settings that differ from UCX's, with who set each."
+    )
+    info = _options.add_command(
+        commands,
+        "info",
+        _COMMANDS["this installation"]["info"][1],
+        description,
+        ("weft info", "weft info --json info.json"),
+    )
+    _options.add_json(info)
+    info.set_defaults(run=_info, prog=info.prog)
+
+
+def _add_bench(commands: Any, *, grouped: bool) -> None:
+    from weft.bench.dask import command as dask
+
+    bench = _options.add_command(
+        commands,
+        "bench",
+        _COMMANDS["measure"]["bench"][1],
+        "Measure, compare and draw. Each benchmark writes its record with --json; tables and charts are made from it.",
+        ("weft bench pingpong --sizes 8,1MiB", "weft bench merge --protocol tcp,ucx --json merge.json"),
+    )
+    bench.usage = "weft bench [-h] BENCHMARK ..."
+    benches = bench.add_subparsers(
+        dest="bench", required=True, metavar="BENCHMARK", prog="weft bench", help=_HIDDEN[grouped]
+    )
+    _add(benches, _BENCHMARKS)
+    for name, load in dask.LOADS.items():
+        benchmark = _options.add_command(benches, name, load.text, dask.description(name), dask.examples(name))
+        dask.add_arguments(benchmark, name)
+        benchmark.set_defaults(run=dask.run, load=name, prog=benchmark.prog)
+    loads = {name: ("", load.text) for name, load in dask.LOADS.items()}
+    if grouped:
+        _list(bench, {**_BENCHMARKS, "Dask": {**_BENCHMARKS["Dask"], **loads}})
+
+
+def _add_completion(commands: Any) -> None:
+    completion = _options.add_command(
+        commands,
+        "completion",
+        _COMMANDS["this installation"]["completion"][1],
+        "Print a script with which a shell completes weft's commands, options and files. It needs the package shtab.",
+        (
+            "weft completion bash > ~/.local/share/bash-completion/completions/weft",
+            "weft completion zsh > ~/.zfunc/_weft  # a folder of $fpath",
+        ),
+    )
+    completion.add_argument(
+        "shell", choices=("bash", "zsh", "tcsh", "fish"), metavar="SHELL", help="bash, zsh, tcsh, fish"
+    )
+    completion.set_defaults(run=_complete, prog=completion.prog)
+
+
+def _complete(args: argparse.Namespace) -> int:
+    try:
+        import shtab
+    except ImportError:
+        raise UnsupportedError(f"shtab is not installed: {_distribution.install('completion')}") from None
+    top = parser(grouped=False)
+    _complete_files(top, {"FILE": shtab.FILE, "FOLDER": shtab.DIRECTORY})
+    print(shtab.complete(top, shell=args.shell))
+    return 0
+
+
+def _complete_files(command: argparse.ArgumentParser, kinds: Mapping[str, Any]) -> None:
+    """Tell shtab which options of a command and those below it take files and folders."""
+    for action in command._actions:  # pyright: ignore[reportPrivateUsage]
+        if isinstance(action.metavar, str) and action.metavar in kinds:
+            action.complete = kinds[action.metavar]  # type: ignore[attr-defined]
+        if isinstance(action.choices, dict):
+            for below in cast("dict[str, argparse.ArgumentParser]", action.choices).values():
+                _complete_files(below, kinds)
 
 
 def _info(args: argparse.Namespace) -> int:
@@ -96,8 +203,7 @@ def _info(args: argparse.Namespace) -> int:
         "origin": library.origin,
         "settings": settings,
     }
-    if args.json:
-        print(json.dumps(record, indent=2))
+    if not _options.print_text(args.json, record):
         return 0
     print(f"weft {record['weft']}")
     print(f"UCX {record['ucx']} from {library.path} ({library.origin})")

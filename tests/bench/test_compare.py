@@ -87,12 +87,12 @@ def test_what_differs_around_the_figures_is_told(swept, write, capsys):
 @pytest.mark.parametrize("content", ["[", "[]", "{}", '{"records": []}', '{"records": [{}]}', '{"records": [1]}'])
 def test_other_files_are_refused(content, tmp_path, capsys):
     (tmp_path / "x.json").write_text(content)
-    assert compared(tmp_path / "x.json", PUBLISHED / "demo.json") == 1
+    assert compared(tmp_path / "x.json", PUBLISHED / "demo.json") == 2
     assert "x.json is no" in capsys.readouterr().err
 
 
 def test_records_of_two_benchmarks_are_refused(capsys):
-    assert compared(PUBLISHED / "demo.json", PUBLISHED / "pingpong.json") == 1
+    assert compared(PUBLISHED / "demo.json", PUBLISHED / "pingpong.json") == 2
     assert "demo.json is of weft demo, pingpong.json of weft bench pingpong" in capsys.readouterr().err
 
 
@@ -100,7 +100,7 @@ def test_records_without_a_common_row_are_refused(swept, write, capsys):
     other = copy.deepcopy(swept)
     for r in other["records"]:
         r["transport"] = "sysv"
-    assert compared(write("a.json", swept), write("b.json", other)) == 1
+    assert compared(write("a.json", swept), write("b.json", other)) == 2
     assert "a.json and b.json have no row in common" in capsys.readouterr().err
 
 
@@ -113,4 +113,4 @@ def test_records_of_one_workload_are_told_by_their_command_and_sizes(write, caps
     shown = capsys.readouterr().out
     assert "weft bench merge" in shown
     assert "Not alike: transpose-sum: {'Size': " in shown
-    assert compared(write("a.json", record), PUBLISHED / "demo.json") == 1
+    assert compared(write("a.json", record), PUBLISHED / "demo.json") == 2

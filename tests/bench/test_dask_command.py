@@ -41,7 +41,7 @@ def test_the_command_of_dask_cuda_is_understood():
     assert (merge.rows, merge.base, merge.other, merge.matching) == (100_000_000, 8, 8, 0.3)
     assert merge.nbytes == 8 * 100_000_000 * 32
     assert command.deployments(args) == {"ucx": Deployment()}
-    assert (args.runs, args.warmup_runs, args.ignore_size) == (5, 1, 1 << 20)
+    assert (args.rounds, args.warmup_rounds, args.ignore_size) == (5, 1, 1 << 20)
 
 
 def test_each_size_is_a_workload():
@@ -128,7 +128,7 @@ def test_hosts_by_ssh(monkeypatch):
 def test_options_that_exclude_each_other_are_said_in_one_line(arguments, message, monkeypatch, capsys):
     monkeypatch.setattr(rounds, "measure", lambda *_: pytest.fail("started nevertheless"))
     monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda name: name)
-    assert command.run(parse("merge", *arguments)) == 1
+    assert command.run(parse("merge", *arguments)) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1

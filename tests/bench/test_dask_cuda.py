@@ -111,7 +111,7 @@ def test_what_changes_nothing_is_said(load, line, said, capsys):
 )
 def test_what_is_not_done_ends_the_command_before_anything_starts(load, line, why, monkeypatch, capsys):
     monkeypatch.setattr(command, "_measured", lambda *_: pytest.fail("started nevertheless"))
-    assert command.run(parse(load, *line.split())) == 1
+    assert command.run(parse(load, *line.split())) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"weft bench {load}: {why}")
     assert said.count("\n") == 1

@@ -38,7 +38,7 @@ class Wrong(arrays.TransposeSum):
 
 def test_defaults_compare_ucx_with_tcp():
     args = parse()
-    assert args.protocols == ["tcp", "ucx"]
+    assert args.protocol == ["tcp", "ucx"]
     assert args.workloads == list(demo.WORKLOADS)
     assert args.rounds == 3
 
@@ -77,7 +77,7 @@ def test_missing_packages_are_named_with_the_remedy(monkeypatch, capsys):
 
 def test_an_unwritable_file_is_found_before_the_work(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(rounds, "measure", lambda *_: pytest.fail("measured before the files were looked at"))
-    assert demo.run(parse("--workloads", "merge", "--json", str(tmp_path / "absent" / "record.json"))) == 1
+    assert demo.run(parse("--workloads", "merge", "--json", str(tmp_path / "absent" / "record.json"))) == 2
     assert "cannot write" in capsys.readouterr().err
 
 

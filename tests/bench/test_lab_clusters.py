@@ -46,7 +46,7 @@ def test_a_record_tells_of_its_lab():
 def test_a_lab_has_its_own_hosts(other, monkeypatch, capsys):
     monkeypatch.setattr(lab_clusters, "run", lambda *_: pytest.fail("started nevertheless"))
     monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda name: name)
-    assert cli.main(["bench", "merge", "--lab", "two.toml", *other]) == 1
+    assert cli.main(["bench", "merge", "--lab", "two.toml", *other]) == 2
     assert "--lab" in capsys.readouterr().err
 
 

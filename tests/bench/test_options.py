@@ -55,7 +55,7 @@ def test_range_refused(text):
 
 def test_names_are_those_that_are_allowed():
     assert options.some_of(("a", "b"), "b, a") == ["b", "a"]
-    with pytest.raises(argparse.ArgumentTypeError, match="'c' is none of a, b"):
+    with pytest.raises(argparse.ArgumentTypeError, match="'c' is not one of a, b"):
         options.some_of(("a", "b"), "a,c")
 
 

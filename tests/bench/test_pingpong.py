@@ -32,8 +32,8 @@ def bench(*arguments):
     [
         (["--sizes", "8,1X"], "'1X' is not a size"),
         (["--sizes", "8,"], "'' is not a size"),
-        (["--wait", "spin"], "'spin' is none of block, await"),
-        (["--libraries", "peer,mpi"], "'mpi' is none of c, peer, tags, lent, tcp, asyncio"),
+        (["--wait", "spin"], "'spin' is not one of block, await"),
+        (["--libraries", "peer,mpi"], "'mpi' is not one of c, peer, tags, lent, tcp, asyncio"),
         (["--rounds", "0"], "'0' is not a number above 0"),
         (["--rounds", "1.5"], "'1.5' is not a number above 0"),
         (["--seconds-per-cell", "inf"], "'inf' is not a number above 0"),
@@ -161,7 +161,7 @@ def test_interrupt_ends_the_children(monkeypatch, capsys, tmp_path):
     ],
 )
 def test_refused_before_anything_starts(arguments, message, capsys):
-    assert bench(*arguments) == 1
+    assert bench(*arguments) == 2
     assert message in capsys.readouterr().err
 
 

@@ -71,12 +71,12 @@ def test_page_is_whole_and_escaped(path, tmp_path):
 def test_other_files_are_refused(content, message, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     (tmp_path / "x.json").write_text(content)
-    assert drawn(tmp_path / "x.json", "--html", tmp_path / "x.html") == 1
+    assert drawn(tmp_path / "x.json", "--html", tmp_path / "x.html") == 2
     assert message in capsys.readouterr().err
 
 
 def test_nothing_to_draw_is_said(path, capsys):
-    assert drawn(path) == 1
+    assert drawn(path) == 2
     assert "give --plot FILE or --html FILE" in capsys.readouterr().err
 
 

@@ -128,7 +128,7 @@ def test_a_number_makes_a_lab(tmp_path):
 @pytest.mark.parametrize("given", ["1", "none.toml"])
 def test_a_lab_that_there_cannot_be_is_said(given, monkeypatch, capsys):
     monkeypatch.setattr(run, "measure", lambda *_: pytest.fail("started nevertheless"))
-    assert cli.main(["bench", "scale", "--lab", given]) == 1
+    assert cli.main(["bench", "scale", "--lab", given]) == 2
     assert capsys.readouterr().err.startswith("weft bench scale: ")
 
 

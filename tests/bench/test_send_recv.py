@@ -158,7 +158,7 @@ def test_sides_that_do_not_agree(heard, error, message):
     ],
 )
 def test_refused(arguments, message, capsys):
-    assert bench(*arguments) == 1
+    assert bench(*arguments) == 2
     assert message in capsys.readouterr().err
 
 
@@ -196,7 +196,7 @@ def test_what_is_no_port_is_refused(port, capsys):
     with pytest.raises(SystemExit) as refused:
         parsed("--client-only", "-s", "127.0.0.1", f"--port={port}")
     assert refused.value.code == 2
-    assert f"argument -p/--port: {port!r} is no port between 1 and 65535" in capsys.readouterr().err
+    assert f"argument -p/--port: {port!r} is not a port between 1 and 65535" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["cupy", "rmm", "torch"])

@@ -93,7 +93,7 @@ def test_the_page_shows_what_is_printed(capsys, monkeypatch):
     ],
 )
 def test_errors_are_one_line(arguments, why, capsys):
-    assert cli.main(["deploy", *arguments]) == 1
+    assert cli.main(["deploy", *arguments]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert why in said.err

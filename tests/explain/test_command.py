@@ -11,7 +11,7 @@ from weft.explain import round_trip
 
 
 def explained(capsys, *arguments):
-    assert cli.main(["explain", "--json", *arguments]) == 0
+    assert cli.main(["explain", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -48,7 +48,7 @@ def test_nobody_there(capsys):
 
 
 def test_an_address_and_listen(capsys):
-    assert cli.main(["explain", "127.0.0.1:1", "--listen", "127.0.0.1:0"]) == 1
+    assert cli.main(["explain", "127.0.0.1:1", "--listen", "127.0.0.1:0"]) == 2
     assert "not both" in capsys.readouterr().err
 
 

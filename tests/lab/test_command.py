@@ -12,7 +12,7 @@ FILE = "[hosts.a]\n"
 
 @pytest.mark.parametrize("arguments", [[], ["x.toml"], ["x.toml", "--"], ["x.toml", "--on", "a"]])
 def test_a_file_and_a_command_are_needed(arguments, capsys):
-    assert cli.main(["lab", *arguments]) == 1
+    assert cli.main(["lab", *arguments]) == 2
     assert "no file or no command" in capsys.readouterr().err
 
 

@@ -7,7 +7,8 @@ import pytest
 from tests.machines import matrices, trees
 
 from weft import _cli as cli
-from weft.topo import command, discovery, draw
+from weft import _options
+from weft.topo import discovery, draw
 from weft.topo.plan import PlanOptions, plan
 
 
@@ -61,7 +62,6 @@ def test_stdin(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--nvidia-smi", "/dev/null"], "/dev/null, line 1: no table"),
         (["--nvidia-smi", "/no/such"], "No such file"),
         (["--plan", "--per", "gpu"], "plan per gpu: no GPU found"),
         (["--plan", "--memory-limit", "4"], "memory limit '4': a size from 1 MiB up such as 4GiB"),
@@ -70,10 +70,15 @@ def test_stdin(capsys, monkeypatch):
 )
 def test_errors_are_one_line(arguments, why, capsys, monkeypatch):
     monkeypatch.setattr(discovery, "read", lambda **_: discovery.Topology(("nothing",)))
-    assert cli.main(["topo", *arguments]) == 1
+    assert cli.main(["topo", *arguments]) == 2
     out = capsys.readouterr()
     assert why in out.err
     assert out.err.count("\n") == 1
+
+
+def test_a_text_without_a_table_is_a_failure(capsys):
+    assert cli.main(["topo", "--nvidia-smi", "/dev/null"]) == 1
+    assert "/dev/null, line 1: no table" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--threads", "0"], ["--workers", "x"], ["--workers", "-1"]])
@@ -140,10 +145,10 @@ def test_a_pipe_gets_whole_lines(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "x", ""])
 def test_number_above_zero(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a number above 0"):
-        command.positive(float, text)
+        _options.positive(float, text)
 
 
 def test_a_time_that_timers_take():
-    assert command.timeout("0.5") == 0.5
+    assert _options.timeout("0.5") == 0.5
     with pytest.raises(argparse.ArgumentTypeError, match="'1e300' is above 100000000, three years"):
-        command.timeout("1e300")
+        _options.timeout("1e300")

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.machines import matrices
 
 from weft import _cli as cli
-from weft.errors import InvalidParamError
+from weft.errors import UnsupportedError
 from weft.topo import discovery, nvidia_smi
 from weft.topo.model import Allowed, Cpu, Gpu, NumaNode, Topology
 from weft.topo.plan import plan
@@ -159,7 +159,7 @@ def test_the_plan_is_printed_with_reasons_and_nothing_started(two_nodes, capsys)
     ],
 )
 def test_errors_are_one_line(two_nodes, arguments, why, capsys):
-    assert cli.main(["worker", *arguments]) == 1
+    assert cli.main(["worker", *arguments]) == 2
     said = capsys.readouterr().err
     assert why in said
     assert said.count("\n") == 1
@@ -183,5 +183,5 @@ def test_the_command_of_dask(two_nodes):
 
 def test_no_dask(two_nodes, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(InvalidParamError, match="Dask is not installed"):
+    with pytest.raises(UnsupportedError, match="Dask is not installed"):
         command._require_dask()

@@ -18,15 +18,21 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from weft import _options
+from weft._options import positive
 from weft._units import format_ratio, format_seconds, format_size
-from weft.bench.common import outcome
-from weft.bench.common.errors import BenchError
+from weft.bench.common import options, outcome
+from weft.bench.common.errors import UsageError
 from weft.bench.common.stats import Ratio
 from weft.bench.scale import table as scale_table
-from weft.topo.command import positive
+
+DESCRIPTION = """
+Compare two records of the same benchmark row by row: B's times over A's. A row counts as slower or faster only where
+every round of one was on the same side of every round of the other.
+"""
+EXAMPLES = ("weft bench compare before.json after.json", "weft bench compare before.json after.json --fail-above 1.2")
 
 #: What two runs should share before their ratio means anything.
 SURROUNDINGS = ("cpu_model", "cores_usable", "cores_pinned", "kernel", "python", "weft", "ucx", "ucx_variables")
@@ -64,10 +70,11 @@ class Row(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
-    parser.add_argument("a", type=Path, metavar="A.json", help="the record to compare with")
-    parser.add_argument("b", type=Path, metavar="B.json", help="the record to compare")
-    above = "return 1 if a row of B takes more than this many times as long, and every round of it longer than A's"
+    parser.add_argument("a", type=Path, metavar="A", help="the JSON record to compare with")
+    parser.add_argument("b", type=Path, metavar="B", help="the JSON record to compare")
+    above = "exit with 1 if a row of B takes more than RATIO times as long as A's, and all its rounds are slower"
     parser.add_argument("--fail-above", type=functools.partial(positive, float), metavar="RATIO", help=above)
+    options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,16 +83,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    console, notes = Console(), outcome.notes()
+    notes = outcome.notes()
     (kind, a), (other, b) = read(args.a), read(args.b)
     if kind != other:
-        raise BenchError(f"{args.a.name} is of weft {kind}, {args.b.name} of weft {other}: nothing to compare")
+        raise UsageError(f"{args.a.name} is of weft {kind}, {args.b.name} of weft {other}: nothing to compare")
     rows, alone = compare(times(kind, a), times(kind, b))
     if not rows:
-        raise BenchError(f"{args.a.name} and {args.b.name} have no row in common")
-    console.print(_table(kind, rows, args.a.name, args.b.name))
-    for line in _remarks(a, b, rows, alone, args.a.name, args.b.name):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        raise UsageError(f"{args.a.name} and {args.b.name} have no row in common")
+    remarks = [*_remarks(a, b, rows, alone, args.a.name, args.b.name)]
+    if outcome.write_record(args.json, _record(kind, rows, remarks)):
+        console = _options.console(args.color)
+        console.print(_table(kind, rows, args.a.name, args.b.name))
+        for line in remarks:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     slower = [row for row in rows if args.fail_above is not None and row.slower(args.fail_above)]
     for row in slower:
         ratio = f"{format_ratio(row.ratio.value)} ({row.within()})"
@@ -107,7 +117,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
         return "bench pingpong", record
     if "runs" in first:
         return "bench scale", record
-    raise BenchError(f"{path} is no record of Dask's work, bench sweep, pingpong or scale, or an empty one")
+    raise UsageError(f"{path} is empty, or not a record of Dask's work, bench sweep, pingpong or scale")
 
 
 def times(kind: str, record: Mapping[str, Any]) -> dict[tuple[str, ...], list[float]]:
@@ -134,6 +144,22 @@ def compare(
             ratio = Ratio(middle_b / middle_a, min(b[key]) / max(a[key]), max(b[key]) / min(a[key]))
             rows.append(Row(key, middle_a, middle_b, ratio, min(len(a[key]), len(b[key]))))
     return rows, [key for key in (*a, *b) if (key in a) != (key in b)]
+
+
+def _record(kind: str, rows: Sequence[Row], remarks: Sequence[str]) -> dict[str, Any]:
+    names = NAMES.get(kind, ("workload", "protocol"))
+    written = [
+        {
+            **dict(zip(names, row.key, strict=True)),
+            "a_s": row.a_s,
+            "b_s": row.b_s,
+            "rounds": row.rounds,
+            "verdict": row.verdict(),
+            "ratio": row.ratio._asdict(),
+        }
+        for row in rows
+    ]
+    return {"command": "weft bench compare", "benchmark": f"weft {kind}", "rows": written, "remarks": list(remarks)}
 
 
 def _table(kind: str, rows: Sequence[Row], a: str, b: str) -> Table:

@@ -8,18 +8,56 @@ import dataclasses
 import re
 import sys
 
+from weft import _options
+from weft._options import add_command, count, port
 from weft.deploy import azure, slurm, ssh
 from weft.deploy.cluster import PLACEHOLDER, Cluster
 from weft.errors import InvalidParamError
-from weft.topo.command import count, port
+
+DESCRIPTION = """
+Print a script that starts a scheduler, the workers of weft worker and your program elsewhere. Read it, then run it or
+submit it; nothing is started here.
+"""
+EXAMPLES = (
+    "weft deploy slurm --nodes 4 -- python job.py {scheduler} > job.sh && sbatch job.sh",
+    "weft deploy ssh --hosts node0,node1,node2 -- python job.py {scheduler} | bash",
+)
+#: Of each target: its line in the list, description, examples.
+_TARGETS = {
+    "slurm": (
+        "a script for sbatch",
+        "Print a batch script for Slurm: a scheduler on the first node, workers on all nodes, then your program.",
+        (
+            "weft deploy slurm --nodes 4 --time 1:00:00 -- python job.py {scheduler} > job.sh",
+            "weft deploy slurm --cpus 16 --mem 64G --partition short > job.sh",
+        ),
+    ),
+    "ssh": (
+        "a script that uses SSH to a list of hosts",
+        "Print a script that starts a scheduler on the first host and workers on the others by SSH, then your program.",
+        (
+            "weft deploy ssh --hosts node0,node1,node2 -- python job.py {scheduler} | bash",
+            "weft deploy ssh --hosts a,b --ssh=-p --ssh=2222 --protocol tcp,ucx > start.sh",
+        ),
+    ),
+    "azure": (
+        "az commands and cloud-init for machines with InfiniBand",
+        "Print a script of az commands that creates machines with GPUs and InfiniBand on Azure, ready for weft.",
+        (
+            "weft deploy azure --package weft-ucx --ssh-from 203.0.113.7 > create.sh",
+            "weft deploy azure --package weft-ucx --cloud-init",
+        ),
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft deploy`` to `parser`."""
     targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET")
-    _add_slurm(targets.add_parser("slurm", help="a script for sbatch: scheduler, workers and a program"))
-    _add_ssh(targets.add_parser("ssh", help="a script that starts them on a list of hosts"))
-    _add_azure(targets.add_parser("azure", help="az commands and cloud-init for machines with InfiniBand"))
+    for name, add in (("slurm", _add_slurm), ("ssh", _add_ssh), ("azure", _add_azure)):
+        target = add_command(targets, name, *_TARGETS[name])
+        add(target)
+        target.set_defaults(prog=target.prog)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,17 +84,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
     job = slurm.Job()
-    parser.add_argument("--nodes", type=count, default=job.nodes, metavar="N", help=f"default: {job.nodes}")
-    parser.add_argument("--cpus", type=count, metavar="N", help="of each node (default: whole nodes)")
-    parser.add_argument("--gpus", type=count, metavar="N", help="of each node")
-    parser.add_argument("--mem", metavar="SIZE", help="of each node, such as 64G; 0: all")
-    parser.add_argument("--time", metavar="TIME", help="such as 1:00:00")
-    parser.add_argument("--partition", metavar="NAME", help="default: the cluster's")
-    parser.add_argument("--account", metavar="NAME", help="default: yours")
-    parser.add_argument("--job-name", default=job.name, metavar="NAME", help=f"default: {job.name}")
-    parser.add_argument("--folder", metavar="FOLDER", help="that all nodes have (default: the one of submission)")
+    parser.add_argument("--nodes", type=count, default=job.nodes, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--cpus", type=count, metavar="N", help="CPUs of each node (default: whole nodes)")
+    parser.add_argument("--gpus", type=count, metavar="N", help="GPUs of each node (default: none asked for)")
     parser.add_argument(
-        "--sbatch", action="append", default=[], metavar="OPTION", help="of sbatch: --sbatch=--constraint=ib"
+        "--mem", metavar="SIZE", help="memory of each node, such as 64G; 0 for all (default: the cluster's)"
+    )
+    parser.add_argument("--time", metavar="TIME", help="time limit, such as 1:00:00 (default: the cluster's)")
+    parser.add_argument("--partition", metavar="NAME", help="(default: the cluster's)")
+    parser.add_argument("--account", metavar="NAME", help="(default: yours)")
+    parser.add_argument("--job-name", default=job.name, metavar="NAME", help="(default: %(default)s)")
+    parser.add_argument("--folder", metavar="FOLDER", help="for logs, seen by all nodes (default: that of submission)")
+    parser.add_argument(
+        "--sbatch", action="append", default=[], metavar="OPTION", help="for sbatch, as in --sbatch=--constraint=ib"
     )
     _add_cluster(parser)
 
@@ -79,10 +119,10 @@ def _slurm(args: argparse.Namespace) -> str:
 
 def _add_ssh(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", required=True, metavar="A,B,C", help="the scheduler's host, then those of workers")
-    parser.add_argument("--address", metavar="NAME", help="the first host's, for the others (default: as in --hosts)")
-    parser.add_argument("--port", type=port, default=8786, metavar="N", help="of the scheduler (default: 8786)")
+    parser.add_argument("--address", metavar="NAME", help="of the first host, for the others (default: as in --hosts)")
+    parser.add_argument("--port", type=port, default=8786, metavar="N", help="of the scheduler (default: %(default)s)")
     parser.add_argument(
-        "--ssh", action="append", default=[], metavar="WORD", help="of ssh's options: --ssh=-p --ssh=2222"
+        "--ssh", action="append", default=[], metavar="WORD", help="for ssh, a word each: --ssh=-p --ssh=2222"
     )
     _add_cluster(parser)
 
@@ -101,55 +141,79 @@ def _ssh(args: argparse.Namespace) -> str:
 def _add_azure(parser: argparse.ArgumentParser) -> None:
     given = {each.name: each.default for each in dataclasses.fields(azure.ScaleSet)}
     parser.add_argument(
-        "--cloud-init", action="store_true", help="print only what the machines do at their first start"
+        "--cloud-init", action="store_true", help="print only what each machine does at its first start"
     )
-    parser.add_argument("--package", required=True, metavar="WEFT", help="for pip: a wheel's URL, git+https://...")
-    parser.add_argument("--count", type=count, default=given["count"], metavar="N", help="machines (default: 2)")
-    parser.add_argument("--ssh-from", default="", metavar="ADDRESS", help="may log in: 203.0.113.7, or 203.0.113.0/24")
+    parser.add_argument("--package", required=True, metavar="WEFT", help="what pip installs: a name, a URL, a wheel")
     parser.add_argument(
-        "--subnet", default="", metavar="ID", help="of yours, in place of --ssh-from and public addresses"
+        "--count", type=count, default=given["count"], metavar="N", help="machines (default: %(default)s)"
+    )
+    parser.add_argument("--ssh-from", default="", metavar="ADDRESS", help="may log in: 203.0.113.7 or 203.0.113.0/24")
+    parser.add_argument(
+        "--subnet", default="", metavar="ID", help="your own subnet, in place of --ssh-from and public addresses"
     )
     parser.add_argument(
-        "--drivers", choices=azure.DRIVERS, default=given["drivers"], help="default: those of the image"
+        "--drivers",
+        choices=azure.DRIVERS,
+        default=given["drivers"],
+        metavar="FROM",
+        help=f"{', '.join(azure.DRIVERS)} (default: %(default)s)",
     )
     for name, text in (
-        ("size", "of the machines"),
-        ("image", "of the machines"),
-        ("location", "region"),
+        ("size", "of each machine"),
+        ("image", "of each machine"),
+        ("location", "Azure's region"),
         ("group", "resource group"),
         ("name", "of the scale set"),
-        ("user", "of the machines"),
-        ("nvidia-driver", "version of it, if the image has none"),
-        ("nvidia-package", "its kernel modules; cuda-drivers for V100"),
+        ("user", "on each machine"),
+        ("nvidia-driver", "its version, without the image's drivers"),
+        ("nvidia-package", "its kernel modules, without the image's drivers; cuda-drivers for V100"),
         ("doca", "URL of DOCA's package, for --drivers doca"),
     ):
         default = given[name.replace("-", "_")]
-        parser.add_argument(f"--{name}", default=default, metavar=name.upper(), help=f"{text} (default: {default})")
+        metavar = name.rpartition("-")[2].upper()
+        parser.add_argument(f"--{name}", default=default, metavar=metavar, help=f"{text} (default: %(default)s)")
 
 
 def _azure(args: argparse.Namespace) -> str:
     scale_set = azure.ScaleSet(**{each.name: getattr(args, each.name) for each in dataclasses.fields(azure.ScaleSet)})
-    return azure.cloud_init(scale_set) if args.cloud_init else azure.script(scale_set)
+    unused = {
+        name: getattr(args, name) != getattr(azure.ScaleSet, name)
+        for name in ("nvidia_driver", "nvidia_package", "doca")
+    }
+    if args.drivers == "image":
+        _options.refuse_unused("the image has its own drivers: only with --drivers doca or inbox", **unused)
+    elif args.drivers != "doca":
+        _options.refuse_unused("only with --drivers doca", doca=unused["doca"])
+    if not args.cloud_init:
+        return azure.script(scale_set)
+    _options.refuse_unused("not with --cloud-init, which creates nothing", subnet=args.subnet, ssh_from=args.ssh_from)
+    return azure.cloud_init(scale_set)
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
     cluster = parser.add_argument_group("the cluster")
     cluster.add_argument(
-        "--protocol", type=_protocols, default=("ucx",), metavar="A,B", help="a cluster for each (default: ucx)"
+        "--protocol", type=_protocols, default=("ucx",), metavar="A,B", help="one cluster for each (default: ucx)"
     )
-    cluster.add_argument("--interface", metavar="NAME", help="the network device of the addresses")
+    cluster.add_argument("--interface", metavar="NAME", help="network device for the addresses")
     for name, metavar in (("per", "PLACE"), ("workers", "N"), ("threads", "N"), ("memory-limit", "SIZE")):
         cluster.add_argument(f"--{name}", metavar=metavar, help="as for weft worker")
-    cluster.add_argument("--python", default=sys.executable, metavar="FILE", help="on the hosts (default: this one)")
-    cluster.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for every process")
     cluster.add_argument(
-        "--setup", action="append", default=[], metavar="LINE", help="of shell, put first as it is: 'module load ucx'"
+        "--python", default=sys.executable, metavar="FILE", help="on the hosts (default: the one that runs this)"
+    )
+    cluster.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="variable for every process")
+    cluster.add_argument(
+        "--setup",
+        action="append",
+        default=[],
+        metavar="LINE",
+        help="shell code to run first, such as 'module load ucx'",
     )
     parser.add_argument(
         "program",
         nargs=argparse.REMAINDER,
-        metavar="[--] program",
-        help=f"and its arguments, in which {PLACEHOLDER} is the scheduler's address (default: none, until it is ended)",
+        metavar="[--] PROGRAM",
+        help=f"with its arguments; {PLACEHOLDER} stands for the scheduler's address (default: none, until stopped)",
     )
 
 

@@ -14,14 +14,16 @@ from typing import Any
 
 from distributed import Client
 
+from weft._options import timeout
 from weft.errors import Error, InvalidParamError, TimedOutError
-from weft.topo.command import timeout
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m weft.deploy.ready")
-    parser.add_argument("--timeout", type=timeout, default=120.0, metavar="S", help="for each scheduler")
+    parser.add_argument(
+        "--timeout", type=timeout, default=120.0, metavar="S", help="seconds for each scheduler (default: %(default)g)"
+    )
     parser.add_argument("--plans", nargs="+", required=True, metavar="FILE", help="from weft worker --plan --json")
     parser.add_argument("--schedulers", nargs="+", required=True, metavar="SCHEDULER", help="an address, or its file")
     args = parser.parse_args(argv)

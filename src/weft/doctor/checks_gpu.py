@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from weft.doctor.finding import Finding, error, note, ok, warning
+from weft.doctor.finding import Finding, error, not_applicable, note, ok, warning
 from weft.doctor.machine import Machine, brief
 from weft.errors import TopologyError
 from weft.topo import nvidia_smi
@@ -49,7 +49,9 @@ def driver(machine: Machine) -> Finding:
 
 
 def _none() -> Finding:
-    return ok("no NVIDIA GPU on the PCI bus", "/sys/bus/pci/devices: no display controller of vendor 0x10de")
+    return not_applicable(
+        "no NVIDIA GPU on the PCI bus", "/sys/bus/pci/devices: no display controller of vendor 0x10de"
+    )
 
 
 def _version(text: str) -> str:
@@ -82,7 +84,7 @@ def headers(machine: Machine) -> Finding:
         return _none()
     build = f"/lib/modules/{machine.release or '?'}/build"
     if machine.container:
-        return ok("a container: headers are the host's business", machine.container)
+        return not_applicable("a container uses the host's driver, and so its headers", machine.container)
     if not machine.release:
         return note("the kernel's release is not known", machine.quote("proc/sys/kernel/osrelease"))
     if _headers(machine):
@@ -104,10 +106,10 @@ def peer_memory(machine: Machine) -> Finding:
     if not machine.topology.gpus:
         return _none()
     if not any(nic.rdma for nic in machine.topology.nics):
-        return ok("no RDMA device that could reach GPU memory", "/sys/class/infiniband: empty")
+        return not_applicable("no RDMA device that could reach GPU memory", "/sys/class/infiniband: empty")
     version = machine.text(_DRIVER)
     if version is None:
-        return ok("no driver to ask: see GPU driver", machine.quote(_DRIVER))
+        return not_applicable("no driver to ask: see GPU driver", machine.quote(_DRIVER))
     for module in ("nvidia_peermem", "nv_peer_mem"):
         if machine.has(f"sys/module/{module}"):
             return ok(f"NICs reach GPU memory: {module} is loaded", f"/sys/module/{module}: there")
@@ -146,7 +148,7 @@ def matrix(machine: Machine) -> Finding:
         return _none()
     command = "nvidia-smi topo -m"
     if not machine.has(_DRIVER):
-        return ok("no driver to ask: see GPU driver", machine.quote(_DRIVER))
+        return not_applicable("no driver to ask: see GPU driver", machine.quote(_DRIVER))
     if command not in machine.commands:
         return note(
             "nvidia-smi is not here: NVLinks are not known",

@@ -8,7 +8,7 @@ import re
 from weft._units import format_nbytes
 from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, WORKER_FREE_NBYTES
 from weft.doctor.carrier import why_ucx
-from weft.doctor.finding import Finding, error, note, ok, warning
+from weft.doctor.finding import Finding, error, not_applicable, note, ok, warning
 from weft.doctor.machine import CAP_SYS_ADMIN, Machine, brief
 from weft.topo import cpulist
 
@@ -159,7 +159,9 @@ def numa_balancing(machine: Machine) -> Finding:
     file = "proc/sys/kernel/numa_balancing"
     count = sum(bool(node.memory_nbytes) for node in machine.topology.nodes)
     if count < 2:
-        return ok("memory of one NUMA node: nothing to balance", "/sys/devices/system/node: one node with memory")
+        return not_applicable(
+            "memory of one NUMA node: nothing to balance", "/sys/devices/system/node: one node with memory"
+        )
     value = machine.number(file)
     if value is None:
         return note("whether the kernel balances NUMA nodes is not known", machine.quote(file))

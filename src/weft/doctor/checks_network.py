@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from weft.doctor import firewall
-from weft.doctor.finding import Finding, note, ok, warning
+from weft.doctor.finding import Finding, not_applicable, note, ok, warning
 from weft.doctor.machine import Machine, brief
 
 _LISTENING = "0A"
@@ -71,7 +71,7 @@ def mtu(machine: Machine) -> Finding:
         elif fast and value <= 1500:
             small.append(f"{nic.name} ({value})")
     if not evidence:
-        return ok("no network device of hardware is up", "/sys/class/net: none with a device and an mtu")
+        return not_applicable("no network device of hardware is up", "/sys/class/net: none with a device and an mtu")
     if not small:
         return ok("the MTU suits the devices", *evidence)
     return note(

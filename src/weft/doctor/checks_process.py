@@ -7,7 +7,7 @@ import re
 
 from weft.config import BORROWED_DESCRIPTORS, LINK_DESCRIPTORS, RING_DESCRIPTORS
 from weft.doctor.carrier import why_ucx
-from weft.doctor.finding import Finding, note, ok, warning
+from weft.doctor.finding import Finding, not_applicable, note, ok, warning
 from weft.doctor.machine import CAP_SYS_PTRACE, FIRST_NAMESPACES, Machine
 
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
@@ -70,7 +70,7 @@ def ptrace(machine: Machine) -> Finding:
     scope = machine.number(file)
     evidence = (machine.quote(file), f"UCX_TLS: {machine.environ.get('UCX_TLS', 'not set')}")
     if not wanted:
-        return ok("weft does without cma, and needs no right to trace", *evidence)
+        return not_applicable("weft does not use cma, and needs no right to trace", *evidence)
     if scope is None or scope == 0 or machine.capable(CAP_SYS_PTRACE):
         return ok("cma may read the memory of this user's processes", *evidence)
     allow = (

@@ -7,7 +7,7 @@ import re
 
 from weft._units import format_size
 from weft.doctor import ucx
-from weft.doctor.finding import Finding, error, note, ok, warning
+from weft.doctor.finding import Finding, error, not_applicable, note, ok, warning
 from weft.doctor.machine import CAP_IPC_LOCK, Machine, brief
 from weft.topo.model import KINDS, Nic
 
@@ -42,8 +42,10 @@ def _absent(machine: Machine) -> Finding | None:
         return None
     infiniband, ethernet = _on_bus(machine)
     if infiniband or ethernet:
-        return ok("no RDMA device in use: see RDMA devices", f"/{_CLASS}: empty")
-    return ok("no InfiniBand or RoCE device on the PCI bus", "/sys/bus/pci/devices: no controller of class 0x0207")
+        return not_applicable("no RDMA device in use: see RDMA devices", f"/{_CLASS}: empty")
+    return not_applicable(
+        "no InfiniBand or RoCE device on the PCI bus", "/sys/bus/pci/devices: no controller of class 0x0207"
+    )
 
 
 def devices(machine: Machine) -> Finding:
@@ -52,7 +54,9 @@ def devices(machine: Machine) -> Finding:
     infiniband, ethernet = _on_bus(machine)
     drivers = "OFED's" if machine.has("sys/module/mlx_compat") else "the kernel's own"
     if not found and not infiniband and not ethernet:
-        return ok("no InfiniBand or RoCE device on the PCI bus", "/sys/bus/pci/devices: no controller of class 0x0207")
+        return not_applicable(
+            "no InfiniBand or RoCE device on the PCI bus", "/sys/bus/pci/devices: no controller of class 0x0207"
+        )
     bus = f"/sys/bus/pci/devices: {', '.join(infiniband + ethernet) or 'none that is known as RDMA'}"
     if not found:
         evidence = (bus, f"/{_CLASS}: empty", f"/sys/module/mlx5_ib: {_there(machine, 'sys/module/mlx5_ib')}")
@@ -153,7 +157,7 @@ def _port_remedy(nic: Nic, state: str) -> str:
 def ipoib(machine: Machine) -> Finding:
     """Look for an IPoIB interface: Dask's addresses, and tcp over InfiniBand, need one."""
     if not any(nic.kind == "infiniband" for nic in _rdma(machine)):
-        return _absent(machine) or ok(
+        return _absent(machine) or not_applicable(
             "no InfiniBand: Ethernet devices carry the addresses", f"/{_CLASS}: no InfiniBand"
         )
     names = [name for name in machine.names("sys/class/net") if machine.text(f"sys/class/net/{name}/type") == "32"]
@@ -187,10 +191,10 @@ def _azure(machine: Machine) -> bool:
 def waagent(machine: Machine) -> Finding:
     """On Azure, look whether the agent sets InfiniBand up."""
     if not _azure(machine):
-        return ok("not a machine of Azure's", machine.quote("sys/class/dmi/id/chassis_asset_tag"))
+        return not_applicable("not an Azure machine", machine.quote("sys/class/dmi/id/chassis_asset_tag"))
     infiniband, _ = _on_bus(machine)
     if not infiniband and not any(nic.kind == "infiniband" for nic in _rdma(machine)):
-        return ok("Azure, without InfiniBand", "/sys/bus/pci/devices: no controller of class 0x0207")
+        return not_applicable("Azure, without InfiniBand", "/sys/bus/pci/devices: no controller of class 0x0207")
     conf = machine.text("etc/waagent.conf")
     source = "guide: Enable IPoIB; Azure Linux agent: OS.EnableRDMA"
     if conf is None:
@@ -218,7 +222,7 @@ def verbs(machine: Machine) -> Finding:
         return absent
     found = ucx.chosen(machine)
     if found is None:
-        return ok("no libucp: see libucp", "no libucp found")
+        return not_applicable("no libucp: see libucp", "no libucp found")
     folder = found.path.rpartition("/")[0]
     if found.verbs and not _verbs_library(machine, folder):
         return error(
@@ -252,6 +256,9 @@ def verbs(machine: Machine) -> Finding:
     if all(nic.kind == "roce" for nic in _rdma(machine)):
         # many a virtual machine's Ethernet shows RoCE that leads nowhere
         return note(what, *evidence, remedy=remedy, source=source)
+    if any(nic.kind == "infiniband" for nic in _rdma(machine)):
+        what = f"InfiniBand here, and this libucp was built without verbs, so it carries nothing: {found}"
+        return error(what, *evidence, remedy=remedy, source=source)
     return warning(what, *evidence, remedy=remedy, source=source)
 
 
@@ -272,7 +279,7 @@ def memlock(machine: Machine) -> Finding:
     if machine.capable(CAP_IPC_LOCK):
         return ok("CAP_IPC_LOCK: the limit of locked memory does not hold", evidence, "/proc/self/status: CapEff")
     if not _rdma(machine):
-        return ok(f"{_size(soft)} may be locked; only RDMA needs more", evidence)
+        return not_applicable(f"{_size(soft)} may be locked; only RDMA needs more", evidence)
     chosen = ucx.chosen(machine)
     if chosen is None or not chosen.verbs:
         what = f"{_size(soft)} may be locked: too little once libucp uses RDMA, which this one does not"

@@ -10,7 +10,7 @@ from weft import _distribution
 from weft._load import FLOOR, mapped
 from weft.doctor import ucx
 from weft.doctor.carrier import why_ucx
-from weft.doctor.finding import Finding, Level, error, note, ok, warning
+from weft.doctor.finding import Finding, Level, error, not_applicable, note, ok, warning
 from weft.doctor.machine import Machine, brief
 
 #: Packages whose wheels have a UCX of their own inside.
@@ -209,7 +209,7 @@ def scheme(machine: Machine) -> Finding:
     """Look who answers for ``ucx://`` in Dask's processes."""
     have = machine.distributions
     if "distributed" not in have:
-        return ok("Dask is not installed", "sys.path: no distributed")
+        return not_applicable("Dask is not installed", "sys.path: no distributed")
     evidence = [f"{name} {brief(have[name][0])}" for name in ("distributed", _distribution.NAME) if name in have]
     others = [name for name in have if name.startswith("distributed-ucxx")]
     if not _claims(machine, _distribution.NAME):

@@ -4,31 +4,36 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Mapping
 
-from rich.console import Console
-
+from weft import _options
 from weft.doctor import checks, draw, here, trial
 from weft.doctor.finding import Finding, exit_code
-from weft.topo.command import port
+
+DESCRIPTION = """
+Check this machine for what slows weft down or stops it, and say what to do. With --pair, check the path to another
+machine on which weft doctor --listen runs. Nothing is changed.
+"""
+EXAMPLES = ("weft doctor --verbose", "weft doctor --listen  # then, on another machine:", "weft doctor --pair 10.0.0.2")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft doctor`` to `parser`."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show the evidence of what is ok too")
-    parser.add_argument("--port", type=port, metavar="N", help="look whether others can reach this port too")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show all evidence, and checks that do not apply")
+    parser.add_argument("--port", type=_options.port, metavar="N", help="check whether other hosts can reach this port")
     between = parser.add_argument_group("the path between two machines").add_mutually_exclusive_group()
-    between.add_argument("--pair", metavar="HOST[:PORT]", help="try each transport to the doctor that listens there")
+    between.add_argument(
+        "--pair", metavar="HOST[:PORT]", help="try each transport to the weft doctor that listens there"
+    )
     between.add_argument(
         "--listen",
         nargs="?",
         const="",
         metavar="HOST:PORT",
-        help=f"let other doctors try; at every address, port {trial.PORT}, unless told otherwise",
+        help=f"answer weft doctor --pair until interrupted (default: every address, port {trial.PORT})",
     )
+    _options.add_json(parser)
+    _options.add_color(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,11 +42,20 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0; 1 if a finding is a warning, 2 if one is an error.
+        0; 1 if a finding is a warning or an error.
+
+    Raises
+    ------
+    InvalidParamError
+        Options that do not go together.
     """
     if args.listen is not None:
+        _options.refuse_unused("not with --listen", port=args.port, json=args.json, verbose=args.verbose)
         trial.serve(args.listen)
+    if args.json == _options.STDOUT:
+        _options.refuse_unused("JSON has all of it anyway", verbose=args.verbose)
     if args.pair is not None:
+        _options.refuse_unused("not with --pair", port=args.port)
         return _show(trial.examine(args.pair), args)
     machine = here.read(firewall=args.port is not None)
     return _show(checks.examine(machine, port=args.port), args)
@@ -49,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(findings: Mapping[str, Finding], args: argparse.Namespace) -> int:
     code = exit_code([finding.level for finding in findings.values()])
-    if args.json:
-        print(json.dumps({"exit": code, "findings": draw.record(findings)}, indent=2))
-    elif sys.stdout.isatty():
-        Console(highlight=False, markup=False).print(draw.table(findings, verbose=args.verbose))
-    else:
-        print("\n".join(draw.lines(findings, verbose=args.verbose)))
+    if _options.print_text(args.json, {"exit": code, "findings": draw.record(findings)}):
+        console = _options.console(args.color, highlight=False, markup=False)
+        if console.is_terminal:
+            console.print(draw.table(findings, verbose=args.verbose))
+        else:
+            print("\n".join(draw.lines(findings, verbose=args.verbose)))
     return code

@@ -14,17 +14,23 @@ from rich.text import Text
 
 from weft.doctor.finding import Finding, Level
 
-_STYLE = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+_STYLE = {
+    Level.NOT_APPLICABLE: "dim",
+    Level.OK: "green",
+    Level.NOTE: "cyan",
+    Level.WARNING: "yellow",
+    Level.ERROR: "bold red",
+}
 
 
 def table(findings: Mapping[str, Finding], *, verbose: bool) -> Table:
-    """Draw the findings; evidence of the ok ones if `verbose`."""
+    """Draw the findings; if `verbose`, also what does not apply, and the evidence of what is ok."""
     drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title=None, caption=counts(findings))
     drawn.caption_justify = "left"
     for name in ("level", "check"):
         drawn.add_column(name, no_wrap=True)
     drawn.add_column("finding", overflow="fold", max_width=max(40, shutil.get_terminal_size().columns - 32))
-    for name, finding in findings.items():
+    for name, finding in _shown(findings, verbose=verbose).items():
         text = Text(finding.what)
         for label, said in _details(finding, verbose=verbose):
             text.append(f"\n{label}: ", style="dim")
@@ -35,16 +41,21 @@ def table(findings: Mapping[str, Finding], *, verbose: bool) -> Table:
 
 def lines(findings: Mapping[str, Finding], *, verbose: bool) -> list[str]:
     """Write the findings, one line each, what belongs to it indented below."""
-    width = max(map(len, findings))
+    shown = _shown(findings, verbose=verbose)
+    width = max(map(len, shown), default=0)
     made: list[str] = []
-    for name, finding in findings.items():
+    for name, finding in shown.items():
         made.append(f"{finding.level!s:<8} {name:<{width}}  {finding.what}")
         made += [f"{'':<8} {label}: {said}" for label, said in _details(finding, verbose=verbose)]
     return [*made, counts(findings)]
 
 
+def _shown(findings: Mapping[str, Finding], *, verbose: bool) -> dict[str, Finding]:
+    return {name: each for name, each in findings.items() if verbose or each.level is not Level.NOT_APPLICABLE}
+
+
 def _details(finding: Finding, *, verbose: bool) -> list[tuple[str, str]]:
-    if finding.level is Level.OK and not verbose:
+    if finding.level <= Level.OK and not verbose:
         return []
     made = [("evidence", said) for said in finding.evidence]
     made += [("remedy", finding.remedy)] if finding.remedy else []
@@ -54,10 +65,9 @@ def _details(finding: Finding, *, verbose: bool) -> list[tuple[str, str]]:
 def counts(findings: Mapping[str, Finding]) -> str:
     """Count the findings of each level, the worst first."""
     counted = Counter(finding.level for finding in findings.values())
-    words = {Level.OK: "ok", Level.NOTE: "notes", Level.WARNING: "warnings", Level.ERROR: "errors"}
-    one = {Level.NOTE: "note", Level.WARNING: "warning", Level.ERROR: "error"}
+    plural = {Level.NOTE: "notes", Level.WARNING: "warnings", Level.ERROR: "errors"}
     return ", ".join(
-        f"{counted[level]} {one.get(level, 'ok') if counted[level] == 1 else words[level]}"
+        f"{counted[level]} {level if counted[level] == 1 else plural.get(level, level)}"
         for level in sorted(counted, reverse=True)
     )
 

@@ -10,17 +10,18 @@ from enum import IntEnum
 class Level(IntEnum):
     """How bad it is.
 
-    A note is what may be better, or could not be read; a warning costs speed or will fail under load; with an
-    error, something that the machine has cannot be used at all.
+    Where a check does not apply, this machine has nothing to check. A note is what may be better, or could not be read;
+    a warning costs speed or will fail under load; with an error, something that the machine has cannot be used at all.
     """
 
+    NOT_APPLICABLE = -1
     OK = 0
     NOTE = 1
     WARNING = 2
     ERROR = 3
 
     def __str__(self) -> str:
-        return self.name.lower()
+        return "n/a" if self is Level.NOT_APPLICABLE else self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,13 @@ class Finding:
     source: str = ""
 
 
+def not_applicable(what: str, *evidence: str) -> Finding:
+    """There is nothing of the kind on this machine."""
+    return Finding(Level.NOT_APPLICABLE, what, evidence)
+
+
 def ok(what: str, *evidence: str) -> Finding:
-    """All is well, or the matter does not arise here."""
+    """All is well."""
     return Finding(Level.OK, what, evidence)
 
 
@@ -68,5 +74,5 @@ def error(what: str, *evidence: str, remedy: str, source: str) -> Finding:
 
 
 def exit_code(levels: list[Level]) -> int:
-    """Return 0, 1 with a warning, 2 with an error."""
-    return max(0, max(levels, default=Level.OK) - Level.NOTE)
+    """Return 0, 1 with a warning or an error; 2 is a wrong command line's."""
+    return int(max(levels, default=Level.OK) > Level.NOTE)

@@ -5,21 +5,34 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import sys
 
-from rich.console import Console
-
+from weft import _options
 from weft.errors import InvalidParamError
 from weft.explain import round_trip
+
+DESCRIPTION = """
+Connect to another process, send messages of several sizes, and show which wire carried each, and why no other did.
+Without an address, the other process is a child on this host.
+"""
+EXAMPLES = (
+    "weft explain",
+    "weft explain --listen 0.0.0.0:13337  # then, on another machine:",
+    "weft explain 10.0.0.2:13337",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft explain`` to `parser`."""
-    parser.add_argument("address", nargs="?", help="host:port of a weft explain --listen; without it, a child here")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="answer those who explain the way to here, until Ctrl-C")
-    parser.add_argument("--once", action="store_true", help="with --listen: answer one, who has to come within 30 s")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "address",
+        nargs="?",
+        metavar="HOST:PORT",
+        help="where weft explain --listen runs (default: a child process here)",
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help="answer weft explain HOST:PORT until interrupted")
+    parser.add_argument("--once", action="store_true", help="with --listen: answer one caller within 30 s, then end")
+    _options.add_json(parser)
+    _options.add_color(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,15 +52,17 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.listen is not None:
         if args.address is not None:
-            raise InvalidParamError("give an address to explain the way there, or --listen, not both")
+            raise InvalidParamError("give an address or --listen, not both")
+        _options.refuse_unused("not with --listen", json=args.json)
         round_trip.echo(args.listen, once=args.once)
         return 0
+    _options.refuse_unused("only with --listen", once=args.once)
     with contextlib.nullcontext(args.address) if args.address else round_trip.child() as address:
         explanation = round_trip.explain(address)
-    if args.json:
-        print(json.dumps(explanation.json(), indent=2))
-    elif sys.stdout.isatty():
-        Console(highlight=False, markup=False).print(explanation)
-    else:
-        print(explanation)
+    if _options.print_text(args.json, explanation.json()):
+        console = _options.console(args.color, highlight=False, markup=False)
+        if console.is_terminal:
+            console.print(explanation)
+        else:
+            print(explanation)
     return 0

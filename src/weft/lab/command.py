@@ -13,17 +13,26 @@ from collections.abc import Generator
 from types import FrameType
 from typing import NoReturn
 
+from weft import _options
 from weft.errors import InvalidParamError
 from weft.lab import lab as labs
 from weft.lab import network
 
+DESCRIPTION = """
+Emulate several hosts on this machine, with links of given bandwidth and delay between them, and run a command on each.
+The hosts are network namespaces: this needs root. They are removed when the command ends.
+"""
+EXAMPLES = ("weft lab two.toml -- hostname", "weft lab two.toml --on a -- weft doctor", "weft lab --clean")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft lab`` to `parser`."""
-    parser.add_argument("file", nargs="?", help="the lab: hosts and the links between them, in TOML (docs/lab.md)")
-    parser.add_argument("--on", metavar="HOST", help="run the command on this host only, with this terminal")
-    parser.add_argument("--clean", action="store_true", help="remove what labs left that were killed; nothing is run")
-    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="[--] command", help="what to run on each host")
+    parser.add_argument("file", nargs="?", help="hosts and the links between them, in TOML (docs/lab.md)")
+    parser.add_argument("--on", metavar="HOST", help="run the command on this host only, in this terminal")
+    parser.add_argument("--clean", action="store_true", help="remove what killed labs left behind; run nothing")
+    parser.add_argument(
+        "argv", nargs=argparse.REMAINDER, metavar="[--] COMMAND", help="the command to run on each host"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,13 +51,16 @@ def run(args: argparse.Namespace) -> int:
         This is not root, or a tool or the kernel's permission is missing.
     """
     if args.clean:
+        _options.refuse_unused("nothing is run with --clean", on=args.on)
+        if args.file is not None:
+            raise InvalidParamError("--clean runs nothing: give no file and no command")
         removed = labs.clean()
-        print("\n".join(f"removed {namespace}" for namespace in removed) or "no lab has left anything")
+        print("\n".join(f"removed {namespace}" for namespace in removed) or "nothing to remove")
         return 0
     on, command = _split(args.argv)
     on = on or args.on
     if args.file is None or not command:
-        raise InvalidParamError("no file or no command: weft lab two.toml -- hostname")
+        raise InvalidParamError("no file or no command: give both, as in weft lab two.toml -- hostname")
     described = network.read(args.file)
     with ended_by_signals(), labs.Lab(described) as lab:
         if on is not None:

@@ -4,63 +4,65 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import json
 import os
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
+from weft import _options
+from weft._options import count
 from weft.errors import InvalidParamError
 from weft.topo import discovery, draw, nvidia_smi, nvml, options
 from weft.topo.model import Topology
-from weft.topo.plan import plan
+from weft.topo.plan import Plan, plan
 
-#: Timers take no number above some bound, each another.
-LONGEST_S = 1e8
-
-Number = TypeVar("Number", int, float)
+DESCRIPTION = """
+Show the sockets, NUMA nodes, caches, GPUs and network devices of this machine, and how they are connected. With --plan,
+show where Dask workers would run, and why.
+"""
+EXAMPLES = ("weft topo", "weft topo --plan --per l3", "nvidia-smi topo -m | weft topo --nvidia-smi -")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft topo`` to `parser`."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--nvidia-smi", metavar="FILE", help="describe the machine of this text, from nvidia-smi topo -m; - is stdin"
+        "--nvidia-smi",
+        metavar="FILE",
+        help="describe the machine that printed FILE by nvidia-smi topo -m; - reads standard input",
     )
-    parser.add_argument("--plan", action="store_true", help="print where workers go, and why; start nothing")
-    add_placing_arguments(parser, "placing workers")
+    parser.add_argument("--plan", action="store_true", help="show where workers would run, and why; start nothing")
+    add_placing_arguments(parser, "workers, with --plan")
+    _options.add_json(parser)
+    _options.add_color(parser)
 
 
-def add_placing_arguments(
-    parser: argparse.ArgumentParser,
-    title: str,
-    *,
-    workers: Sequence[str] = ("--workers",),
-    threads: Sequence[str] = ("--threads",),
-) -> None:
-    """Add a group of the options by which a plan is made; two of them may have several names."""
+def add_placing_arguments(parser: argparse.ArgumentParser, title: str) -> tuple[argparse.Action, argparse.Action]:
+    """Add a group of the options by which a plan is made; return those of the number of workers and of threads."""
     group = parser.add_argument_group(title)
     group.add_argument(
-        "--per", metavar="PLACE", help="a worker per gpu, numa, l3, or so many cores (default: gpu, else numa)"
+        "--per",
+        metavar="PLACE",
+        help="one worker per gpu, numa, l3, or per N cores (default: gpu, or numa without GPUs)",
     )
-    group.add_argument(*workers, type=count, metavar="N", help="at most so many workers")
-    group.add_argument(*threads, type=count, metavar="N", help="threads of each worker")
+    workers = group.add_argument("--workers", type=count, metavar="N", help="number of workers (default: all that fit)")
+    threads = group.add_argument(
+        "--threads", type=count, metavar="N", help="threads of each worker (default: its cores; 1 per GPU)"
+    )
     group.add_argument(
         "--memory-limit",
         metavar="SIZE",
         default="auto",
-        help="of each worker: 4GiB, or 0.5 for half of the machine's; 0: none (default: its share)",
+        help="of each worker: 4GiB, 0.5 for half of the machine's memory, 0 for no limit (default: its share)",
     )
     group.add_argument(
         "--interface",
         metavar="NAME",
-        help="the network device of the workers' addresses, or how several begin: ib for the nearest of ib0, ib1",
+        help="network device for the workers' addresses; a prefix such as ib chooses the nearest of ib0, ib1",
     )
+    return workers, threads
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,13 +80,21 @@ def run(args: argparse.Namespace) -> int:
     InvalidParamError
         The file cannot be read, or there are no such places for workers.
     """
+    if not args.plan:
+        limit = None if args.memory_limit == "auto" else args.memory_limit
+        given = {"per": args.per, "workers": args.workers, "threads": args.threads, "interface": args.interface}
+        _options.refuse_unused("only with --plan", **given, memory_limit=limit)
     described = _described(args.nvidia_smi)
     if not args.plan:
-        show(record(described) if args.json else draw.topology(described))
-        return 0
-    made = plan(described, _options(args, described))
-    show(dataclasses.asdict(made) if args.json else draw.plan(made))
+        show(args, record(described), draw.topology(described))
+    else:
+        show_plan(args, plan(described, _plan_options(args, described)))
     return 0
+
+
+def show_plan(args: argparse.Namespace, made: Plan) -> None:
+    """Print a plan, as text or JSON."""
+    show(args, dataclasses.asdict(made), draw.plan(made))
 
 
 def record(described: Topology) -> dict[str, Any]:
@@ -109,7 +119,7 @@ def _described(file: str | None) -> Topology:
     return nvidia_smi.topology(nvidia_smi.parse(text, name=file), source=f"nvidia-smi topo -m in {file}")
 
 
-def _options(args: argparse.Namespace, described: Topology) -> options.PlanOptions:
+def _plan_options(args: argparse.Namespace, described: Topology) -> options.PlanOptions:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if args.nvidia_smi is None else None
     return options.of(
         described,
@@ -122,43 +132,13 @@ def _options(args: argparse.Namespace, described: Topology) -> options.PlanOptio
     )
 
 
-def show(what: RenderableType | dict[str, Any]) -> None:
-    """Print a record as JSON, anything else drawn as wide as it needs."""
-    if isinstance(what, dict):
-        print(json.dumps(what, indent=2))
+def show(args: argparse.Namespace, record: dict[str, Any], drawn: RenderableType) -> None:
+    """Print what is drawn, as wide as it needs, or `record` as JSON."""
+    if not _options.print_text(args.json, record):
         return
-    console = Console()
-    size = console.measure(what, options=console.options.update(width=10_000))
+    console = _options.console(args.color)
+    size = console.measure(drawn, options=console.options.update(width=10_000))
     # A matrix is not folded: a line of it that the terminal breaks can still be read, one of single letters cannot. A
     # file or a pipe has no width to fold to.
     width = max(console.width, size.minimum) if console.is_terminal else size.maximum
-    Console(width=width, highlight=False, markup=False).print(what)
-
-
-def count(text: str) -> int:
-    """Read a number from 1 up, for argparse."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
-    return int(text)
-
-
-def port(text: str) -> int:
-    """Read a port, for argparse."""
-    if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
-        raise argparse.ArgumentTypeError(f"{text!r} is no port between 1 and 65535")
-    return int(text)
-
-
-def positive(kind: Callable[[str], Number], text: str) -> Number:
-    """Read a finite number above 0, for argparse."""
-    with contextlib.suppress(ValueError):
-        if 0 < (value := kind(text)) < float("inf"):
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-
-
-def timeout(text: str) -> float:
-    """Read a time in seconds that a timer of the system can wait for, for argparse."""
-    if (value := positive(float, text)) > LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is above {LONGEST_S:.0f}, three years")
-    return value
+    _options.console(args.color, width=width, highlight=False, markup=False).print(drawn)

@@ -4,19 +4,28 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 from typing import Any
 
-from weft import _distribution, _open_files
+from weft import _distribution, _open_files, _options
 from weft._connect.address import device_of, source_towards, split
-from weft.errors import InvalidParamError
-from weft.topo import discovery, draw, nvml
-from weft.topo.command import add_placing_arguments, show
+from weft.errors import InvalidParamError, UnsupportedError
+from weft.topo import discovery, nvml
+from weft.topo.command import add_placing_arguments, show_plan
 from weft.topo.model import Topology
 from weft.topo.options import DASK_CUDA, PlanOptions, of
 from weft.topo.plan import Plan, plan
 from weft.worker import scheduler_file
+
+DESCRIPTION = """
+Start Dask workers on this machine, one for each GPU or NUMA node, bound to its cores, memory and network device, and
+connect them to a scheduler. dask weft worker is the same command.
+"""
+EXAMPLES = (
+    "weft worker ucx://10.0.0.2:8786",
+    "weft worker ucx://10.0.0.2:8786 --plan",
+    "weft worker --scheduler-file scheduler.json --per l3 --threads 2 --memory-limit 8GiB",
+)
 
 #: Options of dask-cuda's worker that have no meaning here, and why.
 NOT_SUPPORTED = {name.replace("_", "-"): why for name, why in DASK_CUDA.items()}
@@ -25,28 +34,32 @@ NOT_SUPPORTED = {name.replace("_", "-"): why for name, why in DASK_CUDA.items()}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft worker`` to `parser`."""
     parser.add_argument("scheduler", nargs="?", metavar="SCHEDULER", help="its address, such as ucx://10.0.0.2:8786")
-    parser.add_argument("--scheduler-file", metavar="FILE", help="the file that the scheduler wrote its address to")
-    parser.add_argument("--plan", action="store_true", help="print where workers go, and why; start nothing")
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    title, workers, threads = (
-        "placing, as for weft topo --plan",
-        ("--workers", "--nworkers"),
-        ("--threads", "--nthreads"),
+    parser.add_argument(
+        "--scheduler-file", metavar="FILE", help="read the address from the file that the scheduler wrote"
     )
-    add_placing_arguments(parser, title, workers=workers, threads=threads)
+    parser.add_argument("--plan", action="store_true", help="show where workers would run, and why; start nothing")
+    workers, threads = add_placing_arguments(parser, "workers, as for weft topo --plan")
+    _options.add_alias(parser, workers, "--nworkers")
+    _options.add_alias(parser, threads, "--nthreads")
     dask = parser.add_argument_group("as for dask worker")
-    dask.add_argument("--protocol", help="of the workers' addresses, such as ucx (default: the scheduler's)")
+    dask.add_argument("--protocol", metavar="NAME", help="of the workers' addresses (default: the scheduler's)")
     dask.add_argument("--host", metavar="ADDRESS", help="the workers' own address")
-    dask.add_argument("--name", help="of the workers: NAME-0, NAME-1, ...")
-    dask.add_argument("--local-directory", metavar="FOLDER", help="where workers put what they spill")
-    dask.add_argument("--preload", action="append", default=[], metavar="MODULE", help="load it in each worker")
-    dask.add_argument("--preload-nanny", action="append", metavar="MODULE", help="load it in each nanny")
+    dask.add_argument("--name", help="name of the worker; several are NAME-0, NAME-1, ...")
+    dask.add_argument("--local-directory", metavar="FOLDER", help="where workers spill to")
+    dask.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it in each worker")
+    dask.add_argument("--preload-nanny", action="append", metavar="MODULE", help="import it in each nanny")
     dask.add_argument("--resources", help='of each worker, such as "GPU=1 MEM=10e9"')
-    dask.add_argument("--death-timeout", metavar="SECONDS", help="how long to wait for the scheduler")
-    dask.add_argument("--dashboard-address", metavar="ADDRESS", help="of each worker's dashboard (default: any port)")
-    dask.add_argument("--no-dashboard", action="store_true", help="no dashboard")
-    for name in ("tls-ca-file", "tls-cert", "tls-key"):
-        dask.add_argument(f"--{name}", metavar="FILE", help=argparse.SUPPRESS if name != "tls-ca-file" else "TLS files")
+    timeout = dask.add_argument("--timeout", metavar="S", help="seconds to wait for the scheduler (default: no limit)")
+    _options.add_alias(parser, timeout, "--death-timeout")
+    dask.add_argument(
+        "--dashboard-address", metavar="ADDRESS", help="of each worker's dashboard (default: :0, any port)"
+    )
+    dask.add_argument("--no-dashboard", action="store_true", help="start no dashboards")
+    dask.add_argument("--tls-ca-file", metavar="FILE", help="certificates of the authorities to trust, PEM")
+    dask.add_argument("--tls-cert", metavar="FILE", help="the workers' certificate, PEM")
+    dask.add_argument("--tls-key", metavar="FILE", help="the private key of --tls-cert, PEM")
+    _options.add_json(parser)
+    _options.add_color(parser)
     for name in NOT_SUPPORTED:
         parser.add_argument(f"--{name}", nargs="?", action=_Refused, dest="refused", help=argparse.SUPPRESS)
 
@@ -77,10 +90,16 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.refused is not None:
         raise InvalidParamError(f"{args.refused} is not supported: {NOT_SUPPORTED[args.refused.removeprefix('--')]}")
+    if not args.plan:
+        _options.refuse_unused("only with --plan", json=args.json)
+    if args.scheduler is not None:
+        _options.refuse_unused("not with an address", scheduler_file=args.scheduler_file)
+    if args.no_dashboard:
+        _options.refuse_unused("not with --no-dashboard", dashboard_address=args.dashboard_address)
     topology = discovery.read(driver=nvml.load(), environ=os.environ)
     made = plan(topology, request(args, topology))
     if args.plan:
-        show(dataclasses.asdict(made) if args.json else draw.plan(made))
+        show_plan(args, made)
         return 0
     _require_dask()
     from weft.worker import nannies
@@ -148,7 +167,7 @@ def options(args: argparse.Namespace, made: Plan) -> list[dict[str, Any]]:
         "local_directory": args.local_directory,
         "preload_nanny": args.preload_nanny,
         "resources": _resources(args.resources),
-        "death_timeout": args.death_timeout,
+        "death_timeout": args.timeout,
         "dashboard": not args.no_dashboard,
         "dashboard_address": args.dashboard_address or ":0",
     }
@@ -164,7 +183,7 @@ def _require_dask() -> None:
     from importlib.util import find_spec
 
     if find_spec("distributed") is None:
-        raise InvalidParamError(f"start workers: Dask is not installed; {_distribution.install('dask')}")
+        raise UnsupportedError(f"start workers: Dask is not installed; {_distribution.install('dask')}")
 
 
 def _resources(text: str | None) -> dict[str, float] | None:

@@ -14,20 +14,26 @@ from typing import Any
 
 from weft import _distribution
 from weft.bench.common import outcome
-from weft.bench.common.errors import BenchError
+from weft.bench.common.errors import BenchError, UsageError
 
+DESCRIPTION = """
+Draw the charts of a benchmark from its JSON record, as a picture or as one self-contained HTML page with tables.
+"""
+EXAMPLES = ("weft bench plot sweep.json --plot sweep.svg", "weft bench plot demo.json --html demo.html")
 PICTURES = (".png", ".svg", ".pdf")
 
 
 def add_drawing_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`draw` reads."""
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the charts there: .png, .svg or .pdf")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write charts and tables there, as one page")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the charts: .png, .svg or .pdf")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write charts and tables as one self-contained page")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
-    parser.add_argument("record", type=Path, help="what a benchmark wrote with --json, but for send-recv")
+    parser.add_argument(
+        "record", type=Path, metavar="RECORD", help="what a benchmark wrote with --json; not send-recv's"
+    )
     add_drawing_arguments(parser)
 
 
@@ -39,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     refuse(args)
     if not (args.plot or args.html):
-        raise BenchError("nothing to draw: give --plot FILE or --html FILE")
+        raise UsageError("nothing to draw: give --plot FILE or --html FILE")
     draw(drawable(args.record), args)
     return 0
 
@@ -48,7 +54,7 @@ def drawable(path: Path) -> dict[str, Any]:
     """Read the record of a sweep, a ping-pong, scale or Dask's work; raise `BenchError` for anything else."""
     record = outcome.read_record(path)
     if not (_first(record).keys() & {"measure", "latency_s", "wall_s", "runs"}):
-        raise BenchError(f"{path} is not what a benchmark that can be drawn wrote with --json, or nothing was measured")
+        raise UsageError(f"{path} is not what a benchmark that can be drawn wrote with --json, or nothing was measured")
     return record
 
 
@@ -65,7 +71,7 @@ def refuse(args: argparse.Namespace) -> None:
         if importlib.util.find_spec("matplotlib") is None:
             raise BenchError(f"{path.name} needs matplotlib: {_distribution.install('bench')}")
     if args.plot and args.plot.suffix not in PICTURES:
-        raise BenchError(f"{args.plot.name} is none of {', '.join(PICTURES)}")
+        raise UsageError(f"{args.plot.name} is none of {', '.join(PICTURES)}")
 
 
 def draw(record: Mapping[str, Any], args: argparse.Namespace) -> None:

@@ -16,3 +16,7 @@ class BenchError(Exception):
     def __init__(self, message: str, *, last: str = "") -> None:
         super().__init__(message)
         self.last = last
+
+
+class UsageError(BenchError):
+    """The options ask for what cannot be, or do not go together."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The options that several benchmarks and scripts have, each with its type and help, and the types of others."""
+"""The options that several benchmarks have, each with its type and help, and the types of others."""
 
 from __future__ import annotations
 
@@ -8,63 +8,65 @@ import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from weft import _options
+from weft._options import positive, timeout
 from weft._units import parse_size
-from weft.topo.command import positive, timeout
 
 #: A whole number above 0.
 whole = functools.partial(positive, int)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json``."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record there")
-
-
-def add_rounds(parser: argparse.ArgumentParser, default: int | None, *, shown: int | None = None) -> None:
+def add_rounds(
+    parser: argparse.ArgumentParser, default: int | None, *, shown: int | None = None, text: str = "interleaved"
+) -> argparse.Action:
     """Add ``--rounds``; where there is no `default`, help says the one `shown`."""
-    text = f"rounds of everything, interleaved ({default or shown})"
-    parser.add_argument("--rounds", type=whole, default=default, metavar="N", help=text)
+    text = f"rounds of everything, {text} (default: {default or shown})"
+    return parser.add_argument("--rounds", type=whole, default=default, metavar="N", help=text)
 
 
 def add_sizes(parser: argparse.ArgumentParser, default: str | None, *, shown: str | None = None) -> None:
     """Add ``--sizes``."""
-    text = f"of the message, with commas, or MIN:MAX[:FACTOR] ({default or shown})"
-    parser.add_argument("--sizes", type=sizes, default=default, help=text)
+    text = f"message sizes: with commas, or MIN:MAX[:FACTOR] (default: {default or shown})"
+    parser.add_argument("--sizes", type=sizes, default=default, metavar="SIZES", help=text)
 
 
 def add_seconds_per_cell(parser: argparse.ArgumentParser, default: float | None, *, shown: float | None = None) -> None:
     """Add ``--seconds-per-cell``."""
-    text = f"to measure one thing at one size in one round ({default or shown})"
+    text = f"seconds to measure one row at one size in one round (default: {default or shown})"
     parser.add_argument("--seconds-per-cell", type=timeout, default=default, metavar="S", help=text)
 
 
 def add_iterations(parser: argparse.ArgumentParser) -> None:
     """Add ``--iterations``."""
-    text = "round trips of one size in one round, at most (%(default)s)"
+    text = "most round trips of one size in one round (default: %(default)s)"
     parser.add_argument("--iterations", type=whole, default=100_000, metavar="N", help=text)
 
 
 def add_libraries(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
     """Add ``--libraries``, all of `names` without it."""
     allowed = functools.partial(some_of, names)
-    parser.add_argument("--libraries", type=allowed, default=",".join(names), metavar="NAMES", help="(%(default)s)")
+    text = f"some of {', '.join(names)} (default: all)"
+    parser.add_argument("--libraries", type=allowed, default=",".join(names), metavar="NAMES", help=text)
 
 
 def add_transports(parser: argparse.ArgumentParser) -> None:
-    """Add ``--tls`` of the ping-pongs."""
-    text = "UCX transports of the C loop, the tags and ucx_perftest; Peer chooses as it ships (%(default)s)"
-    parser.add_argument("--tls", default="posix,self", metavar="NAMES", help=text)
+    """Add ``--transports`` of the ping-pongs."""
+    text = "UCX_TLS of the C loop, the tags and ucx_perftest; Peer uses weft's own choice (default: %(default)s)"
+    transports = parser.add_argument("--transports", default="posix,self", metavar="NAMES", help=text)
+    _options.add_alias(parser, transports, "--tls")
 
 
-def add_wait(parser: argparse.ArgumentParser, text: str = "ways to wait") -> None:
+def add_wait(parser: argparse.ArgumentParser, text: str = "how to wait for a message: block, await") -> None:
     """Add ``--wait``."""
     ways = functools.partial(some_of, ("block", "await"))
-    parser.add_argument("--wait", type=ways, default="block,await", help=f"{text} (%(default)s)")
+    parser.add_argument(
+        "--wait", type=ways, default="block,await", metavar="WAYS", help=f"{text} (default: %(default)s)"
+    )
 
 
 def add_timeout(parser: argparse.ArgumentParser, default: float, text: str = "seconds for any one step") -> None:
     """Add ``--timeout``."""
-    parser.add_argument("--timeout", type=timeout, default=default, metavar="S", help=f"{text} (default: {default:g})")
+    parser.add_argument("--timeout", type=timeout, default=default, metavar="S", help=f"{text} (default: %(default)g)")
 
 
 def size(text: str) -> int:
@@ -99,13 +101,21 @@ def some_of(allowed: Sequence[str], text: str) -> list[str]:
     chosen = [part.strip() for part in text.split(",")]
     for name in chosen:
         if name not in allowed:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(allowed)}")
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(allowed)}")
     return chosen
 
 
-def protocols(text: str) -> list[str]:
-    """Read Dask's protocols with commas between them, each once."""
-    names = [name.strip().removesuffix("://") for name in text.split(",")]
-    if not all(names) or len(set(names)) != len(names):
-        raise argparse.ArgumentTypeError(f"{text!r}: give protocols such as tcp,ucx, each once")
-    return names
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json`` and ``--color``."""
+    _options.add_json(parser)
+    _options.add_color(parser)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json`` of a script, which prints its text in any case."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to FILE")
+
+
+def replaces_text(file: Path | None) -> bool:
+    """Tell whether ``--json`` without a file was given: nothing else goes to standard output then."""
+    return file == _options.STDOUT

@@ -12,9 +12,10 @@ from typing import Any, cast
 import psutil
 from rich.console import Console
 
+from weft import _options
 from weft._units import format_size
-from weft.bench.common.errors import BenchError
-from weft.errors import Error
+from weft.bench.common.errors import BenchError, UsageError
+from weft.errors import Error, InvalidParamError
 
 
 def reported(command: str, work: Callable[[], int]) -> int:
@@ -23,10 +24,14 @@ def reported(command: str, work: Callable[[], int]) -> int:
     Returns
     -------
     int
-        What `work` returned; 1 if it could not be done, 130 if it was interrupted.
+        What `work` returned; 1 if it could not be done, 2 if the options ask for what cannot be, 130 if it was
+        interrupted.
     """
     try:
         return work()
+    except (UsageError, InvalidParamError) as error:
+        notes().print(f"{command}: {error}")
+        return 2
     except (BenchError, Error) as error:
         notes().print(f"{command}: {error}")
         return 1
@@ -43,14 +48,16 @@ def notes() -> Console:
 def refuse_files(*paths: Path | None) -> None:
     """Raise for files that could not be written after minutes of measuring."""
     for path in filter(None, paths):
+        if path == _options.STDOUT:
+            continue
         if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-            raise BenchError(f"cannot write {path.name}: {path.parent} is not a folder to write it to")
+            raise UsageError(f"cannot write {path.name}: {path.parent} is not a writable folder")
 
 
 def refuse_sizes(sizes: Sequence[int]) -> None:
     """Raise for messages that this machine's memory does not hold: two processes have two of each, and copies."""
     if 8 * max(sizes) > psutil.virtual_memory().available:
-        raise BenchError(f"{format_size(max(sizes))} is too large for the memory that is free")
+        raise UsageError(f"{format_size(max(sizes))} is too large for the memory that is free")
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -58,7 +65,7 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise BenchError(f"{path} is not a record: {error}") from error
+        raise UsageError(f"{path} is not a record: {error}") from error
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
@@ -72,6 +79,6 @@ def write(path: Path | None, text: str) -> None:
         raise BenchError(f"cannot write {path}: {error.strerror}") from error
 
 
-def write_record(path: Path | None, record: Mapping[str, Any]) -> None:
-    """Write a record as JSON to `path`, if there is one."""
-    write(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+def write_record(path: Path | None, record: Mapping[str, Any]) -> bool:
+    """Write a record as ``--json`` asks; return whether the text is to be printed."""
+    return _options.print_text(path, record, indent=1)

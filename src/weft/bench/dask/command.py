@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
-from weft import lab
+from weft import _options, lab
+from weft._options import positive, protocols
 from weft._units import format_size
 from weft.bench.charts import command as plot
 from weft.bench.common import lab_hosts, options, outcome
-from weft.bench.common.errors import BenchError
-from weft.bench.common.options import protocols, size, sizes, whole
+from weft.bench.common.errors import BenchError, UsageError
+from weft.bench.common.options import size, sizes, whole
 from weft.bench.dask import dask_cuda, lab_clusters, printed, report, rounds
 from weft.bench.dask.clusters import WORKERS, Deployment
-from weft.topo.command import positive
 
 if TYPE_CHECKING:
     from weft.bench.dask.workloads import Workload
@@ -71,13 +71,13 @@ def _count(text: str) -> int:
 
 def _method(text: str) -> str:
     if text not in ("tasks", "p2p"):
-        raise argparse.ArgumentTypeError(f"{text!r} is none of tasks, p2p")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of tasks, p2p")
     return text
 
 
 def _task(text: str) -> str:
     if text not in ("python", "numpy"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither python nor numpy")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of python, numpy")
     return text
 
 
@@ -174,9 +174,26 @@ LOADS = {
     ),
 }
 # What only clusters that are started here can be told.
-_OURS = ("protocol", "devs", "workers", "threads_per_worker", "memory_limit", "interface", "hosts", "lab")
+_OURS = ("protocol", "devs", "workers", "threads", "memory_limit", "interface", "hosts", "lab")
 #: What the benchmark runs on a lab's first host.
 ON_HOST = "import sys; from weft.bench.dask.command import on_host; sys.exit(on_host())"
+
+
+def description(load: str) -> str:
+    """Say what a workload's command does."""
+    said = f"""Measure with Dask: {LOADS[load].text}. The protocols take turns, every result is checked, and times,
+        bandwidths and wires are printed. Without options, the clusters are started on this machine."""
+    if load not in dask_cuda.OPTIONS:
+        return said
+    return f"""{said}
+
+        The options of dask-cuda's benchmark are accepted by their names: a note tells which change nothing here, and
+        those that ask for something else are refused."""
+
+
+def examples(load: str) -> tuple[str, ...]:
+    """Give two command lines of a workload."""
+    return f"weft bench {load}", f"weft bench {load} --protocol ucx --workers 4 --rounds 5 --json {load}.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
@@ -199,31 +216,42 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
         )
     add = parser.add_argument
     if LOADS[load].gpu:
-        add("-t", "--type", choices=("cpu", "gpu"), help="where the data are (default: cpu; gpu with --devs)")
-    add("-p", "--protocol", type=protocols, metavar="A,B", help="side by side, in turns (default: tcp,ucx)")
+        add(
+            "-t",
+            "--type",
+            choices=("cpu", "gpu"),
+            metavar="KIND",
+            help="cpu or gpu: where the data are (default: cpu; gpu with --devs)",
+        )
+    add("-p", "--protocol", type=protocols, metavar="A,B", help="in turns (default: tcp,ucx)")
     add("-d", "--devs", metavar="GPUS", help="GPUs of this machine, one worker beside each (default: all)")
-    add("--workers", type=whole, metavar="N", help=f"on this machine, or on each host (default: {WORKERS}, or 1)")
-    add("--threads-per-worker", type=whole, metavar="N", help="default: 1")
+    add(
+        "--workers", type=whole, metavar="N", help=f"on this machine, or on each host (default: {WORKERS}; 1 on a host)"
+    )
+    threads = add("--threads", type=whole, metavar="N", help="of each worker (default: 1)")
+    _options.add_alias(parser, threads, "--threads-per-worker")
     add("--memory-limit", type=size, metavar="SIZE", help="of each worker (default: none)")
-    add("--interface", metavar="NAME", help="the network device to listen on")
+    add("--interface", metavar="NAME", help="network device to listen on")
     add("--hosts", type=_names, metavar="A,B,C", help="by SSH: the scheduler's host, then those of workers")
-    add("--lab", type=Path, metavar="FILE", help="on the hosts of a lab (docs/lab.md): scheduler on the first")
+    add("--lab", type=Path, metavar="FILE", help="on the hosts of a lab (docs/lab.md), the scheduler on the first")
     add("--scheduler-address", type=_names, metavar="A,B", help="of running clusters, one for each protocol")
-    add("--scheduler-file", type=_names, metavar="FILE,...", help="the same, as the schedulers wrote it")
-    add("--runs", type=whole, default=3, metavar="N", help="timed runs over each protocol (default: 3)")
-    add("--warmup-runs", type=_count, default=1, metavar="N", help="before them, checked but not timed (default: 1)")
+    add("--scheduler-file", type=_names, metavar="FILE,...", help="the same, read from the files that they wrote")
+    rounds = options.add_rounds(parser, 3, text="over the protocols in turns")
+    _options.add_alias(parser, rounds, "--runs")
+    warm_ups = add("--warmup-rounds", type=_count, default=1, metavar="N", help="checked, not timed (default: 1)")
+    _options.add_alias(parser, warm_ups, "--warmup-runs")
     add(
         "--ignore-size",
         type=size,
         default=report.P2P_MIN_NBYTES,
         metavar="SIZE",
-        help=f"smaller transfers do not count for bandwidths (default: {format_size(report.P2P_MIN_NBYTES)})",
+        help=f"leave smaller transfers out of bandwidths (default: {format_size(report.P2P_MIN_NBYTES)})",
     )
     options.add_timeout(parser, 600.0)
     add("--no-show-p2p-bandwidth", action="store_true", help="leave out the tables of pairs of workers")
     add("--markdown", action="store_true", help="print Markdown")
-    options.add_json(parser)
     plot.add_drawing_arguments(parser)
+    options.add_output(parser)
     dask_cuda.add_arguments(parser, load)
 
 
@@ -248,6 +276,9 @@ def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any] | int:
     dask_cuda.tell(args)
     rounds.refuse(LOADS[args.load].gpu if _kind(args) == "gpu" else (), args.json)
     plot.refuse(args)
+    if options.replaces_text(args.json):
+        shown = {"markdown": args.markdown, "no_show_p2p_bandwidth": args.no_show_p2p_bandwidth}
+        _options.refuse_unused("--json without a file prints no tables", **shown)
     where = deployments(args)
     build(args, args.workers or WORKERS)  # refuses sizes that do not go together before anything starts
     if args.lab:
@@ -256,17 +287,18 @@ def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any] | int:
 
 
 def _measured(args: argparse.Namespace, where: dict[str, Deployment], errors: Console) -> dict[str, Any]:
-    schedule = rounds.Schedule(args.runs, args.warmup_runs, args.timeout, 1.0, args.ignore_size)
+    schedule = rounds.Schedule(args.rounds, args.warmup_rounds, args.timeout, 1.0, args.ignore_size)
     measured = rounds.measure(functools.partial(build, args), where, schedule, errors)
     record = {"command": f"weft bench {args.load}", "type": _kind(args), **measured}
     if args.lab:
         record["lab"] = lab_hosts.described(lab.read(args.lab))
     record["ratios"] = [c._asdict() for c in report.comparisons(record)]
-    outcome.write_record(args.json, record)
-    if args.markdown:
+    if not outcome.write_record(args.json, record):
+        pass
+    elif args.markdown:
         print(printed.markdown(record, show_p2p=not args.no_show_p2p_bandwidth), end="")
     else:
-        printed.print_record(record, Console(), show_p2p=not args.no_show_p2p_bandwidth)
+        printed.print_record(record, _options.console(args.color), show_p2p=not args.no_show_p2p_bandwidth)
     plot.draw(record, args)
     return record
 
@@ -283,27 +315,27 @@ def deployments(args: argparse.Namespace) -> dict[str, Deployment]:
     if args.scheduler_address or args.scheduler_file:
         ours = [f"--{name.replace('_', '-')}" for name in _OURS if getattr(args, name) is not None]
         if ours:
-            raise BenchError(f"{', '.join(ours)}: not with clusters that run already")
+            raise UsageError(f"{', '.join(ours)}: not with --scheduler-address, whose cluster is running")
         if args.scheduler_address and args.scheduler_file:
-            raise BenchError("give --scheduler-address or --scheduler-file, not both")
+            raise UsageError("give --scheduler-address or --scheduler-file, not both")
         addresses = args.scheduler_address or [_address(Path(file)) for file in args.scheduler_file]
         by_protocol = {(a.partition("://")[0] if "://" in a else "tcp"): Deployment(address=a) for a in addresses}
         if len(by_protocol) < len(addresses):
-            raise BenchError(f"{', '.join(addresses)}: one scheduler for each protocol")
+            raise UsageError(f"{', '.join(addresses)}: one scheduler for each protocol")
         return by_protocol
     if args.devs is not None and not gpu:
-        raise BenchError("--devs are GPUs, and this work is not on them: give --workers")
+        raise UsageError("--devs are GPUs, and this work is not on them: give --workers")
     if gpu and (args.workers or args.hosts):
-        raise BenchError("--type gpu puts one worker beside each of --devs; elsewhere, give --scheduler-address")
+        raise UsageError("--type gpu puts one worker beside each of --devs; elsewhere, give --scheduler-address")
     if args.lab and (gpu or args.hosts or args.interface):
-        raise BenchError("--lab has its own hosts and devices: not with --hosts, --interface, --type gpu")
+        raise UsageError("--lab has its own hosts and devices: not with --hosts, --interface, --type gpu")
     if args.hosts and len(args.hosts) < 2:
-        raise BenchError("--hosts: give the scheduler's host, then at least one for workers")
+        raise UsageError("--hosts: give the scheduler's host, then at least one for workers")
     if args.hosts and importlib.util.find_spec("asyncssh") is None:
         raise BenchError("--hosts needs asyncssh: pip install asyncssh")
     deployment = Deployment(
         workers=args.workers or (1 if args.hosts or args.lab else WORKERS),
-        threads=args.threads_per_worker or 1,
+        threads=args.threads or 1,
         memory_nbytes=args.memory_limit or 0,
         interface=args.interface,
         gpus=(args.devs or "") if gpu else None,
@@ -322,7 +354,7 @@ def _address(file: Path) -> str:
     try:
         return str(json.loads(file.read_text())["address"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BenchError(f"{file} is not what a scheduler wrote: {error!r}") from error
+        raise UsageError(f"{file} is not what a scheduler wrote: {error!r}") from error
 
 
 def build(args: argparse.Namespace, workers: int) -> list[Workload]:
@@ -357,7 +389,7 @@ def build(args: argparse.Namespace, workers: int) -> list[Workload]:
         else:
             made = [make(**given)]
     except ValueError as error:
-        raise BenchError(str(error)) from error
+        raise UsageError(str(error)) from error
     for workload in made:
         workload.parameters = {**workload.parameters, **common}
     return made

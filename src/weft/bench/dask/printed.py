@@ -40,7 +40,30 @@ class Section(NamedTuple):
     note: str = ""
 
 
-def print_record(record: Mapping[str, Any], console: Console, *, show_p2p: bool = True) -> None:
+def print_verdict(record: Mapping[str, Any], console: Console) -> None:
+    """Print in a few lines what the record says: who is faster, by which wires, and whether the results are right."""
+    for line in verdict_lines(record):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def verdict_lines(record: Mapping[str, Any]) -> list[str]:
+    """Say who is faster at each workload, and what all of them show."""
+    protocols, names = record["protocols"], list(dict.fromkeys(e["name"] for e in record["workloads"]))
+    entries = {(e["name"], e["protocol"]): e for e in record["workloads"]}
+    verdict_of = dict(text.split(": ", 1) for text in verdicts(record))
+    lines: list[str] = []
+    for name in names:
+        walls = [f"{p}:// {format_seconds(statistics.median(entries[name, p]['wall_s'])):<8}" for p in protocols]
+        row = [f"{name:<{max(map(len, names))}}", *walls, verdict_of.get(name, "")]
+        lines.append("  ".join(row).rstrip())
+    lanes = {p: sorted({lane for name in names for lane in entries[name, p]["lanes"]}) for p in protocols}
+    wires = [f"{p}:// {', '.join(found) or 'not reported'}" for p, found in lanes.items()]
+    idle = [f"{p}:// {record['idle_cpu_percent'][p]:.1f} %" for p in protocols]
+    lines += [f"Wires between the workers: {'; '.join(wires)}", f"CPU of an idle cluster: {'; '.join(idle)}"]
+    return [*lines, correctness(record), *remarks(record["environment"], _processes(record))]
+
+
+def print_record(record: Mapping[str, Any], console: Console, *, show_p2p: bool = True, said: bool = True) -> None:
     """Print the whole report: a block for each workload and protocol, then the comparison.
 
     Parameters
@@ -50,6 +73,8 @@ def print_record(record: Mapping[str, Any], console: Console, *, show_p2p: bool 
     console : rich.console.Console
     show_p2p : bool
         Print bandwidths, lanes and addresses of all pairs of workers.
+    said : bool
+        Print in words what the figures mean, too.
     """
 
     def line(text: str, style: str | None = None) -> None:
@@ -81,9 +106,10 @@ def print_record(record: Mapping[str, Any], console: Console, *, show_p2p: bool 
     console.print(table)
     for note in _NOTES:
         console.print(note, style="dim", highlight=False, soft_wrap=True)
-    console.print()
-    for text in _told(record):
-        line(text)
+    if said:
+        console.print()
+        for text in _told(record):
+            line(text)
 
 
 def markdown(record: Mapping[str, Any], *, show_p2p: bool = True) -> str:
@@ -101,10 +127,13 @@ def markdown(record: Mapping[str, Any], *, show_p2p: bool = True) -> str:
 def _told(record: Mapping[str, Any]) -> Iterator[str]:
     """Say where it ran, whether the results are right, what the figures mean, and what makes them doubtful."""
     where = lab_hosts.told(record)
-    # workers of other machines have cores of their own
-    processes = 1 + len(record["workloads"][0]["workers"]) if where or record.get("here") else 1
     yield from [where] if where else []
-    yield from (correctness(record), *verdicts(record), *remarks(record["environment"], processes))
+    yield from (correctness(record), *verdicts(record), *remarks(record["environment"], _processes(record)))
+
+
+def _processes(record: Mapping[str, Any]) -> int:
+    """Return how many processes shared this machine's cores: workers of other machines have their own."""
+    return 1 + len(record["workloads"][0]["workers"]) if lab_hosts.told(record) or record.get("here") else 1
 
 
 def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

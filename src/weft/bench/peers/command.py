@@ -11,9 +11,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 import weft
+from weft import _options
 from weft.bench.common import environment, options, outcome
 from weft.bench.common.children import two_cores
 from weft.bench.common.errors import BenchError
@@ -22,6 +21,13 @@ from weft.bench.peers import install, programs
 from weft.bench.pingpong import command as pingpong
 from weft.bench.pingpong.loops import CELLS, Cell
 from weft.bench.pingpong.table import losses, table_of
+
+DESCRIPTION = """
+The ping-pong of weft bench pingpong beside other libraries: mpi4py, pyzmq, uvloop, UCXX, ucx-py, ucx_perftest. Each is
+installed from PyPI into an environment of its own, which is kept, and runs as it ships. One that cannot be installed is
+reported as missing.
+"""
+EXAMPLES = ("weft bench peers", "weft bench peers --libraries peer,mpi4py,pyzmq --sizes 1MiB --json peers.json")
 
 #: What is installed for each library; nothing for those that are here anyway. The first names the version.
 PACKAGES: dict[str, tuple[str, ...]] = {
@@ -71,10 +77,10 @@ class Bench:
         """Measure one cell once; return its transport and its one-way latencies in seconds."""
         args, sources = self.args, str(Path(weft.__file__).parent)
         if cell in CELLS:
-            return pingpong.measure(*pingpong.command_of(cell, args.tls), nbytes, args, self.cores)
+            return pingpong.measure(*pingpong.command_of(cell, args.transports), nbytes, args, self.cores)
         amount = nbytes, args.seconds_per_cell, args.iterations, self.cores
         if cell.library == "perftest":
-            return programs.perftest(weft.ucx_library().path, *amount, args.tls)
+            return programs.perftest(weft.ucx_library().path, *amount, args.transports)
         python = self.pythons[cell.library]
         if cell.library == "mpi4py":
             return programs.mpi4py(python, ["-c", PRELUDE + programs.MPI, sources], *amount)
@@ -90,9 +96,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_seconds_per_cell(parser, 0.5)
     options.add_iterations(parser)
     options.add_transports(parser)
-    kept = "where the environments are kept (%(default)s)"
+    kept = "where the libraries' environments are kept (default: %(default)s)"
     parser.add_argument("--environments", type=Path, default=install.folder(), metavar="FOLDER", help=kept)
-    options.add_json(parser)
+    options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,12 +119,14 @@ def _run(args: argparse.Namespace) -> int:
     records = list(pingpong.interleaved("peers", cells, args, bench.measure, bench.missing))
     missing = [cell._asdict() | {"reason": reason} for cell, reason in bench.missing.items()]
     record = {"records": records, "missing": missing, "versions": bench.versions, "environment": surroundings}
-    outcome.write_record(args.json, record)
-    console = Console()
+    status = 0 if records else 1
+    if not outcome.write_record(args.json, record):
+        return status
+    console = _options.console(args.color)
     console.print(table_of(records))
     for gone in missing:
         text = f"missing: {gone['library']} {gone['mode']}: {gone['reason']}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     for line in (*losses(records), *environment.remarks(surroundings, 2)):
         console.print(line, highlight=False)
-    return 0 if records else 1
+    return status

@@ -29,18 +29,24 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from weft import _native
+from weft import _native, _options
 from weft._units import format_size
 from weft.bench.common import environment, options, outcome, stats
 from weft.bench.common.child import LENT_LEAST_NBYTES, trips_of
 from weft.bench.common.children import children, two_cores
-from weft.bench.common.errors import BenchError
+from weft.bench.common.errors import BenchError, UsageError
 from weft.bench.common.rounds import progress, sampled
 from weft.bench.pingpong.loops import CELLS, Cell
 from weft.bench.pingpong.table import OWN, losses, table_of
 
+DESCRIPTION = """
+Send one message back and forth between two pinned processes, over weft, and beside it over the C loop on the same UCX,
+TCP sockets and asyncio streams; print latency and bandwidth of each.
+"""
+EXAMPLES = (
+    "weft bench pingpong --sizes 8,1MiB",
+    "weft bench pingpong --libraries peer,tcp --wait await --json peer.json",
+)
 LIMIT_S = 30.0
 BANDWIDTHS = {"median": "median", "q1": "q3", "q3": "q1"}
 CHILD = "import sys; from weft.bench.pingpong.loops import child; child(sys.argv[1:])"
@@ -134,13 +140,13 @@ def interleaved(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
     options.add_sizes(parser, "8,1KiB,1MiB,128MiB")
-    options.add_wait(parser, "ways to wait; the C loop, which only blocks, is measured with either")
+    options.add_wait(parser, "how to wait for a message: block, await; the C loop only blocks")
     options.add_libraries(parser, LIBRARIES)
     options.add_rounds(parser, 3)
     options.add_seconds_per_cell(parser, 0.5)
     options.add_iterations(parser)
     options.add_transports(parser)
-    options.add_json(parser)
+    options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -153,16 +159,17 @@ def _run(args: argparse.Namespace) -> int:
     cores = two_cores()
     surroundings = environment.collect() | {"cores_pinned": cores}
     if not any(has(cell, nbytes) for cell in cells for nbytes in args.sizes):
-        raise BenchError("nothing to measure: no library of --libraries has these sizes and ways of --wait")
+        raise UsageError("nothing to measure: none of --libraries has these --sizes and this --wait")
     outcome.refuse_files(args.json)
     outcome.refuse_sizes(args.sizes)
 
     def once(cell: Cell, nbytes: int) -> tuple[str, list[float]]:
-        return measure(*command_of(cell, args.tls), nbytes, args, cores)
+        return measure(*command_of(cell, args.transports), nbytes, args, cores)
 
     records = list(interleaved("pingpong", cells, args, once))
-    outcome.write_record(args.json, {"records": records, "environment": surroundings})
-    console = Console()
+    if not outcome.write_record(args.json, {"records": records, "environment": surroundings}):
+        return 0
+    console = _options.console(args.color)
     console.print(table_of(records))
     if not OWN.isdisjoint(args.libraries) and not OWN.issuperset(args.libraries):
         console.print("\n".join(losses(records)) or "weft loses nowhere here.", highlight=False)

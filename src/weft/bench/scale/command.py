@@ -14,41 +14,67 @@ import resource
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
-
-from weft import lab
+from weft import _options, lab
+from weft._options import positive, protocols, timeout
 from weft.bench.charts import command as plot
 from weft.bench.common import environment, lab_hosts, options, outcome
-from weft.bench.common.errors import BenchError
+from weft.bench.common.errors import UsageError
 from weft.bench.common.rounds import progress
 from weft.bench.dask import rounds as dask_rounds
 from weft.bench.scale import run as one_run
 from weft.bench.scale import table
 from weft.bench.scale.run import Place, Plan
 from weft.lab.command import ended_by_signals
-from weft.topo.command import positive, timeout
+
+DESCRIPTION = """
+Start Dask clusters of growing size over several protocols in turns, and print what each takes: start, first and later
+all-to-all exchange, close, memory, descriptors, idle CPU.
+"""
+EXAMPLES = (
+    "weft bench scale --workers 4,8,16",
+    "weft bench scale --workers 8 --lab 2 --json scale.json --html scale.html",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
     add = parser.add_argument
-    add("--workers", type=counts, default="4,8,16,32", metavar="A,B", help="in all, with commas (%(default)s)")
-    add("-p", "--protocol", type=options.protocols, default="tcp,ucx", metavar="A,B", help="in turns (%(default)s)")
+    add(
+        "--workers",
+        type=counts,
+        default="4,8,16,32",
+        metavar="A,B",
+        help="numbers of workers, with commas (default: %(default)s)",
+    )
+    add("-p", "--protocol", type=protocols, default="tcp,ucx", metavar="A,B", help="in turns (default: %(default)s)")
     options.add_rounds(parser, 3)
-    add("--no-nanny", dest="nannies", action="store_false", help="worker processes alone; a lab has no nannies anyway")
+    add("--no-nanny", dest="nannies", action="store_false", help="start workers without nannies, as a lab does")
     add(
         "--ulimit",
         type=options.whole,
         metavar="N",
-        help="soft limit of open files of the cluster's processes (default: the hard one)",
+        help="soft limit of open files of each process (default: the hard limit)",
     )
-    alone = f"of the array that each worker fetches from each other ({Plan._field_defaults['nbytes'] >> 10}KiB)"
+    alone = (
+        f"of the array that each worker fetches from each other (default: {Plan._field_defaults['nbytes'] >> 10}KiB)"
+    )
     add("--size", type=options.size, default=Plan._field_defaults["nbytes"], metavar="SIZE", help=alone)
-    add("--idle", type=timeout, default=Plan._field_defaults["idle_s"], metavar="S", help="seconds idle (%(default)g)")
-    add("--timeout", type=timeout, metavar="S", help="seconds for each step of a run (60, and 2 for each worker)")
-    where = "on the hosts of a lab (docs/lab.md) in turn, scheduler on the first; N: of N hosts and one link"
+    add(
+        "--idle",
+        type=timeout,
+        default=Plan._field_defaults["idle_s"],
+        metavar="S",
+        help="seconds idle (default: %(default)g)",
+    )
+    add(
+        "--timeout",
+        type=timeout,
+        metavar="S",
+        help="seconds for each step of a run (default: 60, and 2 for each worker)",
+    )
+    where = "on the hosts of a lab (docs/lab.md), or of one made of N hosts and one link; the scheduler on the first"
     add("--lab", metavar="FILE|N", help=where)
-    options.add_json(parser)
+    options.add_output(parser)
     plot.add_drawing_arguments(parser)
 
 
@@ -93,8 +119,8 @@ def _run(args: argparse.Namespace) -> int:
     }
     if hosts:
         record["lab"] = lab_hosts.described(hosts)
-    outcome.write_record(args.json, record)
-    table.show(record, Console())
+    if outcome.write_record(args.json, record):
+        table.show(record, _options.console(args.color))
     if not any(table.values(entry, table.MEASURES[0]) for entry in entries):
         return 1
     plot.draw(record, args)
@@ -105,9 +131,11 @@ def refuse(args: argparse.Namespace) -> None:
     """Raise for what would fail only after minutes of measuring."""
     dask_rounds.refuse((), args.json)
     plot.refuse(args)
+    if args.lab:
+        _options.refuse_unused("a lab has no nannies", no_nanny=not args.nannies)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if args.ulimit and hard != resource.RLIM_INFINITY and args.ulimit > hard:
-        raise BenchError(f"--ulimit {args.ulimit}: the hard limit of open files is {hard}")
+        raise UsageError(f"--ulimit {args.ulimit}: the hard limit of open files is {hard}")
 
 
 def plan_of(args: argparse.Namespace, workers: int, protocol: str) -> Plan:

@@ -23,10 +23,21 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import weft
+from weft import _options
+from weft._options import port, timeout
 from weft._units import format_nbytes
 from weft.bench.send_recv import loops
 from weft.topo import discovery
-from weft.topo.command import port, timeout
+
+DESCRIPTION = """
+Time the round trip that send_recv of ucx-py and UCXX time, with their options and the lines that they print. The server
+runs in a process of its own, or on another host with --server-only there and --client-only here. A note tells which of
+their options change nothing here.
+"""
+EXAMPLES = (
+    "weft bench send-recv --n-bytes 100MB --reuse-alloc",
+    "weft bench send-recv --client-only --server-address 10.0.0.2 --port 13337",
+)
 
 #: By the names that ucx-py and UCXX have for theirs: what carries the messages, and whether it awaits.
 BACKENDS = {
@@ -66,26 +77,48 @@ def parse_bytes(text: str) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
     add = parser.add_argument
-    add("-n", "--n-bytes", type=parse_bytes, default="10 MB", metavar="BYTES", help="of a message (%(default)s)")
-    add("--n-iter", type=int, default=10, metavar="N", help="round trips (%(default)s)")
-    add("--n-warmup-iter", type=int, default=10, metavar="N", help="round trips before those (%(default)s)")
-    add("-x", "--n-buffers", type=int, default=1, metavar="N", help="messages in each direction (%(default)s)")
-    add("-o", "--object_type", "--object-type", choices=loops.KINDS, default="numpy", help="(%(default)s)")
+    add(
+        "-n",
+        "--n-bytes",
+        type=parse_bytes,
+        default="10 MB",
+        metavar="BYTES",
+        help="of a message (default: %(default)s)",
+    )
+    add("--n-iter", type=int, default=10, metavar="N", help="round trips (default: %(default)s)")
+    add("--n-warmup-iter", type=int, default=10, metavar="N", help="round trips before those (default: %(default)s)")
+    add("-x", "--n-buffers", type=int, default=1, metavar="N", help="messages in each direction (default: %(default)s)")
+    add("-o", "--object_type", "--object-type", choices=loops.KINDS, default="numpy", help="(default: %(default)s)")
     add("--reuse-alloc", action="store_true", help="receive into the same memory each time")
-    add("-b", "--server-cpu-affinity", type=int, default=-1, metavar="N", help="pin the server to a core")
-    add("-c", "--client-cpu-affinity", type=int, default=-1, metavar="N", help="pin the client to a core")
-    add("-d", "--server-dev", type=int, default=0, metavar="N", help="the server's GPU (%(default)s)")
-    add("-e", "--client-dev", type=int, default=0, metavar="N", help="the client's GPU (%(default)s)")
-    add("-s", "--server-address", metavar="IP", help="(127.0.0.1; every address with --server-only)")
-    add("-p", "--port", type=port, metavar="N", help="of the server (any that is free)")
+    add(
+        "-b",
+        "--server-cpu-affinity",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="core to pin the server to (default: -1, none)",
+    )
+    add(
+        "-c",
+        "--client-cpu-affinity",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="core to pin the client to (default: -1, none)",
+    )
+    add("-d", "--server-dev", type=int, default=0, metavar="N", help="the server's GPU (default: %(default)s)")
+    add("-e", "--client-dev", type=int, default=0, metavar="N", help="the client's GPU (default: %(default)s)")
+    add("-s", "--server-address", metavar="IP", help="(default: 127.0.0.1; every address with --server-only)")
+    add("-p", "--port", type=port, metavar="N", help="of the server (default: any that is free)")
     add("--server-only", action="store_true", help="run the server, for a client elsewhere")
     add("--client-only", action="store_true", help="run the client; needs --server-address and --port")
     add("--enable-am", action="store_true", help="active messages in place of tagged ones")
-    backends = f"{', '.join(BACKENDS)}; those of ucx-py and UCXX mean weft's (%(default)s)"
+    backends = f"{', '.join(BACKENDS)}; those of ucx-py and UCXX mean weft's (default: %(default)s)"
     add("-l", "--backend", choices=tuple(BACKENDS), default="weft-async", help=backends, metavar="NAME")
-    add("--rndv-thresh", metavar="BYTES", help="UCX_RNDV_THRESH, for this run")
+    add("--rndv-thresh", metavar="BYTES", help="UCX_RNDV_THRESH for this run (default: UCX's)")
     add("--no-detailed-report", action="store_true", help="leave out the single round trips")
-    add("--timeout", type=timeout, default=300.0, metavar="S", help="give up after so long (%(default)s)")
+    add("--timeout", type=timeout, default=300.0, metavar="S", help="seconds for the whole run (default: %(default)g)")
+    _options.add_json(parser)
     for name, options in _WITHOUT_MEANING.items():
         add(*name.split(), dest=name.split()[-1].strip("-").replace("-", "_"), help=argparse.SUPPRESS, **options)
 
@@ -138,7 +171,13 @@ def _parameters(args: argparse.Namespace) -> loops.Parameters:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what was asked for and print the report; return 1 where weft said why not, 130 if it was interrupted."""
+    """Run what was asked for and print the report.
+
+    Returns
+    -------
+    int
+        0; 1 if it failed, 2 if the options do not go together, 130 if it was interrupted.
+    """
     for note in _notes(args):
         print(f"note: {note}", file=sys.stderr)
     try:
@@ -150,11 +189,11 @@ def run(args: argparse.Namespace) -> int:
             with contextlib.ExitStack() as stack:
                 if not args.client_only:
                     args.port = stack.enter_context(_server(args))
-                print(f"Client connects to {args.server_address}:{args.port}", flush=True)
+                _say(args, f"Client connects to {args.server_address}:{args.port}")
                 result = _client(args)
     except (weft.Error, OSError) as error:
         print(f"weft bench send-recv: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, weft.InvalidParamError) else 1
     except MemoryError:
         print(f"weft bench send-recv: NoMemoryError: {_memory(args)}", file=sys.stderr)
         return 1
@@ -163,12 +202,25 @@ def run(args: argparse.Namespace) -> int:
         return 130
     from weft.bench.send_recv import table  # weft.compat, which it uses, takes 0.1 s to import
 
-    table.show(args, _parameters(args), result)
+    try:
+        if _options.print_text(args.json, table.record(args, _parameters(args), result)):
+            table.show(args, _parameters(args), result)
+    except weft.InvalidParamError as error:
+        print(f"weft bench send-recv: {error}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _say(args: argparse.Namespace, line: str) -> None:
+    print(line, flush=True, file=sys.stderr if args.json == _options.STDOUT else sys.stdout)
 
 
 def _refuse(args: argparse.Namespace) -> None:
     """Settle the address; raise for what cannot be run."""
+    if args.server_only:
+        _options.refuse_unused("the client reports", json=args.json, no_detailed_report=args.no_detailed_report)
+    if args.json == _options.STDOUT:
+        _options.refuse_unused("JSON has no report", no_detailed_report=args.no_detailed_report)
     if args.client_only and (args.server_only or not (args.server_address and args.port)):
         raise weft.InvalidParamError("--client-only needs --server-address and --port, and no --server-only")
     if min(args.n_iter, args.n_buffers) < 1 or args.n_warmup_iter < 0:
@@ -237,7 +289,7 @@ def _server(args: argparse.Namespace) -> Generator[int]:
         line = process.stdout.readline().decode() if ready else ""
         if not line:
             raise weft.PeerLostError("send-recv: the server did not start; what it printed is above")
-        print(line, end="", flush=True)
+        _say(args, line.rstrip())
         yield int(line.rsplit(":", 1)[1])
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)

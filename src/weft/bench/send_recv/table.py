@@ -6,11 +6,28 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+from typing import Any
 
 from weft.bench.send_recv.loops import Parameters, Result
 from weft.compat._core.printing import format_bytes
 
 _WIDTH, _KEY = 80, 26
+
+
+def record(args: argparse.Namespace, parameters: Parameters, result: Result) -> dict[str, Any]:
+    """Return what ``--json`` writes; ``seconds`` are those of the round trips, without the first ones that warm up."""
+    return {
+        "command": "weft bench send-recv",
+        "backend": args.backend,
+        "object_type": args.object_type,
+        "reuse_alloc": args.reuse_alloc,
+        "over": parameters.over,
+        "api": parameters.api,
+        "nbytes": parameters.nbytes,
+        "buffers": parameters.buffers,
+        "lanes": list(result.lanes),
+        "seconds": list(result.seconds[args.n_warmup_iter :]),
+    }
 
 
 def show(args: argparse.Namespace, parameters: Parameters, result: Result) -> None:

@@ -22,22 +22,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
-from weft import lab
+from weft import _options, lab
+from weft._options import timeout
 from weft._units import format_size
 from weft.bench.charts import command as plot
 from weft.bench.common import environment, lab_hosts, options, outcome, stats
 from weft.bench.common.child import LENT_LEAST_NBYTES, trips_of
 from weft.bench.common.children import Children, children, two_cores
-from weft.bench.common.errors import BenchError
+from weft.bench.common.errors import BenchError, UsageError
 from weft.bench.common.rounds import progress, sampled
 from weft.bench.sweep import table as sweep_table
 from weft.bench.sweep import transports
 from weft.bench.sweep.loops import LENT, MAPPED, MEASURES, MEMORIES, SELF_MEASURES
 from weft.lab.command import ended_by_signals
-from weft.topo.command import timeout
 
+DESCRIPTION = """
+Measure latency, bandwidth in one and both directions, and message rate between two pinned processes, over message sizes
+and UCX transports. Transports that do not connect are reported as missing.
+"""
+EXAMPLES = ("weft bench sweep --quick", "weft bench sweep --transports tcp,all --sizes 8:1MiB:4 --html sweep.html")
 LIMIT_S = 30.0
 #: A window shrinks for large messages, so that it holds no more than this (OSU's does not).
 WINDOW_NBYTES = 64 * 2**20
@@ -204,25 +207,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     figures = tuple(sweep_table.FIGURES)
     options.add_sizes(parser, None, shown=FULL["sizes"])
-    tls = "UCX transports, 'all' for UCX's own choice, weft's lent and lent-read (default: what UCX finds, and those)"
-    add("--tls", metavar="NAMES", help=tls)
-    add("--measures", type=functools.partial(options.some_of, figures), default=",".join(figures), help="(%(default)s)")
+    which = "UCX's names, all for its own choice, weft's lent and lent-read (default: what UCX finds, and those three)"
+    transports = add("--transports", metavar="NAMES", help=which)
+    _options.add_alias(parser, transports, "--tls")
+    measures = functools.partial(options.some_of, figures)
+    add("--measures", type=measures, default=",".join(figures), metavar="NAMES", help="(default: %(default)s)")
     options.add_wait(parser)
-    memory = f"where messages are received: {', '.join(MEMORIES)} (%(default)s)"
-    add("--memory", type=functools.partial(options.some_of, MEMORIES), default="reused", help=memory)
-    window = "messages sent before any is waited for, at most 64 MiB of them (%(default)s)"
-    add("--window", type=options.whole, default=64, help=window)
+    memory = f"where messages are received: {', '.join(MEMORIES)} (default: %(default)s)"
+    memories = functools.partial(options.some_of, MEMORIES)
+    add("--memory", type=memories, default="reused", metavar="KINDS", help=memory)
+    window = "messages sent before any is waited for, at most 64 MiB of them (default: %(default)s)"
+    add("--window", type=options.whole, default=64, metavar="N", help=window)
     options.add_rounds(parser, None, shown=FULL["rounds"])
     options.add_seconds_per_cell(parser, None, shown=FULL["seconds_per_cell"])
-    add("--limit", type=timeout, metavar="S", help="seconds for all; the rest is left out (3600)")
+    add("--limit", type=timeout, metavar="S", help="seconds for all; what is left then is left out (default: 3600)")
     add("--lab", type=Path, metavar="FILE", help="between the first two hosts of a lab (docs/lab.md)")
-    add("--quick", action="store_true", help="few sizes, one round, less than a minute")
+    add("--quick", action="store_true", help="fewer sizes, one round: less than a minute")
     form = parser.add_mutually_exclusive_group()
-    osu = "print columns as the OSU micro-benchmarks do, in place of tables"
+    osu = "print columns like the OSU micro-benchmarks"
     form.add_argument("--osu", dest="form", action="store_const", const="osu", default="wide", help=osu)
-    long = "print a row for each point, with p99 and spread"
+    long = "print a row for each size, with p99 and spread"
     form.add_argument("--long", dest="form", action="store_const", const="long", help=long)
-    options.add_json(parser)
+    options.add_output(parser)
     plot.add_drawing_arguments(parser)
 
 
@@ -240,12 +246,12 @@ def _run(args: argparse.Namespace) -> int:
     cores = two_cores()
     surroundings = environment.collect() | {"cores_pinned": cores}
     refuse(args)
-    names = args.tls.split(",") if args.tls else [*transports.found(ucx_library()), "all", *LENT]
+    names = args.transports.split(",") if args.transports else [*transports.found(ucx_library()), "all", *LENT]
     if args.lab:
         names = [name for name in names if name not in NEAR]
     sweep, lines = Sweep(args, cores), lines_of(names, args.wait, args.memory)
     if not any(map(sweep.cells, lines)):
-        raise BenchError(f"nothing to measure: none of {', '.join(names)} has these --sizes and --measures")
+        raise UsageError(f"nothing to measure: none of {', '.join(names)} has these --sizes and --measures")
     with contextlib.ExitStack() as stack:
         if args.lab:
             sweep.apart = _lab(args, stack)
@@ -253,8 +259,8 @@ def _run(args: argparse.Namespace) -> int:
     record = sweep.record() | {"environment": surroundings}
     if args.lab:
         record["lab"] = lab_hosts.described(lab.read(args.lab))
-    outcome.write_record(args.json, record)
-    sweep_table.show(record, Console(), form=args.form)
+    if outcome.write_record(args.json, record):
+        sweep_table.show(record, _options.console(args.color), form=args.form)
     if record["records"]:
         plot.draw(record, args)
     return 0 if record["records"] else 1
@@ -263,8 +269,10 @@ def _run(args: argparse.Namespace) -> int:
 def refuse(args: argparse.Namespace) -> None:
     """Raise for what would fail only after minutes of measuring."""
     plot.refuse(args)
-    if near := [name for name in NEAR if args.lab and name in (args.tls or "").split(",")]:
-        raise BenchError(f"{', '.join(near)}: within one host only, not with --lab")
+    if options.replaces_text(args.json):
+        _options.refuse_unused("JSON has no form", **{args.form: args.form != "wide"})
+    if near := [name for name in NEAR if args.lab and name in (args.transports or "").split(",")]:
+        raise UsageError(f"{', '.join(near)}: within one host only, not with --lab")
     outcome.refuse_files(args.json)
     outcome.refuse_sizes(args.sizes)
 
