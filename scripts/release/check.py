@@ -61,13 +61,21 @@ time.sleep(0.5)
 #: Tests of one process; what they need besides weft.
 TESTS = ["tests/native", "tests/test_request.py", "tests/test_peer.py", "tests/test_lend_itself.py"]
 TEST_PACKAGES = ["pytest", "pytest-timeout", "hypothesis", "trustme", "numpy", "jsonschema"]
+#: auditwheel offers only the tags of the architecture that it believes to run on.
+_AUDITWHEEL = """
+import platform, sys
+from auditwheel.main import main
+name = sys.argv.pop(1)
+platform.machine = lambda: name
+sys.exit(main())
+"""
 _COMPILERS = ("c++", "cc", "clang", "cmake", "g++", "gcc", "ninja", "zig")
 
 
 def repair(made: Path, architecture: str, out: Path) -> Path:
     """Have auditwheel put the tag on that the wheel earns; refuse one that earns less or would take a library in."""
     platform = build.platform(architecture)
-    auditwheel = [sys.executable, "-m", "auditwheel"]
+    auditwheel = [sys.executable, "-c", _AUDITWHEEL, architecture]
     build.run([*auditwheel, "show", made])
     build.run([*auditwheel, "repair", "--plat", platform, "--only-plat", "--exclude", "libuc*", "-w", out, made])
     (fixed,) = out.glob(f"{'-'.join(made.name.split('-')[:4])}-*{architecture}.whl")
