@@ -29,9 +29,9 @@ unsigned RingCarrier::receive() noexcept {
         take(record);
         reader->consume();
         ++n;
+        if (piece_read && ++pieces % pieces_at_once == 0) reader->release(true);
         // Where the next record would be, the writer has just written: to look there takes as long as a message.
         if (link->worker->is_served()) break;
-        if (piece_read && ++pieces % pieces_at_once == 0) reader->release(true);
     }
     if (reader->release(pieces)) ring_bell();
     if (reader->fault() != Ring::Fault::none) fail(Ring::name_of(reader->fault()));
