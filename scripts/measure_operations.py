@@ -5,7 +5,8 @@
 python scripts/measure_operations.py [--rounds 5] [--json FILE]
 
 Tags and active messages go back and forth (half of a round trip); put and get go one way and are flushed at the end of
-every round; a rate is of windows of 256 messages with one request each. ``ucx_perftest`` runs the same test over
+every round; a rate is of windows of 256 messages with one request each, of tags and of ``weft.Peer``, whose messages a
+ring carries and each of which arrives in memory of its own. ``ucx_perftest`` runs the same test over
 the same transport, between the rounds.
 """
 
@@ -49,15 +50,23 @@ ROWS = {
     "get 1 MiB": Row("get", "posix", MIB, 4000, "ucp_get"),
     "tag 1 MiB over tcp": Row("tag", "tcp", MIB, 500, "tag_lat"),
     "tag 8 B, windows of 256": Row("rate", "posix", 8, 2000, "tag_bw"),
+    "tag 1 KiB, windows of 256": Row("rate", "posix", 1024, 2000, "tag_bw"),
+    "Peer 8 B, windows of 256": Row("many", "ring", 8, 2000, ""),
+    "Peer 1 KiB, windows of 256": Row("many", "ring", 1024, 2000, ""),
 }
 
 
 class Process:
     """One of the two processes: a worker for a row, joined to the other's."""
 
-    def __init__(self, pipe: Connection, row: Row, core: int) -> None:
+    def __init__(self, pipe: Connection, row: Row, core: int, first: bool) -> None:
         os.sched_setaffinity(0, {core})
         self.row = row
+        self.out, self.into = bytearray(row.nbytes), bytearray(row.nbytes)
+        self.memory = None
+        if row.loop == "many":
+            self.peer = self.joined(pipe, first)
+            return
         self.context = weft.Context({"TLS": row.tls}, features=["rma"] if row.loop in ("put", "get") else ())
         self.worker = weft.Worker(self.context)
         self.memory = self.context.mem_alloc(row.nbytes) if row.loop in ("put", "get") else None
@@ -65,13 +74,26 @@ class Process:
         pipe.send((self.worker.address, key))
         address, key = pipe.recv()
         self.endpoint = self.worker.connect(address)
-        self.out, self.into = bytearray(row.nbytes), bytearray(row.nbytes)
         for i in range(0, row.nbytes, 4096):
             self.out[i] = self.into[i] = 1
         if key:
             # Each waits for the other to have its lane up: a first message both ways.
             self.exchange(True)
             self.rkey = self.endpoint.rkey_unpack(key)
+
+    def joined(self, pipe: Connection, first: bool) -> weft.Peer:
+        """Connect to the other process."""
+        if first:
+            return weft.connect(pipe.recv()).open()
+        with weft.listen("127.0.0.1:0") as listener:
+            pipe.send(listener.address)
+            return listener.accept(30)
+
+    def close(self) -> None:
+        if self.row.loop == "many":
+            self.peer.abort()
+        else:
+            self.worker.close()
 
     def exchange(self, first: bool) -> None:
         """One round trip of one byte."""
@@ -89,7 +111,7 @@ class Process:
         if self.row.loop in ("put", "get"):
             self.endpoint.flush().wait(30)
         elapsed = time.perf_counter() - begin
-        per_turn = {"rate": WINDOW, "put": 1, "get": 1}.get(self.row.loop, 2)
+        per_turn = {"rate": WINDOW, "many": WINDOW, "put": 1, "get": 1}.get(self.row.loop, 2)
         return elapsed / self.row.count / per_turn
 
     def tag(self, first: bool) -> None:
@@ -126,10 +148,18 @@ class Process:
             self.worker.tag_recv_many([self.into] * WINDOW, 1).wait()
             self.endpoint.tag_send(b"x", 2).wait()
 
+    def many(self, first: bool) -> None:
+        if first:
+            self.peer.send_many([self.out] * WINDOW).wait()
+            self.peer.recv().wait()
+        else:
+            self.peer.recv_many(WINDOW).wait()
+            self.peer.send(b"x").wait()
+
 
 def answer(pipe: Connection, row: Row, core: int) -> None:
     """Be the other process."""
-    process = Process(pipe, row, core)
+    process = Process(pipe, row, core, False)
     if process.memory:
         process.exchange(False)
     for _ in range(2):
@@ -137,7 +167,7 @@ def answer(pipe: Connection, row: Row, core: int) -> None:
         if process.memory:  # the other one's puts and gets are over when it says so
             process.worker.tag_recv(bytearray(1), 9).wait(60)
     pipe.recv()
-    process.worker.close()
+    process.close()
 
 
 def weft_seconds(row: Row, cores: list[int]) -> float:
@@ -145,7 +175,7 @@ def weft_seconds(row: Row, cores: list[int]) -> float:
     ours, theirs = multiprocessing.Pipe()
     other = multiprocessing.get_context("spawn").Process(target=answer, args=(theirs, row, cores[1]))
     other.start()
-    process = Process(ours, row, cores[0])
+    process = Process(ours, row, cores[0], True)
     if process.memory:
         process.exchange(True)
     for _ in range(2):
@@ -154,7 +184,7 @@ def weft_seconds(row: Row, cores: list[int]) -> float:
             process.endpoint.tag_send(b"x", 9).wait(30)
     ours.send(None)
     other.join(30)
-    process.worker.close()
+    process.close()
     return seconds
 
 
