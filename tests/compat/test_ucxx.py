@@ -259,6 +259,16 @@ def test_an_address_goes_through_pickle_without_a_copy():
 # ---- the core
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, pickle.PickleBuffer, libucxx.UCXAddress])
+def test_an_address_of_the_core_is_made_of_any_buffer_and_of_a_worker(kind):
+    worker = libucxx.UCXWorker(libucxx.UCXContext({"TLS": "posix,self"}))
+    address = worker.address
+    again = libucxx.UCXAddress.create_from_buffer(kind(address))
+    assert again == address == libucxx.UCXAddress.create_from_worker(worker)
+    assert hash(again) == hash(address)
+    assert type(again.tobytes()) is bytes
+
+
 @contextlib.contextmanager
 def core_pair(**options):
     """Two workers of one thread, and a connection between them."""

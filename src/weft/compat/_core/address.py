@@ -39,6 +39,13 @@ class UCXAddress(bytes):
         """Take what another process sent."""
         return cls(memoryview(buffer).cast("B"))
 
+    create_from_buffer = from_buffer  # the name in UCXX's core
+
+    @classmethod
+    def create_from_worker(cls, worker: Any) -> UCXAddress:
+        """Return the address of a worker of UCXX's core."""
+        return cls(worker.address)
+
     @classmethod
     def of(cls, native: bytes, worker_id: int) -> UCXAddress:
         """Write the address of this process's worker."""
@@ -46,6 +53,10 @@ class UCXAddress(bytes):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return type(self).from_buffer, (pickle.PickleBuffer(self) if protocol >= 5 else bytes(self),)
+
+    def tobytes(self) -> bytes:
+        """Copy it into plain bytes."""
+        return bytes(self)
 
     @property
     def length(self) -> int:
