@@ -116,8 +116,12 @@ class Results:
                     self.expected[name] = reason
             self.files.setdefault(file, Counter())[outcome] += 1
 
-    def tell(self, told: argparse.Namespace, not_run: Mapping[str, str]) -> int:
-        """Print and record what came of it; return the script's status."""
+    def counts(self) -> Counter[str]:
+        """Return how many tests ended in which way."""
+        return sum(self.files.values(), Counter())
+
+    def tell(self, told: argparse.Namespace, not_run: Mapping[str, str], without: Results | None = None) -> int:
+        """Print and record what came of it, and of the same tests `without` the drop-in; return the script's status."""
         for name, why in self.failed.items():
             print(f"FAILED {name}: {why}")
         for name, why in self.expected.items():
@@ -126,12 +130,20 @@ class Results:
             print(f"skipped {count:3} {name}")
         for name, why in not_run.items():
             print(f"not run     {name}: {why}")
-        passed = sum(counts["passed"] for counts in self.files.values())
+        passed = self.counts()["passed"]
         counted = f"{passed} passed, {len(self.failed)} failed, {self.skipped.total()} skipped"
         print(counted + (f", {len(self.expected)} not passed as expected" if self.expected else ""))
-        record = {"files": self.files, "skipped": self.skipped, "failed": self.failed, "not_run": not_run}
+        record: dict[str, object] = {
+            "files": self.files,
+            "skipped": self.skipped,
+            "failed": self.failed,
+            "not_run": not_run,
+        }
         if self.expected:
             record["expected"] = self.expected
+        if without is not None:
+            record["without"] = without.counts()
+            print(f"without the drop-in: {', '.join(f'{times} {how}' for how, times in without.counts().items())}")
         write_record(told.json, record | {"environment": environment.collect()})
         return 1 if self.failed else 0 if passed else 2
 

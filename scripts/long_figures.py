@@ -18,7 +18,7 @@ from weft._units import format_seconds, format_size
 Record = Mapping[str, Any]
 
 #: Run in an environment of its own, into which weft is built anew.
-_ALONE = "uv run --isolated --no-project --refresh-package weft --python 3.11 --with ."
+_ALONE = "uv run --isolated --no-project --refresh-package weft-ucx --python 3.11 --with ."
 _XOSCAR = f"{_ALONE} --with xoscar==0.9.1 --with pandas"
 
 
@@ -181,6 +181,8 @@ def ucx_py(record: Record) -> str:
         told = "; ".join(f"{why} ({times})" for why, times in refused.most_common())
         lines += ["", f"Not passed, as expected: {told}."]
     lines += [f"- Not run, `{name}`: {why}" for name, why in record.get("not_run", {}).items()]
+    if without := record.get("without"):
+        lines += ["", f"Without the drop-in: {', '.join(f'{times} {how}' for how, times in without.items())}."]
     return "\n".join(lines)
 
 

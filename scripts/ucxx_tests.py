@@ -55,6 +55,7 @@ REFUSED = {
     "async/test_ucx_accessors::test_get_ucxx_worker": POINTER,
     "async/test_ucx_accessors::test_ucxx_endpoint_property": POINTER,
     "async/test_listener::test_listener_handler_": "replaces private functions of UCXX's listener",
+    "dask/test_ucxx_config": "the file imports a private function, which makes UCX_TLS of keys without effect here",
     "core/test_config::test_config_property": "weft leaves sysv and cma out where UCX's default is all",
     "core/test_ucx_handles::test_ucxx_handles": POINTER,
 }
@@ -98,7 +99,7 @@ def main() -> int:
         path = prepare(folder)
         for prefix, part in RUNS.items():
             tests = folder / part
-            options = ["--rootdir", str(tests), "-o", "asyncio_mode=auto"]
+            options = ["--rootdir", str(tests), "-o", "asyncio_mode=auto", "--continue-on-collection-errors"]
             options += [f"--deselect={name.removeprefix(prefix)}" for name in LEFT_OUT if name.startswith(prefix)]
             results.run([tests], told, path=[path], options=options, prefix=prefix, refused=REFUSED)
         if dask_cuda := importlib.util.find_spec("dask_cuda"):
