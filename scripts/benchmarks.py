@@ -41,7 +41,7 @@ from weft.bench.sweep import table as sweep_table
 
 ROOT = Path(__file__).parents[1]
 _PAGES = ("benchmarks", "benchmarks/dask", "security", "faults", "dask", "compat-ucx-py", "compatibility")
-_PAGES += ("dask-conformance", "rdma", "whole-jobs", "runs-on-it")
+_PAGES += ("dask-conformance", "rdma", "whole-jobs", "runs-on-it", "compat-ucxx")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in _PAGES))
 RECORDS = Path("docs/benchmarks")
 Records = Mapping[str, Mapping[str, Any]]
@@ -50,6 +50,10 @@ Records = Mapping[str, Mapping[str, Any]]
 MEASURED = {
     "pingpong": ("bench pingpong --rounds 5", "--rounds 1 --sizes 8,1MiB --seconds-per-cell 0.02"),
     "peers": ("bench peers --rounds 3 --sizes 8,1MiB,128MiB", "--rounds 1 --sizes 8,1MiB --seconds-per-cell 0.02"),
+    "drop_in": (
+        "bench peers --rounds 5 --sizes 8,1KiB,64KiB,1MiB,16MiB --libraries tcp,drop-in,ucxx",
+        "--rounds 1 --sizes 8,1MiB --seconds-per-cell 0.02",
+    ),
     "sweep": ("bench sweep --rounds 3 --sizes 1:64MiB:4", "--rounds 1 --sizes 8,64KiB,1MiB --seconds-per-cell 0.01"),
     "operations": ("scripts/measure_operations.py --rounds 3", "--rounds 1 --only put"),
     "lend": ("scripts/measure_lend.py --rounds 5", "--rounds 1"),
@@ -126,6 +130,28 @@ def latencies(record: Mapping[str, Any]) -> str:
     rows = [[name, *(cell(found.get((name, nbytes))) for nbytes in sizes)] for name in names]
     gone = [f"Missing: {pingpong_table.named(r)} ({r['reason']})." for r in record.get("missing", ())]
     return "\n".join([table(["", *map(format_size, sizes)], rows), "", " ".join([machine(record), *gone])])
+
+
+def drop_in(record: Mapping[str, Any]) -> str:
+    """Set weft's ucxx beside UCXX: how long a message takes one way, and how many times as long UCXX takes."""
+    found = {(r["library"], r["nbytes"]): r["latency_s"] for r in record["records"]}
+    sizes = list(dict.fromkeys(nbytes for _, nbytes in found))
+    names = [name for name in ("drop-in", "ucxx", "tcp") if any(library == name for library, _ in found)]
+
+    def cell(name: str, nbytes: int) -> str:
+        latency = found.get((name, nbytes))
+        return "-" if latency is None else stats.format_rounds(latency["round_medians"], median=latency["median"])
+
+    def times(nbytes: int) -> str:
+        sides = [found.get((name, nbytes)) for name in ("ucxx", "drop-in")]
+        return str(stats.ratio(*(each["round_medians"] for each in sides if each))) if all(sides) else "-"
+
+    rows = [[format_size(nbytes), *(cell(name, nbytes) for name in names), times(nbytes)] for nbytes in sizes]
+    head = [pingpong_table.named({"library": name, "mode": ""}) for name in names]
+    versions = [f"{name} {version}." for name, version in record["versions"].items()]
+    gone = [f"Missing: {pingpong_table.named(r)} ({r['reason']})." for r in record.get("missing", ())]
+    table_ = table(["", *head, "UCXX's time / weft's"], rows)
+    return "\n".join([table_, "", " ".join([*versions, machine(record), *gone])])
 
 
 def losses(records: Records) -> str:
@@ -357,6 +383,7 @@ def with_machine(needed: str, make: Callable[[Mapping[str, Any]], str], records:
 FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "pingpong": ("pingpong", lambda records: latencies(records["pingpong"])),
     "peers": ("peers", lambda records: latencies(records["peers"])),
+    "drop-in": ("drop_in", lambda records: drop_in(records["drop_in"])),
     "sweep": ("sweep", lambda records: sweep(records["sweep"])),
     "dask": ("dask/merge", dask),
     "dask-short": ("dask/merge", lambda records: walls(dask_rows(records))),
