@@ -32,6 +32,7 @@ class FakeWorker:
         self.monitor = SystemMonitor()
         self.nanny: str | None = None
         self.data: dict[str, Any] = {}
+        self.extensions: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
         self.memory_manager = self
         self.memory_limit = limit

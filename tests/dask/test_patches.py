@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import distributed.comm.registry
+import distributed.shuffle._core
 import numpy as np
 import pytest
 from distributed import Nanny, Scheduler, Worker
@@ -189,6 +190,24 @@ def test_protocol_has_handlers(handlers: Callable[[], object]) -> None:
         assert handlers() is not None
 
 
+# ---- canaries: P2P --------------------------------------------------------------------------------------------------
+
+
+def test_shuffles_make_their_buffer_as_read() -> None:
+    from distributed.shuffle._core import ShuffleRun
+    from distributed.shuffle._disk import DiskShardsBuffer
+    from distributed.shuffle._memory import MemoryShardsBuffer
+
+    assert parameters(DiskShardsBuffer) == ["directory", "read", "memory_limiter"]
+    assert parameters(DiskShardsBuffer._process) == parameters(MemoryShardsBuffer._process) == ["self", "id", "shards"]
+    made = source(ShuffleRun.__init__)
+    assert "DiskShardsBuffer(directory=directory, read=self.read, memory_limiter=memory_limiter_disk)" in made
+    assert "MemoryShardsBuffer(deserialize=self.deserialize)" in made
+    assert "self.digest_metric = digest_metric" in made
+    assert "data.append(self._deserialize(shard))" in source(MemoryShardsBuffer.read)
+    assert "raise DataUnavailable(id)" in source(DiskShardsBuffer.read)
+
+
 # ---- canaries: the dashboard ----------------------------------------------------------------------------------------
 
 
@@ -276,6 +295,17 @@ def test_other_bandwidths_are_left(warnings: pytest.LogCaptureFixture) -> None:
     assert patches.bandwidths_seen_by(SimpleNamespace(metrics={"bandwidth": 5})) == ({}, {})
     assert patches.bandwidths_seen_by(SimpleNamespace(metrics={})) == ({}, {})
     assert one(warnings, "heartbeats' bandwidth")
+
+
+def test_another_buffer_of_shards_stays(warnings: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        def __init__(self, folder: str) -> None:
+            self.folder = folder
+
+    monkeypatch.setattr("distributed.shuffle._core.DiskShardsBuffer", Other)
+    patches.keep_shards(SimpleNamespace(extensions={}), SimpleNamespace())
+    assert distributed.shuffle._core.DiskShardsBuffer is Other
+    assert one(warnings, "DiskShardsBuffer")
 
 
 def test_arrays_stay_where_they_are_without_contexts(

@@ -199,11 +199,14 @@ class UCX(Comm):  # type: ignore[misc]
 
 
 def _carries_results(msg: Any) -> bool:
-    """Tell a worker's answer to ``get_data``: results of tasks, which Dask holds immutable.
+    """Tell a worker's answer to ``get_data``, results of tasks, which Dask holds immutable, and shards of P2P's.
 
     Nothing else may be lent: what an actor's method returns is often a part of its state, which it goes on to change.
+    A shard is a result of a task, or was cut out of one for its receiver.
     """
-    return msg.__class__ is dict and msg.get("status") == "OK" and "data" in msg
+    if msg.__class__ is not dict or "data" not in msg:
+        return False
+    return msg.get("status") == "OK" or msg.get("op") == "shuffle_receive"
 
 
 def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext | None, EncryptionPolicy]:

@@ -44,7 +44,7 @@ def check() -> None:
     InvalidParamError
         Which key, and what it was given.
     """
-    for read in (lend, arrays_in_pool, device, rmm, ucx, encrypted_payload, links, cluster):
+    for read in (lend, arrays_in_pool, shards_in_memory, device, rmm, ucx, encrypted_payload, links, cluster):
         read()
 
 
@@ -60,6 +60,11 @@ def lend() -> bool:
 def arrays_in_pool() -> bool:
     """Whether NumPy arrays that tasks make are born where other workers can read them."""
     return _flag("arrays-in-pool")
+
+
+def shards_in_memory() -> bool:
+    """Whether a worker keeps what P2P's shuffles send to it in memory while there is room."""
+    return _flag("shards-in-memory")
 
 
 def device() -> bool:

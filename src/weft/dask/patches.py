@@ -21,6 +21,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import msgpack
+from dask.sizeof import sizeof
 from distributed.comm import utils
 from distributed.protocol.serialize import msgpack_decode_default
 from distributed.protocol.utils import msgpack_opts
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
     from distributed.system_monitor import SystemMonitor
     from distributed.worker import Worker
+
+    from weft.dask.memory.shards import Room as ShardsRoom
 
 logger = logging.getLogger("weft")
 
@@ -319,6 +322,87 @@ class _SpillOrder:
                 return True
             fast[key]  # used
         return False
+
+
+# ---- P2P ------------------------------------------------------------------------------------------------------------
+
+_ROOM = "weft-shards"
+
+
+def keep_shards(worker: Worker, room: ShardsRoom) -> None:
+    """Have P2P's shuffles keep what a worker receives in memory while there is room, unless the user wants no disk.
+
+    A ``ShuffleRun`` makes its ``DiskShardsBuffer`` by that name in its module, with its own ``read``
+    (shuffle/_core.py:115). What is kept is given as ``MemoryShardsBuffer`` gives it (shuffle/_memory.py:33).
+    """
+    core: Any = importlib.import_module("distributed.shuffle._core")
+    stock: Any = getattr(core, "DiskShardsBuffer", None)
+    if not getattr(stock, "keeps_shards", False):
+        known = (
+            inspect.isclass(stock)
+            and _takes(stock, "directory", "read", "memory_limiter")
+            and _takes(getattr(stock, "_process", None), "self", "id", "shards")
+            and _takes(getattr(stock, "read", None), "self", "id")
+            and _takes(getattr(stock, "close", None), "self")
+        )
+        if not _as_known(known, "DiskShardsBuffer", "what P2P's shuffles receive goes to disk"):
+            return
+        core.DiskShardsBuffer = _keeping(stock)
+    extend(worker, _ROOM, room)
+
+
+def _keeping(stock: Any) -> type:
+    """Make a class of buffers that keep what their worker has room for, and write the rest to disk."""
+    unavailable: type[Exception] = importlib.import_module("distributed.shuffle._exceptions").DataUnavailable
+
+    class KeepingShardsBuffer(stock):  # type: ignore[misc]
+        keeps_shards = True
+
+        def __init__(self, directory: Any, read: Any, memory_limiter: Any) -> None:
+            stock.__init__(self, directory, read, memory_limiter)
+            run = read.__self__
+            self._deserialize: Callable[[Any], Any] = run.deserialize
+            self._room: ShardsRoom | None = run.digest_metric.__self__.extensions.get(_ROOM)
+            self._kept: dict[str, list[tuple[int, Any]]] = {}
+
+        async def _process(self, id: str, shards: list[Any]) -> None:  # noqa: A002 - Dask's name
+            on_disk: list[Any] = []
+            for shard in shards:
+                nbytes = sizeof(shard)
+                if self._room is not None and self._room.take(nbytes):
+                    self._kept.setdefault(id, []).append((nbytes, shard))
+                else:
+                    on_disk.append(shard)
+            if on_disk:
+                await stock._process(self, id, on_disk)
+
+        def read(self, id: str) -> Any:  # noqa: A002
+            kept = self._kept.pop(id, [])
+            self._leave(kept)
+            try:
+                found: list[Any] = stock.read(self, id)
+            except unavailable:
+                if not kept:
+                    raise
+                found = []
+            bytes_read = self.bytes_read
+            while kept:  # a shard and what is made of it are not both in memory for long
+                nbytes, shard = kept.pop()
+                found.append(self._deserialize(shard))
+                bytes_read += nbytes
+            self.bytes_read: int = bytes_read
+            return found
+
+        async def close(self) -> None:
+            await stock.close(self)
+            while self._kept:
+                self._leave(self._kept.popitem()[1])
+
+        def _leave(self, kept: list[tuple[int, Any]]) -> None:
+            if self._room is not None:
+                self._room.leave(sum(nbytes for nbytes, _ in kept))
+
+    return KeepingShardsBuffer
 
 
 # ---- decisions ------------------------------------------------------------------------------------------------------

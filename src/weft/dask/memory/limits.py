@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from weft import _native
-from weft.dask import patches
+from weft.dask import config, patches
+from weft.dask.memory.shards import Room
 from weft.dask.memory.shared_pages import NOTHING, Borrowed, Reader
 from weft.dask.memory.spill import spill_own
 
@@ -53,6 +54,9 @@ def count_worker(worker: Worker) -> None:
     if patches.replace_process_memory(worker.monitor, count.process_memory):
         patches.replace_metrics(worker, count.metrics)
         spill_own(worker.data, count.borrowed_nbytes)
+        if limits.nbytes and limits.spill_until_nbytes is not None and config.shards_in_memory():
+            room = Room(limits.nbytes, limits.spill_until_nbytes, worker.monitor.get_process_memory)
+            patches.keep_shards(worker, room)
 
 
 class WorkerCount:
