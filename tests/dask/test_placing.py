@@ -100,7 +100,7 @@ def islands(cluster: tuple[Any, Client]) -> Iterator[Islands]:
 
 
 def is_stock(scheduler: Scheduler) -> bool:
-    return not {"get_comm_cost", "decide_worker_non_rootish", "replicate", "gather_on_worker"} & set(vars(scheduler))
+    return not {"get_comm_cost", "decide_worker_non_rootish", "gather_on_worker"} & set(vars(scheduler))
 
 
 def test_where_links_are_alike_dask_decides(islands: Islands) -> None:
@@ -111,13 +111,10 @@ def test_where_links_are_alike_dask_decides(islands: Islands) -> None:
 
 
 def test_where_they_differ_the_model_decides_until_it_is_told_not_to(islands: Islands) -> None:
-    stock = islands.scheduler.handlers["replicate"]
     islands.teach()
     assert not is_stock(islands.scheduler)
-    assert islands.scheduler.handlers["replicate"] is not stock
     islands.links.set_mode("observe")
     assert is_stock(islands.scheduler)
-    assert islands.scheduler.handlers["replicate"] is stock
     assert "steal_time_ratio" not in vars(islands.scheduler.extensions["stealing"])
     islands.links.set_mode("learn")
     assert not is_stock(islands.scheduler)
@@ -180,25 +177,30 @@ def test_stealing_goes_by_predicted_time(islands: Islands, monkeypatch: pytest.M
     assert level > near[1]
 
 
-def test_replicate_goes_into_each_host_once(islands: Islands, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, dict[str, list[str]]]] = []
-    stock = type(islands.scheduler).gather_on_worker
+def test_copies_of_large_values_are_asked_for_at_once(islands: Islands, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+    stock = type(islands.scheduler).replicate
 
-    async def gather(self: Scheduler, worker_address: str, who_has: Any) -> Any:
-        calls.append((worker_address, who_has))
-        return await stock(self, worker_address, who_has)
+    async def replicate(self: Scheduler, keys: Any, branching_factor: int = 2, **options: Any) -> Any:
+        rounds.append(min(branching_factor, 100))
+        return await stock(self, keys, branching_factor=branching_factor, **options)
 
-    monkeypatch.setattr(type(islands.scheduler), "gather_on_worker", gather)
-    islands.teach()
-    for i, address in enumerate(islands.workers):
-        islands.links.model.place(address, Place(f"island {i // 2}"))
-    future = islands.client.submit(bytes, MiB, workers=[islands.workers[0]], pure=False)
-    future.result()
-    islands.client.replicate([future])
-    assert {worker for worker, _ in calls} == set(islands.workers[1:])
-    island = {address: i // 2 for i, address in enumerate(islands.workers)}
-    crossing = [w for w, who_has in calls for held in who_has.values() if {island[h] for h in held} != {island[w]}]
-    assert len(crossing) == 1
+    replicate.__signature__ = inspect.signature(stock)  # type: ignore[attr-defined]
+    islands.links.placing.switch_copies(False)
+    monkeypatch.setattr(type(islands.scheduler), "replicate", replicate)
+    handler = islands.scheduler.handlers["replicate"]
+    islands.links.placing.switch_copies(True)
+    assert islands.scheduler.handlers["replicate"] is not handler
+    large, small = (islands.client.submit(bytes, n, workers=islands.workers[:1], pure=False) for n in (8 * MiB, MiB))
+    wait([large, small])
+    islands.client.replicate([large, small])
+    assert rounds == [100, 2]
+    assert {len(held) for held in islands.client.who_has([large, small]).values()} == {4}
+    islands.links.placing.switch_copies(False)
+    assert islands.scheduler.handlers["replicate"] is handler
+    islands.client.replicate([large])
+    monkeypatch.undo()
+    islands.links.placing.switch_copies(True)
 
 
 def test_the_memory_manager_copies_to_a_near_worker(islands: Islands) -> None:
@@ -273,17 +275,18 @@ def test_a_method_that_differs_stays_and_is_told_of(part: str, caplog: pytest.Lo
     setattr(Other, part, differs)
     scheduler: Any = Other()
     patches._warn.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    names = ("get_comm_cost", "decide_worker_non_rootish", "gather_on_worker", "replicate")
+    names = ("get_comm_cost", "decide_worker_non_rootish", "gather_on_worker")
     with caplog.at_level(logging.WARNING, "weft"):
         for _ in range(2):
             undo = patches.steer_scheduler(
                 scheduler, steal_time_ratio=print, find_recipient=print, **dict.fromkeys(names, print)
             )
-            assert set(vars(scheduler)) & set(names) == set(names) - {part}
+            undo += patches.steer_replicate(scheduler, print)
+            assert set(vars(scheduler)) & {*names, "replicate"} == {*names, "replicate"} - {part}
             for each in undo:
                 each()
     assert [part in record.getMessage() for record in caplog.records] == [True]
-    assert not set(vars(scheduler)) & set(names)
+    assert not set(vars(scheduler)) & {*names, "replicate"}
 
 
 def test_distributed_is_as_it_was_read() -> None:

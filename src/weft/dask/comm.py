@@ -9,12 +9,13 @@ an abort and the original exception when a read or write is cancelled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib.util
 import logging
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from ssl import SSLContext
 from typing import Any
 
@@ -46,6 +47,7 @@ from weft.errors import (
 )
 from weft.listen import Listener
 from weft.peer import Peer
+from weft.typing import Request
 
 logger = logging.getLogger("distributed.comm.ucx")
 
@@ -96,7 +98,11 @@ class UCX(Comm):  # type: ignore[misc]
 
     def handshake_info(self) -> dict[str, Any]:
         holds = device.can_hold(self._peer.memory_types, deserialize=self.deserialize)
-        told: dict[str, Any] = {device.CAPABILITY: holds, measured.TOLD: config.links() == "learn"}
+        told: dict[str, Any] = {
+            device.CAPABILITY: holds,
+            measured.TOLD: config.links() == "learn",
+            measured.JOINS: True,
+        }
         if not self._peer.same_host:
             from weft.dask.learn import compress  # which a worker on a host of its own peers has no use for
 
@@ -177,6 +183,34 @@ class UCX(Comm):  # type: ignore[misc]
             return {}
         self._traffic.compressed(codec)
         return {"compression": codec}
+
+    # ---- values in pieces: no messages of Dask, so the reader must know (`learn.pieces`) -----------------------------
+
+    def send_piece(self, piece: memoryview) -> Request[None]:
+        """Send bytes as they are, from where they lie."""
+        return self._peer.send(piece)
+
+    def recv_piece(self, into: memoryview) -> Request[int]:
+        """Receive such bytes to where they belong."""
+        return self._peer.recv_into(into)
+
+    @contextlib.contextmanager
+    def sending_pieces(self, nbytes: int) -> Generator[None]:
+        """Count what is sent in the block as one transfer of so many bytes."""
+        began, links = time.perf_counter(), self._links
+        sending = None if links is None else links.begin_send(nbytes)
+        try:
+            yield
+        finally:
+            if sending is not None and links is not None:
+                links.end_send(sending)
+            self._traffic.sent(nbytes, began)
+
+    def pieces_received(self, nbytes: int, seconds: float | None, at_once: int) -> None:
+        """Count what was received so as one transfer; `seconds` is None where they tell nothing of the link."""
+        self._traffic.received(nbytes)
+        if self._links is not None:
+            self._links.received_pieces(nbytes, seconds, at_once)
 
     async def close(self) -> None:
         if self._peer.closed:

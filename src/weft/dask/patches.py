@@ -408,13 +408,11 @@ def _keeping(stock: Any) -> type:
 # ---- decisions ------------------------------------------------------------------------------------------------------
 
 
-#: Methods of the scheduler that decide by what transfers take, with their parameters (scheduler.py:3181, 2361, 6733,
-#: 7185).
+#: Methods of the scheduler that decide by what transfers take, with their parameters (scheduler.py:3181, 2361, 6733).
 _SCHEDULERS = {
     "get_comm_cost": ("ts", "ws"),
     "decide_worker_non_rootish": ("ts",),
     "gather_on_worker": ("worker_address", "who_has"),
-    "replicate": ("keys", "n", "workers", "branching_factor", "delete", "stimulus_id"),
 }
 
 
@@ -439,8 +437,17 @@ def steer_scheduler(
     if manager is not None:
         parameters = ("ts", "candidates", "pending_repl")
         undo += _steer(manager, "_find_recipient", find_recipient, parameters, "ActiveMemoryManagerExtension")
-    undo += _steer_handler(scheduler, "replicate")
     return undo
+
+
+def steer_replicate(scheduler: Scheduler, replicate: Callable[..., Any]) -> list[Callable[[], None]]:
+    """Have a function copy keys in place of ``Scheduler.replicate`` (scheduler.py:7185), which it is given.
+
+    Requests for it and ``scatter(broadcast=True)`` then call it, too. Returns what undoes it.
+    """
+    parameters = ("keys", "n", "workers", "branching_factor", "delete", "stimulus_id")
+    undo = _steer(scheduler, "replicate", replicate, parameters, "Scheduler")
+    return undo + _steer_handler(scheduler, "replicate")
 
 
 def _steer(
@@ -578,6 +585,60 @@ def steer_busy(
             del worker.retry_busy_worker_later
 
     return [undo]
+
+
+#: By the connections of a worker, what fetches in the place of ``get_data_from_worker``.
+_fetchers: weakref.WeakKeyDictionary[Any, Callable[..., Awaitable[Any]]] = weakref.WeakKeyDictionary()
+
+
+def steer_get_data(worker: Worker, fetch: Callable[..., Awaitable[Any]]) -> list[Callable[[], None]]:
+    """Have `fetch` get values that a worker wants, for its tasks and for copies; it is given Dask's own way to.
+
+    Both call ``worker.get_data_from_worker`` (worker.py:1966, 2692; utils_comm.py:58), a function of its module: what
+    takes its place there passes all others on. Returns what undoes it.
+    """
+    module: Any = importlib.import_module("distributed.worker")
+    stock: Any = getattr(module, "get_data_from_worker", None)
+    if not isinstance(stock, _Fetched):
+        parameters = ("rpc", "keys", "worker", "who", "serializers", "deserializers")
+        if not _as_known(_takes(stock, *parameters), "get_data_from_worker", "every worker fetches by itself"):
+            return []
+        module.get_data_from_worker = _Fetched(stock)
+    rpc = worker.rpc
+    _fetchers[rpc] = fetch
+
+    def undo() -> None:
+        _fetchers.pop(rpc, None)
+
+    return [undo]
+
+
+class _Fetched:
+    """``get_data_from_worker``, with the worker's own way where it has one."""
+
+    def __init__(self, stock: Callable[..., Awaitable[Any]]) -> None:
+        self.stock = stock
+
+    def __call__(
+        self,
+        rpc: Any,
+        keys: Any,
+        worker: str,
+        *,
+        who: str | None = None,
+        serializers: list[str] | None = None,
+        deserializers: list[str] | None = None,
+    ) -> Awaitable[Any]:
+        options = {"who": who, "serializers": serializers, "deserializers": deserializers}
+        fetch = _fetchers.get(rpc)
+        if fetch is None:
+            return self.stock(rpc=rpc, keys=keys, worker=worker, **options)
+        return fetch(self.stock, rpc=rpc, keys=keys, worker=worker, **options)
+
+
+def serve(worker: Worker, handlers: Mapping[str, Callable[..., Any]]) -> None:
+    """Have a worker answer requests of ours; one that it does not know of would never be answered (core.py:780)."""
+    worker.handlers.update(handlers)
 
 
 def look_for_sources(worker: Worker, itself: str) -> None:

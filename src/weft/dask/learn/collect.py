@@ -64,6 +64,7 @@ class SchedulerLinks:
         self._sending: dict[tuple[str, str], tuple[float, float]] = {}
         self._saved_s = time.monotonic()
         self._saved_samples = 0
+        self.placing.switch_copies(mode == "learn")
         if mode != "off" and cluster is not None:
             store.load(self.model, store.path_of(cluster), time.monotonic())
 
@@ -121,6 +122,7 @@ class SchedulerLinks:
         """Change what is done from now on; what was learned stays."""
         self.mode = mode
         self.placing.switch(self.decides)
+        self.placing.switch_copies(mode == "learn")
 
     @property
     def decides(self) -> bool:

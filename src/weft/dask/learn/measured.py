@@ -24,6 +24,8 @@ MOST_PEERS = 256
 
 #: What a worker tells in Dask's handshake: that it can be told when one that was busy is free (``fetch``).
 TOLD = "weft-told"
+#: And that it can be asked to join (``fanout``), whether it does anything about that or not.
+JOINS = "weft-joins"
 
 #: What a transfer is told as: bytes, seconds, and how many were received at once on average.
 Transfer = tuple[int, float, float]
@@ -139,6 +141,24 @@ class CommLinks:
         measured.transfers += news.transfers
         measured.lent_nbytes += news.lent_nbytes
         measured.moved_nbytes += news.moved_nbytes
+        if self._worker:
+            _tell(self._worker, news)
+
+    def received_pieces(self, nbytes: int, seconds: float | None, at_once: int) -> None:
+        """Take a value that came in pieces, `at_once` of which were asked for at any time.
+
+        `seconds` is None where the sender had to wait for them itself.
+        """
+        landed, before = self._peer.landed, self._landed
+        self._landed, self._borrowed = landed, self._peer.lent_nbytes[1]
+        news = Measured()
+        news.moved_nbytes = nbytes
+        asked_s = landed[1] - before[1]
+        if seconds and asked_s > 0 and nbytes >= LEAST_NBYTES:
+            news.transfers.append((nbytes, seconds, max(1.0, (landed[2] - before[2]) / asked_s / at_once)))
+        measured = _of(self._process)
+        measured.transfers += news.transfers
+        measured.moved_nbytes += nbytes
         if self._worker:
             _tell(self._worker, news)
 

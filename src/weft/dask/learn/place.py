@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.dask import patches
 from weft.links import LinkModel, Need, best_source, fetch_seconds, neighbours
+from weft.links.fanout import LEAST_NBYTES
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -29,6 +30,8 @@ _MOST_DECISIONS = 4096
 _AS_GOOD = 1.5
 #: Of the workers that hold a value so many are looked at.
 _MOST_HOLDERS = 16
+#: Copies of a key that are asked for at the same time, for each that there is.
+_MOST_AT_ONCE = 1 << 20
 #: With more candidates for a copy the choice is Dask's.
 _MOST_RECIPIENTS = 64
 
@@ -49,6 +52,16 @@ class Placing:
         self.decisions: OrderedDict[Any, dict[str, Any]] = OrderedDict()
         self._on = False
         self._undo: list[Callable[[], None]] = []
+        self._undo_copies: list[Callable[[], None]] = []
+
+    def switch_copies(self, on: bool) -> None:
+        """Have copies travel in chains, which takes no knowledge of links, or as Dask has it."""
+        if on and not self._undo_copies:
+            self._undo_copies = patches.steer_replicate(self._scheduler, self.replicate)
+        elif not on:
+            for undo in self._undo_copies:
+                undo()
+            self._undo_copies = []
 
     def switch(self, on: bool) -> None:
         """Take the place of Dask's methods, or give it back."""
@@ -62,7 +75,6 @@ class Placing:
                 decide_worker_non_rootish=self.choose,
                 steal_time_ratio=self.steal_ratio,
                 gather_on_worker=self.gather_on_worker,
-                replicate=self.replicate,
                 find_recipient=self.find_recipient,
             )
         else:
@@ -181,24 +193,21 @@ class Placing:
         workers: Iterable[str] | None = None,
         **options: Any,
     ) -> Any:
-        """Copy keys to all workers by way of one of each host, so that they travel into a host once."""
-        wanted = [str(address) for address in workers] if workers is not None else list(self._scheduler.workers)
-        first = self._one_of_each_host(wanted, keys)
-        if 1 < len(first) < len(wanted) and (n is None or n >= len(wanted)):
-            await stock(keys=keys, workers=first, **{**options, "delete": False})
-        return await stock(keys=keys, n=n, workers=workers, **options)
+        """Have all copies of a large value asked for at once: they go from one worker to the next (`fanout`).
 
-    def _one_of_each_host(self, addresses: Iterable[str], keys: Iterable[Any]) -> list[str]:
-        """Choose a worker of each host, one that has the keys already if there is one."""
-        scheduler = self._scheduler
-        tasks = [ts for key in islice(keys, _MOST_HOLDERS) if (ts := scheduler.tasks.get(key)) is not None]
-        holders = {ws.address for ts in tasks for ws in ts.who_has or ()}
-        chosen: dict[str, str] = {}
-        for address in addresses:
-            host = self._model.place_of(address).host
-            if host not in chosen or address in holders:
-                chosen[host] = address
-        return list(chosen.values())
+        Dask has a worker copy to two others at a time, and then each of these to two, so that none has to send to many.
+        """
+        wanted = list(keys)
+        tasks = self._scheduler.tasks
+        large = [key for key in wanted if key in tasks and tasks[key].get_nbytes() >= LEAST_NBYTES]
+        small = [key for key in wanted if key not in set(large)]
+        answer = None
+        if large:
+            at_once = {**options, "branching_factor": _MOST_AT_ONCE}
+            answer = await stock(keys=large, n=n, workers=workers, **at_once)
+        if small or not large:
+            answer = await stock(keys=small, n=n, workers=workers, **options) or answer
+        return answer
 
     def find_recipient(self, stock: Callable[..., Any], ts: Any, candidates: Any, pending_repl: Any) -> Any:
         """Have the memory manager choose, by memory, among the workers that are nearest to those that hold a key."""

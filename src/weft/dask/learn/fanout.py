@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A large value that several workers fetch goes from one to the next while it is on its way, and once into each host.
+
+A worker that wants such a value asks its holder to join (`weft_join`). The holder answers with the small frames, the
+sizes of the large ones, and from whom to get them: itself or another that is getting them now (``weft.links.fanout``
+decides). Pieces come by `weft_pieces`, from the first one that is not here; a worker on the parent's host waits for
+the whole and borrows it (`weft_borrow`). Whoever loses its parent joins again, and those behind it just wait. All else
+that goes wrong ends in Dask's own request to the holder, which is also how smaller values go. How pieces travel is in
+``pieces``.
+
+Values must not be changed in place, as Dask demands: a task's input may be on its way from here to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from distributed import core
+from distributed.comm.utils import from_frames, to_frames
+from distributed.core import Status
+from distributed.protocol import Serialize
+from distributed.utils import nbytes
+
+from weft._frames import HOST
+from weft.dask.learn import measured, pieces
+from weft.dask.learn.collect import place_of
+from weft.dask.offload import read_offloads, write_offloads
+from weft.links import LinkModel
+from weft.links.fanout import LEAST_NBYTES, Chain, piece_nbytes
+
+if TYPE_CHECKING:
+    from distributed.worker import Worker
+
+logger = logging.getLogger("weft")
+
+#: What is sent with the answer to those that join, at most; a value of more small frames goes as Dask has it.
+_MOST_SMALL_NBYTES, _MOST_FRAMES = 1 << 20, 4096
+#: Seconds that a copy, and a chain that all have what they want of, are kept for who comes late.
+_LINGER_S = 2.0
+#: Seconds without a piece after which a parent is asked whether it is there, and that it has to answer.
+_STALLED_S = 10.0
+#: Seconds for which a chain is kept that somebody seems to wait for still; and so many times what it took this worker.
+_MOST_S, _MOST_TIMES = 60.0, 4.0
+_BUSY_S = 0.15
+#: Hosts of which the holder is told what they deliver here.
+_MOST_HOSTS = 64
+
+Fetch = Callable[..., Awaitable[dict[str, Any]]]
+
+
+@functools.cache
+def _warn() -> None:
+    logger.warning("values that come in pieces are fetched as Dask has it, after an error", exc_info=True)
+
+
+class _Offered(NamedTuple):
+    """A value that this worker hands out: its chain, by a name of its own, and its frames."""
+
+    name: str
+    chain: Chain
+    copy: pieces.Copy
+    announced: list[Any]
+    since_s: float
+
+
+class Fanout:
+    """One worker's part in all chains.
+
+    Parameters
+    ----------
+    worker : Worker
+    model : LinkModel
+        What the worker knows of its links.
+
+    Attributes
+    ----------
+    counts : dict
+        Values that came in pieces or were ``borrowed``, ``pieces`` that were sent, parents that were ``lost``, and
+        values that in the end came as Dask has it (``given_up``).
+    """
+
+    def __init__(self, worker: Worker, model: LinkModel) -> None:
+        self._worker: Callable[[], Any] = weakref.ref(worker)
+        self._model = model
+        self._offers: dict[Any, asyncio.Future[_Offered | None]] = {}
+        self._copies: dict[str, pieces.Copy] = {}
+        self._numbers = itertools.count()
+        self._telling: set[asyncio.Task[None]] = set()
+        self.counts = {"received": 0, "borrowed": 0, "pieces": 0, "lost": 0, "given_up": 0}
+
+    # ---- handing out ------------------------------------------------------------------------------------------------
+
+    async def join(
+        self, who: str, keys: Collection[Any], rates: dict[str, float], failed: Collection[str] = (), chain: str = ""
+    ) -> dict[str, Any]:
+        """Tell a worker from whom to get each value that is worth it, at first or after parents have failed."""
+        worker = self._worker()
+        assert worker is not None, "it asks"
+        answers: list[Any] = []
+        default = rates.get("", 1e-9)
+        for key in keys:
+            offered = await self._offered(key, chain)
+            if offered is None:
+                continue
+            host, now = place_of(who).host, time.monotonic()
+            parent = offered.chain.join(who, host, lambda h: rates.get(h, default), now, failed=failed)
+            if parent is None:
+                continue
+            if parent.name == worker.address and _is_busy(worker):
+                offered.chain.leave(who)
+                return {"status": "busy"}
+            logger.debug("%r for %s comes from %s", key, who, parent)
+            answer: dict[str, Any] = {"chain": offered.name, "parent": parent.name, "lent": parent.lent}
+            if not chain:
+                answer["frames"] = offered.announced
+                answer["piece"] = piece_nbytes(offered.chain.nbytes)
+            answers.append((key, answer))
+        return {"status": "OK", "answers": answers}
+
+    async def _offered(self, key: Any, chain: str) -> _Offered | None:
+        """Return what is handed out for a key; begin to, unless somebody asks for a chain that there was before."""
+        known = self._offers.get(key)
+        if known is None:
+            if chain:
+                return None
+            known = self._offers[key] = asyncio.ensure_future(self._offer(key))
+        offered = await asyncio.shield(known)
+        if offered is None:
+            self._offers.pop(key, None)
+        return offered if not chain or offered is None or offered.name == chain else None
+
+    async def _offer(self, key: Any) -> _Offered | None:
+        worker = self._worker()
+        assert worker is not None, "it asks"
+        ts = worker.state.tasks.get(key)
+        if ts is None or key not in worker.data or key in worker.state.actors or ts.get_nbytes() < LEAST_NBYTES:
+            return None
+        value = worker.data[key]
+        offload = write_offloads({"data": {key: value}})
+        frames = await to_frames({"data": _to_serialize(value)}, allow_offload=offload, frame_split_size=2**62)
+        small = [nbytes(frame) for frame in frames if nbytes(frame) < pieces.SMALL_NBYTES]
+        if len(frames) > _MOST_FRAMES or sum(small) > _MOST_SMALL_NBYTES:
+            return None
+        if not all(isinstance(frame, HOST) and memoryview(cast("Any", frame)).contiguous for frame in frames):
+            return None
+        size = sum(map(nbytes, frames))
+        copy = pieces.Copy(frames, piece_nbytes(size))
+        if len(copy.pieces) < 2:
+            return None
+        copy.value = value
+        here = worker.address
+        name = f"{here} {next(self._numbers)}"
+        self._copies[name] = copy
+        offered = _Offered(
+            name, Chain(here, place_of(here).host, size), copy, pieces.announce(frames), time.monotonic()
+        )
+        self._later(_LINGER_S, self._drop_offer, key, offered, time.monotonic())
+        return offered
+
+    def _later(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
+        asyncio.get_running_loop().call_later(seconds, function, *arguments)
+
+    def _drop_offer(self, key: Any, offered: _Offered, since: float) -> None:
+        """Drop what nobody wants any more; `since` is when somebody last had pieces of this worker itself."""
+        now = time.monotonic()
+        if offered.copy.users:
+            since = now
+        most = max(_MOST_S, _MOST_TIMES * (since - offered.since_s))
+        if offered.copy.users or (offered.chain.under_way and now - since < most):
+            self._later(_LINGER_S, self._drop_offer, key, offered, since)
+            return
+        self._offers.pop(key, None)
+        self._copies.pop(offered.name, None)
+
+    def _drop_copy(self, name: str) -> None:
+        copy = self._copies.get(name)
+        if copy is not None and copy.users:
+            self._later(_LINGER_S, self._drop_copy, name)
+        else:
+            self._copies.pop(name, None)
+
+    async def hand_on(self, comm: Any, chain: str, begin: int) -> Any:
+        """Send the pieces of a value from number `begin` on, as they come."""
+        copy, worker = self._copies.get(chain), self._worker()
+        if copy is None or worker is None or copy.failed or not 0 <= begin < len(copy.pieces):
+            return {"status": "gone"}
+        copy.users += 1
+        worker.transfer_outgoing_count += 1
+        worker.transfer_outgoing_count_total += 1
+        try:
+            await comm.write({"status": "OK", "whole": copy.whole})
+            await pieces.send(comm, copy, begin)
+            self.counts["pieces"] += len(copy.pieces) - begin
+        except (OSError, pieces.GoneError) as e:  # it joins again, somewhere else
+            logger.debug("pieces for %s: %r", comm.peer_address, e)
+            comm.abort()
+        finally:
+            copy.users -= 1
+            worker.transfer_outgoing_count -= 1
+        return Status.dont_reply
+
+    async def lend(self, comm: Any, chain: str) -> Any:
+        """Send a value to a worker of this host when it is here; the comm lends it."""
+        copy = self._copies.get(chain)
+        if copy is None:
+            return {"status": "gone"}
+        copy.users += 1
+        try:
+            value = await copy.made()
+            await comm.write({"status": "OK", "data": {"": _to_serialize(value)}})
+            await comm.read()
+        except pieces.GoneError:
+            return {"status": "gone"}
+        except OSError as e:
+            logger.debug("a value for %s: %r", comm.peer_address, e)
+            comm.abort()
+        finally:
+            copy.users -= 1
+        return Status.dont_reply
+
+    def took(self, chain: str, who: str, *, whole: bool) -> None:
+        """Hear from a member that it has all of a value, or wants it no more."""
+        for known in self._offers.values():
+            offered = known.result() if known.done() and not known.cancelled() and known.exception() is None else None
+            if offered is not None and offered.name == chain:
+                if whole:
+                    offered.chain.has_it(who)
+                else:
+                    offered.chain.leave(who)
+
+    # ---- getting ----------------------------------------------------------------------------------------------------
+
+    async def fetch(self, stock: Fetch, *, rpc: Any, keys: Collection[Any], worker: str, **options: Any) -> Any:
+        """Fetch values in the place of Dask's ``get_data_from_worker``, which gets whatever does not come in pieces."""
+        here = self._worker()
+        large = self._large(keys)
+        if here is None or not large or place_of(worker).host == place_of(here.address).host:
+            return await stock(rpc=rpc, keys=keys, worker=worker, **options)
+        comm = await rpc.connect(worker)
+        try:
+            joins = comm.remote_info.get(measured.JOINS)
+            answer = await self._ask(comm, "weft_join", keys=large, rates=self._rates(worker)) if joins else {}
+        finally:
+            rpc.reuse(worker, comm)
+        if answer.get("status") == "busy":
+            return answer
+        took: dict[Any, Any] = {}
+        got = await asyncio.gather(
+            *(
+                self._get(rpc, worker, key, told, options.get("deserializers"))
+                for key, told in answer.get("answers", ())
+            )
+        )
+        for (key, _), value in zip(answer.get("answers", ()), got, strict=True):
+            if value is not None:
+                took[key] = value[0]
+        rest = [key for key in keys if key not in took]
+        if not rest:
+            return {"status": "OK", "data": took}
+        response = await stock(rpc=rpc, keys=rest, worker=worker, **options)
+        while took and response["status"] == "busy":
+            await asyncio.sleep(_BUSY_S)
+            response = await stock(rpc=rpc, keys=rest, worker=worker, **options)
+        if took:
+            response["data"].update(took)
+        return response
+
+    def _large(self, keys: Collection[Any]) -> list[Any]:
+        """Return the keys that may be worth it; of those that nobody told this worker of, the holder knows the size."""
+        here = self._worker()
+        assert here is not None, "it asks"
+        tasks = here.state.tasks
+        return [key for key in keys if (ts := tasks.get(key)) is None or ts.nbytes is None or ts.nbytes >= LEAST_NBYTES]
+
+    def _rates(self, source: str) -> dict[str, float]:
+        """Return what a byte takes to here, by host, as far as that is known; of any other as of the holder's."""
+        here, now = self._address(), time.monotonic()
+        model = self._model
+        rates: dict[str, float] = {"": model.predict(source, here, now).seconds_per_byte}
+        for other, place in list(model.workers().items())[: 4 * _MOST_HOSTS]:
+            if place.host not in rates and len(rates) < _MOST_HOSTS:
+                known = model.predict(other, here, now)
+                if known.source in ("pair", "hosts"):
+                    rates[place.host] = known.seconds_per_byte
+        return rates
+
+    def _address(self) -> str:
+        here = self._worker()
+        return "" if here is None else here.address
+
+    async def _ask(self, comm: Any, op: str, **what: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = await _request(comm, op, who=self._address(), **what)
+        return answer
+
+    async def _get(
+        self, rpc: Any, source: str, key: Any, told: dict[str, Any], deserializers: Any
+    ) -> tuple[Any] | None:
+        """Get one value, whoever dies on the way; None: as Dask has it."""
+        chain = told["chain"]
+        try:
+            known = self._copies.get(chain)
+            if known is not None:  # something else in this worker wants the same
+                return (await known.made(),)
+            value = await self._follow(rpc, source, key, told, deserializers)
+        except Exception as e:  # noqa: BLE001 - whatever it is, Dask has a way of its own
+            logger.debug("%r comes as Dask has it: %r", key, e)
+            if not isinstance(e, OSError | pieces.GoneError):
+                _warn()
+            self.counts["given_up"] += 1
+            self._tell(rpc, source, chain, whole=False)
+            return None
+        self._tell(rpc, source, chain, whole=True)
+        return (value,)
+
+    async def _follow(self, rpc: Any, source: str, key: Any, told: dict[str, Any], deserializers: Any) -> Any:
+        chain, failed = told["chain"], list[str]()
+        frames, piece = told["frames"], told["piece"]
+        parent, lent = told["parent"], told["lent"]
+        copy: pieces.Copy | None = None
+        try:
+            while True:
+                try:
+                    if lent:
+                        return await self._borrow(rpc, parent, chain, deserializers)
+                    if copy is None:
+                        copy = self._copies[chain] = pieces.Copy(frames, piece)
+                    await self._pull(rpc, parent, chain, copy)
+                    break
+                except (OSError, pieces.GoneError) as e:
+                    if parent == source and isinstance(e, OSError):
+                        raise
+                    logger.debug("%r: lost %s: %r", key, parent, e)
+                    self.counts["lost"] += 1
+                    failed.append(parent)
+                parent, lent = await self._join_again(rpc, source, key, chain, failed)
+            return await self._make(copy, deserializers)
+        except BaseException:
+            if copy is not None:
+                self._copies.pop(chain, None)
+                copy.fail()
+            raise
+        finally:
+            if copy is not None:
+                self._later(_LINGER_S, self._drop_copy, chain)
+
+    async def _join_again(
+        self, rpc: Any, source: str, key: Any, chain: str, failed: Collection[str]
+    ) -> tuple[str, bool]:
+        while True:
+            comm = await rpc.connect(source)
+            try:
+                rates = self._rates(source)
+                answer = await self._ask(comm, "weft_join", keys=[key], rates=rates, failed=failed, chain=chain)
+            finally:
+                rpc.reuse(source, comm)
+            if answer["status"] != "busy":
+                break
+            await asyncio.sleep(_BUSY_S)
+        if not answer["answers"]:
+            raise pieces.GoneError
+        told = answer["answers"][0][1]
+        return told["parent"], told["lent"]
+
+    async def _make(self, copy: pieces.Copy, deserializers: Any) -> Any:
+        size = sum(map(len, copy.frames))
+        offload = read_offloads(copy.frames, size)
+        message = await from_frames(copy.frames, deserializers=deserializers, allow_offload=offload)
+        copy.value = message["data"]
+        copy.change()
+        self.counts["received"] += 1
+        return copy.value
+
+    async def _pull(self, rpc: Any, parent: str, chain: str, copy: pieces.Copy) -> None:
+        comm = await rpc.connect(parent)
+        try:
+            answer = await _request(comm, "weft_pieces", chain=chain, begin=copy.have)
+            if answer["status"] != "OK":
+                raise pieces.GoneError
+            await self._watch(rpc, parent, pieces.receive(comm, copy, timed=answer["whole"]), lambda: copy.have)
+        finally:
+            rpc.reuse(parent, comm)
+
+    async def _borrow(self, rpc: Any, parent: str, chain: str, deserializers: Any) -> Any:
+        comm = await rpc.connect(parent)
+        try:
+            asked = _request(comm, "weft_borrow", chain=chain, deserializers=deserializers)
+            answer = await self._watch(rpc, parent, asked, lambda: 0)
+            if answer["status"] != "OK":
+                raise pieces.GoneError
+            await comm.write("OK")
+        finally:
+            rpc.reuse(parent, comm)
+        self.counts["borrowed"] += 1
+        return answer["data"][""]
+
+    async def _watch(self, rpc: Any, parent: str, coming: Coroutine[Any, Any, Any], progress: Callable[[], int]) -> Any:
+        """Await something of a parent; where nothing comes, for as long as the parent says that it is there.
+
+        Raises
+        ------
+        OSError
+            It is gone, or says nothing.
+        """
+        task = asyncio.ensure_future(coming)
+        try:
+            while True:
+                before = progress()
+                done, _ = await asyncio.wait({task}, timeout=_STALLED_S)
+                if done:
+                    return task.result()
+                if progress() == before:
+                    async with asyncio.timeout(_STALLED_S):
+                        await rpc(parent).weft_there()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+
+    def _tell(self, rpc: Any, source: str, chain: str, *, whole: bool) -> None:
+        task = asyncio.ensure_future(self._tell_one(rpc, source, chain, whole))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell_one(self, rpc: Any, source: str, chain: str, whole: bool) -> None:
+        try:
+            await rpc(source).weft_took(chain=chain, who=self._address(), whole=whole)
+        except (OSError, RuntimeError) as e:  # it forgets the chain by itself; or this worker closes
+            logger.debug("%s was not told of %s: %r", source, chain, e)
+
+    def close(self) -> None:
+        """Let nobody have anything any more."""
+        for copy in self._copies.values():
+            copy.fail()
+        self._copies.clear()
+        self._offers.clear()
+
+
+async def _request(comm: Any, op: str, **what: Any) -> Any:
+    return await cast("Any", core).send_recv(comm, op=op, **what)
+
+
+def _to_serialize(value: object) -> Any:
+    return cast("Any", Serialize)(value)
+
+
+def _is_busy(worker: Any) -> bool:
+    """Tell whether Dask would refuse another that wants values (worker.py:1641)."""
+    most = worker.transfer_outgoing_count_limit
+    return bool(most is not False and worker.transfer_outgoing_count >= most)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A large value that several workers want goes from one to the next, whoever dies; at worst it comes as Dask has it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, Scheduler, Worker, wait
+
+from weft.dask.learn import fanout, pieces
+from weft.dask.learn.fetch import fanout_of
+
+MiB = 1 << 20
+NBYTES = 16 * MiB
+
+
+class Hosts:
+    """A scheduler and workers in this process; each pair of workers has an address that Dask takes for a host."""
+
+    def __init__(self, client: Any, workers: list[Worker]) -> None:
+        self.client, self.workers = client, workers
+
+    async def made(self, nbytes: int = NBYTES) -> Any:
+        """Have the first worker make an array."""
+        future = self.client.submit(np.arange, nbytes // 8, workers=[self.workers[0].address], pure=False)
+        await wait(future)
+        return future
+
+    async def summed(self, future: Any, *numbers: int) -> None:
+        """Have workers sum it, and check what they say."""
+        sums = [self.client.submit(total, future, i, workers=[self.workers[i].address], pure=False) for i in numbers]
+        expected = (NBYTES // 8) * (NBYTES // 8 - 1) // 2
+        assert await self.client.gather(sums) == [expected] * len(numbers)
+
+    def count(self, what: str) -> list[int]:
+        return [0 if (part := fanout_of(worker)) is None else part.counts[what] for worker in self.workers]
+
+    def part(self, number: int) -> Any:
+        return fanout_of(self.workers[number])
+
+
+def total(array: Any, _: int) -> int:
+    return int(array.sum())
+
+
+@contextlib.asynccontextmanager
+async def hosts(count: int, mode: str = "learn") -> AsyncIterator[Hosts]:
+    with dask.config.set({"weft.links": mode, "distributed.admin.system-monitor.gil.enabled": False}):
+        async with (
+            Scheduler(protocol="ucx", host="127.0.0.1", dashboard_address=":0") as scheduler,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            workers = [
+                await stack.enter_async_context(
+                    Worker(scheduler.address, host=f"127.0.0.{2 + i // 2}", nthreads=1, dashboard_address=":0")
+                )
+                for i in range(count)
+            ]
+            async with Client(scheduler.address, asynchronous=True) as client:
+                yield Hosts(client, workers)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(100):
+            await test
+
+    asyncio.run(bounded())
+    gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "_LINGER_S", 0.05)
+
+
+def test_a_value_goes_once_into_each_host_and_is_lent_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = pieces.send
+
+    async def test() -> None:
+        async with hosts(6) as here:
+            future = await here.made()
+
+            async def send(comm: Any, copy: Any, begin: int) -> None:
+                while len(here.part(0)._offers[future.key].result().chain._members) < 4:
+                    await asyncio.sleep(0.001)  # else the first that have it may hand it out by themselves
+                await stock(comm, copy, begin)
+
+            monkeypatch.setattr(pieces, "send", send)
+            await here.summed(future, 2, 3, 4, 5)
+            assert sum(here.count("received")) == 2
+            assert sum(here.count("borrowed")) == 2
+            assert sum(here.count("pieces")) == 2 * 16
+            assert here.count("pieces")[0] == 16, "the one that made it sent it once"
+            assert sum(here.count("lost")) == sum(here.count("given_up")) == 0
+            async with asyncio.timeout(30):
+                while any(here.part(i)._copies or here.part(i)._offers for i in range(6)):
+                    await asyncio.sleep(0.01)
+
+    run(test())
+
+
+def test_copies_go_so_too() -> None:
+    async def test() -> None:
+        async with hosts(6) as here:
+            future = await here.made()
+            await here.client.replicate(future)
+            assert len((await here.client.who_has(future))[future.key]) == 6
+            assert here.count("pieces")[0] == 16
+            assert sum(here.count("received")) == 2
+            await here.summed(future, *range(6))
+
+    run(test())
+
+
+def test_those_behind_a_dead_one_go_on_with_the_piece_that_they_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    begins: list[int] = []
+    coming: list[pieces.Copy] = []
+    stock, stock_receive, stock_hand_on = pieces.send, pieces.receive, fanout.Fanout.hand_on
+
+    async def receive(comm: Any, copy: Any, *, timed: bool) -> None:
+        coming.append(copy)
+        await stock_receive(comm, copy, timed=timed)
+
+    async def send(comm: Any, copy: Any, begin: int) -> None:
+        if copy.value is not None and len(begins) == 1:  # the first: it stops until the second is dead
+            halted = pieces.Copy(copy.frames, MiB)
+            halted.have = 5
+            sending = asyncio.ensure_future(stock(comm, halted, begin))
+            while len(begins) < 4:
+                await asyncio.sleep(0.001)
+            halted.have = copy.have
+            halted.change()
+            await sending
+        elif copy.value is None and len(begins) == 2:  # the second
+            for number in range(5):
+                await comm.send_piece(await copy.until(number))
+            while min(each.have for each in coming) < 3:
+                await asyncio.sleep(0.001)
+            raise pieces.GoneError
+        else:
+            await stock(comm, copy, begin)
+
+    async def hand_on(self: Any, comm: Any, chain: str, begin: int) -> Any:
+        begins.append(begin)
+        return await stock_hand_on(self, comm, chain, begin)
+
+    monkeypatch.setattr(pieces, "receive", receive)
+    monkeypatch.setattr(pieces, "send", send)
+    monkeypatch.setattr(fanout.Fanout, "hand_on", hand_on)
+
+    async def test() -> None:
+        async with hosts(8) as here:
+            future = await here.made()
+            await here.summed(future, 2, 4, 6)
+            assert sum(here.count("received")) == 3
+            assert sum(here.count("given_up")) == 0
+            assert sum(here.count("lost")) == 1
+            assert sum(3 <= begin <= 5 for begin in begins) == 1, begins
+
+    run(test())
+
+
+def test_what_goes_wrong_ends_in_dasks_own_way(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    async def wrong(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    async def gone(*_: object, **__: object) -> dict[str, str]:
+        return {"status": "gone"}
+
+    async def test() -> None:
+        async with hosts(4) as here:
+            monkeypatch.setattr(fanout.Fanout, "hand_on", gone)
+            await here.summed(await here.made(), 2, 3)
+            assert sum(here.count("given_up")) == 2
+            monkeypatch.setattr(fanout.Fanout, "_follow", wrong)
+            fanout._warn.cache_clear()
+            with caplog.at_level(logging.WARNING, "weft"):
+                await here.summed(await here.made(), 2, 3)
+                await here.summed(await here.made(), 2, 3)
+            assert len([r for r in caplog.records if r.name == "weft"]) == 1
+            assert sum(here.count("received")) == 0
+
+    run(test())
+
+
+@pytest.mark.parametrize(("mode", "nbytes"), [("observe", NBYTES), ("learn", 4 * MiB)])
+def test_without_learning_and_small_values_come_as_dask_has_it(mode: str, nbytes: int) -> None:
+    async def test() -> None:
+        async with hosts(4, mode) as here:
+            future = await here.made(nbytes)
+            sums = [here.client.submit(total, future, i, workers=[here.workers[i].address]) for i in (2, 3)]
+            assert len(set(await here.client.gather(sums))) == 1
+            assert sum(here.count("received")) == sum(here.count("pieces")) == sum(here.count("given_up")) == 0
+
+    run(test())
+
+
+def test_a_worker_without_pieces_is_asked_as_dask_does() -> None:
+    async def test() -> None:
+        async with hosts(3) as here:
+            for op in [op for op in here.workers[0].handlers if op.startswith("weft_")]:
+                del here.workers[0].handlers[op]
+            future = await here.made()
+            stock = here.part(2).fetch
+
+            async def fetch(*args: Any, rpc: Any, worker: str, **options: Any) -> Any:
+                comm = await rpc.connect(worker)
+                comm.remote_info.pop("weft-joins", None)  # as of an older weft
+                rpc.reuse(worker, comm)
+                return await stock(*args, rpc=rpc, worker=worker, **options)
+
+            from weft.dask import patches
+
+            patches._fetchers[here.workers[2].rpc] = fetch
+            await here.summed(future, 2)
+            assert sum(here.count("received")) == 0
+
+    run(test())
