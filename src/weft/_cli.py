@@ -42,7 +42,10 @@ _BENCHMARKS = {
         "peers": ("bench.peers.command", "the ping-pong beside mpi4py, pyzmq, UCXX, ucx-py and others"),
         "send-recv": ("bench.send_recv.command", "send_recv of ucx-py and UCXX, with their options"),
     },
-    "Dask": {"scale": ("bench.scale.command", "what a cluster takes as its workers become more")},
+    "Dask": {
+        "scale": ("bench.scale.command", "what a cluster takes as its workers become more"),
+        "links": ("bench.links.command", "jobs over links that differ, by Dask's and by learned decisions"),
+    },
     "records": {
         "compare": ("bench.compare", "two records of a benchmark, row by row"),
         "plot": ("bench.charts.command", "charts from the record of a benchmark"),

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``weft bench links``: fan-outs, islands and uniform links in a lab, decided by Dask alone and by what links deliver.
+
+Here live options, turns and record. What is run is in ``scenarios`` and ``jobs``, one run in ``run`` and ``cluster``,
+what is printed in ``table``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from typing import Any
+
+from weft import _options
+from weft.bench.common import environment, options, outcome
+from weft.bench.common.rounds import progress
+from weft.bench.links import run as one_run
+from weft.bench.links import table
+from weft.bench.links.scenarios import SCENARIOS, WAYS
+from weft.lab import Lab
+from weft.lab.command import ended_by_signals
+
+DESCRIPTION = """
+Run Dask jobs in emulated networks whose links differ or are shared, with Dask's own decisions and with learned ones
+(weft.links: learn) in turns, and print the times.
+"""
+EXAMPLES = (
+    "weft bench links fan-out --rounds 1",
+    "weft bench links --json links.json",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what :func:`run` reads."""
+    allowed = functools.partial(options.some_of, tuple(SCENARIOS))
+    every = ",".join(SCENARIOS)
+    parser.add_argument(
+        "scenarios",
+        type=allowed,
+        nargs="?",
+        default=every,
+        metavar="NAMES",
+        help="what to run, with commas (default: %(default)s)",
+    )
+    options.add_rounds(parser, 3)
+    add = parser.add_argument
+    ways = functools.partial(options.some_of, tuple(WAYS))
+    add(
+        "--ways",
+        type=ways,
+        default=",".join(WAYS),
+        metavar="NAMES",
+        help="how to decide, in turns (default: %(default)s)",
+    )
+    add(
+        "--times", type=options.whole, default=1, metavar="N", help="of each job in each cluster (default: %(default)s)"
+    )
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print, write; return 1 if a run failed, else 0."""
+    return outcome.reported("weft bench links", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    outcome.refuse_files(args.json)
+    surroundings = environment.collect()
+    with ended_by_signals():
+        records = _measure(args)
+    record = {
+        "command": "weft bench links",
+        "rounds": args.rounds,
+        "times": args.times,
+        "records": records,
+        "environment": surroundings,
+    }
+    if outcome.write_record(args.json, record):
+        table.show(record, _options.console(args.color))
+    return int(any("failed" in run for entry in records for runs in entry["runs"].values() for run in runs))
+
+
+def _measure(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Take turns between the ways to decide, each in a cluster of its own, on one lab for each scenario."""
+    entries: list[dict[str, Any]] = []
+    with progress("links", len(args.scenarios) * args.rounds * len(args.ways)) as step:
+        for name in args.scenarios:
+            scenario = SCENARIOS[name]
+            runs: dict[str, list[Any]] = {way: [] for way in args.ways}
+            with Lab(scenario.network) as lab:
+                for number in range(args.rounds):
+                    for way in args.ways if number % 2 == 0 else reversed(args.ways):
+                        step(f"{name}, {way}, round {number + 1}")
+                        runs[way].append(one_run.measure(lab, scenario, way, times=args.times))
+            entries.append({"scenario": name, "title": scenario.title, "port_s": scenario.port_s, "runs": runs})
+    return entries

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The jobs of ``weft bench links``, as a client runs them; each checks its result and returns its seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.bench.common.errors import BenchError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_WAIT_S = 200.0
+_TINY = 10_000
+
+
+def numbers(nbytes: int, seed: int) -> Any:
+    """Make an array that no other seed makes."""
+    return np.arange(nbytes // 8, dtype="i8") * (2 * seed + 1)
+
+
+def total(array: Any, _: int) -> int:
+    """Read all of an array."""
+    return int(array.sum())
+
+
+def _check(found: object, expected: object, what: str) -> None:
+    if found != expected:
+        raise BenchError(f"{what}: {found!r:.100} in place of {expected!r:.100}")
+
+
+def fan_out(client: Client, workers: Sequence[str], nbytes: int, seed: int, tell: Callable[[], None]) -> float:
+    """Have every worker but the first read what the first has made."""
+    from distributed import wait
+
+    made = client.submit(numbers, nbytes, seed, workers=workers[:1], pure=False)
+    wait(made, timeout=_WAIT_S)
+    begin = time.perf_counter()
+    found = [
+        client.submit(total, made, i, workers=[worker], allow_other_workers=True, pure=False)  # it may be killed
+        for i, worker in enumerate(workers[1:])
+    ]
+    tell()
+    lost = [future for future in wait(found, timeout=_WAIT_S).done if future.status != "finished"]
+    seconds = time.perf_counter() - begin
+    _check(len(lost), 0, "tasks that failed")
+    sums = client.gather(found)
+    _check(set(sums), {int(numbers(nbytes, seed).sum())}, "sums")
+    return seconds
+
+
+def replicate(client: Client, workers: Sequence[str], nbytes: int, seed: int, _: Callable[[], None]) -> float:
+    """Have all workers get a copy of what one of them has: ``replicate``, which ``scatter(broadcast=True)`` calls."""
+    from distributed import wait
+
+    made = client.submit(numbers, nbytes, seed, workers=workers[:1], pure=False)
+    wait(made, timeout=_WAIT_S)
+    begin = time.perf_counter()
+    client.replicate(made)
+    seconds = time.perf_counter() - begin
+    holders = {holder for holders in client.who_has([made]).values() for holder in holders}
+    _check(holders, set(workers), "holders")
+    found = client.gather([client.submit(total, made, i, workers=[w], pure=False) for i, w in enumerate(workers)])
+    _check(set(found), {int(numbers(nbytes, seed).sum())}, "sums")
+    return seconds
+
+
+def transpose(client: Client, _: Sequence[str], nbytes: int, seed: int, __: Callable[[], None]) -> float:
+    """Add a matrix to its transpose."""
+    from dask import array as da
+    from distributed import wait
+
+    side = int((nbytes // 8) ** 0.5) // 4 * 4
+    x = da.random.default_rng(seed).random((side, side), chunks=side // 4).persist()
+    wait(x, timeout=_WAIT_S)
+    begin = time.perf_counter()
+    y = (x + x.T).persist()
+    wait(y, timeout=_WAIT_S)
+    seconds = time.perf_counter() - begin
+    whole = np.asarray(x.compute())
+    _check(bool(np.array_equal(y.compute(), whole + whole.T)), True, "x + x.T")
+    return seconds
+
+
+def merge(client: Client, workers: Sequence[str], nbytes: int, seed: int, _: Callable[[], None]) -> float:
+    """Join two frames by a column."""
+    import pandas as pd
+    from dask import dataframe as dd
+    from distributed import wait
+
+    rows = nbytes // 32
+    order = np.random.default_rng(seed)
+    left = pd.DataFrame({"key": order.permutation(rows), "a": np.arange(rows)})
+    right = pd.DataFrame({"key": order.permutation(rows)[: rows // 2], "b": np.arange(rows // 2)})
+    parts = len(workers)
+    a, b = (dd.from_pandas(frame, npartitions=parts, sort=False).persist() for frame in (left, right))
+    wait([a, b], timeout=_WAIT_S)
+    begin = time.perf_counter()
+    joined = a.merge(b, on="key").persist()
+    wait(joined, timeout=_WAIT_S)
+    seconds = time.perf_counter() - begin
+    found, expected = joined.compute().sort_values("key"), left.merge(right, on="key").sort_values("key")
+    same = all(bool((found[name].to_numpy() == expected[name].to_numpy()).all()) for name in expected.columns)
+    _check(same, True, "merge")
+    return seconds
+
+
+def tree_reduce(client: Client, workers: Sequence[str], nbytes: int, seed: int, _: Callable[[], None]) -> float:
+    """Add arrays in pairs, and the sums in pairs."""
+    from distributed import wait
+
+    each, count = nbytes // 8, 16
+    leaves = [
+        client.submit(
+            numbers, each, seed + i, workers=[workers[i % len(workers)]], allow_other_workers=True, pure=False
+        )
+        for i in range(count)
+    ]
+    wait(leaves, timeout=_WAIT_S)
+    begin = time.perf_counter()
+    level = leaves
+    while len(level) > 1:
+        level = [client.submit(np.add, level[i], level[i + 1], pure=False) for i in range(0, len(level), 2)]
+    wait(level, timeout=_WAIT_S)
+    seconds = time.perf_counter() - begin
+    expected = sum(numbers(each, seed + i) for i in range(count))
+    _check(bool(np.array_equal(level[0].result(), expected)), True, "tree reduce")
+    return seconds
+
+
+def _smooth(*arrays: Any) -> Any:
+    return sum(arrays) // len(arrays)
+
+
+def _scale(array: Any, by: Any) -> Any:
+    return array + int(by[1])
+
+
+def mixed(client: Client, workers: Sequence[str], nbytes: int, seed: int, _: Callable[[], None]) -> float:
+    """Smooth a row of arrays with their neighbours, four times, add what all of them share, and reduce."""
+    from distributed import wait
+
+    each, count = nbytes // 16, 16
+    shared = client.submit(numbers, nbytes // 8, seed, workers=workers[:1], allow_other_workers=True, pure=False)
+    row = [
+        client.submit(
+            numbers, each, seed + i, workers=[workers[i * len(workers) // count]], allow_other_workers=True, pure=False
+        )
+        for i in range(count)
+    ]
+    wait([shared, *row], timeout=_WAIT_S)
+    here, offset = [numbers(each, seed + i) for i in range(count)], numbers(nbytes // 8, seed)
+    begin = time.perf_counter()
+    for _step in range(4):
+        row = [client.submit(_smooth, *row[max(0, i - 1) : i + 2], pure=False) for i in range(count)]
+    row = [client.submit(_scale, each_row, shared, pure=False) for each_row in row]
+    sums = client.submit(_smooth, *row, pure=False)
+    wait(sums, timeout=_WAIT_S)
+    seconds = time.perf_counter() - begin
+    for _step in range(4):
+        here = [_smooth(*here[max(0, i - 1) : i + 2]) for i in range(count)]
+    expected = _smooth(*(_scale(each_row, offset) for each_row in here))
+    _check(bool(np.array_equal(sums.result(), expected)), True, "mixed")
+    return seconds
+
+
+def _inc(i: int) -> int:
+    return i + 1
+
+
+def tiny(client: Client, _: Sequence[str], __: int, seed: int, ___: Callable[[], None]) -> float:
+    """Run 10,000 tasks that do next to nothing."""
+    begin = time.perf_counter()
+    futures = client.map(_inc, range(seed * _TINY, (seed + 1) * _TINY), pure=False)
+    found = client.gather(futures)
+    seconds = time.perf_counter() - begin
+    _check(sum(found), sum(range(seed * _TINY, (seed + 1) * _TINY)) + _TINY, "sum")
+    return seconds
+
+
+JOBS: dict[str, Callable[..., float]] = {
+    "fan-out": fan_out,
+    "fan-out, kill": fan_out,
+    "replicate": replicate,
+    "transpose": transpose,
+    "merge": merge,
+    "tree reduce": tree_reduce,
+    "mixed": mixed,
+    "tiny tasks": tiny,
+}

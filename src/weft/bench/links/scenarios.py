@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The labs that ``weft bench links`` builds, and what is run on each. Nothing is run here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from weft import lab
+
+MIB = 1 << 20
+
+
+class Scenario(NamedTuple):
+    """Hosts that share a link of a rate, each with some workers, and the jobs that are run on them in order.
+
+    Attributes
+    ----------
+    rate : str
+        Of each port, each way, as in a lab's file; empty for none but the kernel's.
+    nbytes : int
+        What a fan-out sends; its time is also told as a multiple of what these bytes take through one port.
+    first : int
+        Workers of the first host, if not as many as of the others.
+    warm : int
+        How often each job is run before it is measured.
+    """
+
+    title: str
+    hosts: int
+    workers: int
+    rate: str
+    jobs: tuple[str, ...]
+    nbytes: int = 100 * MIB
+    first: int | None = None
+    warm: int = 0
+
+    @property
+    def network(self) -> lab.Network:
+        """The lab."""
+        names = [f"h{i}" for i in range(self.hosts)]
+        link = {"between": names} | ({"rate": self.rate} if self.rate else {})
+        return lab.parse({"hosts": {name: {} for name in names}, "links": [link] if len(names) > 1 else []})
+
+    @property
+    def port_s(self) -> float:
+        """Seconds that `nbytes` take through a port; 0 where its rate is not bounded."""
+        return self.nbytes * 8 / (float(self.rate.removesuffix("mbit")) * 1e6) if self.rate else 0.0
+
+    def workers_of(self, host: int) -> int:
+        """Return how many workers a host has."""
+        return self.workers if host or self.first is None else self.first
+
+
+_GRAPHS = ("transpose", "merge", "tree reduce", "mixed")
+SCENARIOS = {
+    "fanout": Scenario("8 hosts want what 1 has", 9, 1, "200mbit", ("fan-out",)),
+    "copies": Scenario("replicate to 8 other hosts", 9, 1, "200mbit", ("replicate",), nbytes=32 * MIB),
+    "pairs": Scenario("8 hosts of 2 workers want it", 9, 2, "200mbit", ("fan-out",), first=1),
+    "kill": Scenario("and one of the 8 is killed", 9, 1, "200mbit", ("fan-out, kill",)),
+    "islands": Scenario("2 hosts of 4 workers", 2, 4, "100mbit", _GRAPHS, nbytes=32 * MIB, warm=2),
+    "uniform": Scenario("2 hosts of 1 worker, no limit", 2, 1, "", _GRAPHS, nbytes=32 * MIB, warm=2),
+    "tiny": Scenario("2 hosts of 1 worker, no limit", 2, 1, "", ("tiny tasks",), warm=1),
+}
+#: Ways to decide, and the configuration that asks for each.
+WAYS = {"stock": "off", "learned": "learn"}
