@@ -55,7 +55,7 @@ def test_a_row_has_both_ways_their_ratio_and_what_one_port_takes() -> None:
     (row,) = table.rows(record(stock=[40.0, 32.0], learned=[5.0, 4.0]))
     assert row[:4] == ["hosts", "fan-out", "36 s", "4.5 s"]
     assert row[4].startswith("0.12 ")
-    assert row[5] == "9 -> 1.12"
+    assert row[5] == "9.00 -> 1.12"
 
 
 def test_what_failed_is_said() -> None:

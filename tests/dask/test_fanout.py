@@ -188,6 +188,8 @@ def test_what_goes_wrong_ends_in_dasks_own_way(monkeypatch: pytest.MonkeyPatch, 
                 await here.summed(await here.made(), 2, 3)
             assert len([r for r in caplog.records if r.name == "weft"]) == 1
             assert sum(here.count("received")) == 0
+            monkeypatch.setattr(fanout.Fanout, "_offer", wrong)  # at the holder
+            await here.summed(await here.made(), 2, 3)
 
     run(test())
 

@@ -287,3 +287,15 @@ def test_distributed_is_as_it_was_read() -> None:
     assert "in self._select_workers_for_gather():" in inspect.getsource(WorkerState._ensure_communicating)
     assert "self.data_needed[worker].remove(ts)" in inspect.getsource(WorkerState._select_keys_for_gather)
     assert "self.retry_busy_worker_later," in inspect.getsource(inspect.getmodule(WorkerState))  # type: ignore[arg-type]
+
+
+def test_a_choice_that_fails_is_dasks(worker: FakeWorker, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(worker.fetching, "_entry", fails)
+    patches._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    with caplog.at_level(logging.WARNING, "weft"):
+        assert worker.need(MiB, NEAR) == {NEAR: {"x"}}
+        assert worker.need(MiB, FAR, key="y") == {FAR: {"y"}}
+    assert len(caplog.records) == 1

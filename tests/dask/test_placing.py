@@ -289,6 +289,20 @@ def test_a_method_that_differs_stays_and_is_told_of(part: str, caplog: pytest.Lo
     assert not set(vars(scheduler)) & {*names, "replicate"}
 
 
+def test_an_estimate_that_fails_leaves_dasks(islands: Islands, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    islands.teach()
+    ts = islands.task(islands.put(2 * MiB, 0))
+    monkeypatch.setattr("weft.dask.learn.place.fetch_seconds", fails)
+    patches._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    with caplog.at_level(logging.WARNING, "weft"):
+        costs = {islands.cost(ts, 1), islands.cost(ts, 2)}
+    assert costs == {2 * MiB / islands.scheduler.bandwidth}
+    assert len(caplog.records) == 1
+
+
 def test_distributed_is_as_it_was_read() -> None:
     """Canaries: the parts that are replaced."""
     expected = {

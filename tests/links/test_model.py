@@ -182,8 +182,14 @@ def test_links_differ_only_where_it_matters() -> None:
     assert model.differ
     model.forget("b")
     assert not model.differ
-    model.place("d", Place("h"))
-    assert model.differ, "two of one host, and others"
+
+
+@pytest.mark.parametrize(("rate", "differ"), [(1e9, False), (100e6, True)])
+def test_hosts_with_several_workers_differ_where_the_network_is_slow_beside_memory(rate: float, differ: bool) -> None:
+    model = model_of({"a": "h", "b": "i", "c": "h"})
+    assert not model.differ, "nothing is known of the network"
+    feed(model, rate)
+    assert model.differ is differ
 
 
 def test_one_host_does_not_differ() -> None:

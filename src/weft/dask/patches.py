@@ -457,7 +457,7 @@ def _steer(
     without = "it decides as Dask has it, whatever links deliver"
     if not _as_known(_takes(method, *parameters), f"{of}.{name}", without) or name in vars(owner):
         return []
-    setattr(owner, name, Replaced(method, function))  # type: ignore[arg-type]
+    setattr(owner, name, Replaced(method, functools.partial(_or_stock, f"{of}.{name}", function)))  # type: ignore[arg-type]
     here = weakref.ref(owner)
 
     def undo() -> None:
@@ -466,6 +466,20 @@ def _steer(
             delattr(owner, name)
 
     return [undo]
+
+
+def _or_stock(part: str, function: Callable[..., Any], stock: Callable[..., Any], *values: Any, **named: Any) -> Any:
+    """Decide by `function`; where it fails, as Dask has it, with one warning."""
+    try:
+        return function(stock, *values, **named)
+    except Exception:  # noqa: BLE001 - a scheduler must not end by an estimate
+        _warn_failed(part)
+        return stock(*values, **named)
+
+
+@functools.cache
+def _warn_failed(part: str) -> None:
+    logger.warning("what is done in place of Dask's %s has failed; it decides as Dask has it", part, exc_info=True)
 
 
 def _steer_handler(scheduler: Scheduler, name: str) -> list[Callable[[], None]]:
@@ -527,7 +541,11 @@ def steer_fetching(worker: Worker, *, select: Callable[..., Iterator[Any]]) -> l
         return []
 
     def chosen(self: Any) -> Iterator[Any]:
-        return select(functools.partial(stock, self), self)
+        try:
+            yield from select(functools.partial(stock, self), self)
+        except Exception:  # noqa: BLE001 - it looks at the same needs, and yields what is left of them
+            _warn_failed("WorkerState._select_workers_for_gather")
+            yield from stock(self)
 
     steered = type(kind.__name__, (kind,), {"__slots__": (), stock.__name__: chosen})
     state.__class__ = steered

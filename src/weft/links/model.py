@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from weft.links.kind import PRIOR_VARIANCE, Place, assumed
 from weft.links.learned import Learned
-from weft.topo.interconnect import InterconnectClass
+from weft.topo.interconnect import PRIORS, InterconnectClass
 
 #: Messages up to this size tell of the latency, larger ones of the bandwidth.
 _LATENCY_NBYTES = 4096
@@ -39,6 +39,9 @@ _ALONE = 1.2
 _SETTLED = 2.0
 #: Links differ when the fastest is so many times the slowest.
 DIFFERENT = 2.5
+
+#: Seconds per byte from which on a network is slow beside memory: ten times what is assumed within a host.
+_SLOW_NETWORK = 10 / PRIORS[InterconnectClass.SAME_HOST].bandwidth_Bps
 
 #: How much links of one kind, and pairs of workers on two hosts, are taken to differ at least, whatever has been seen
 #: of some of them: a factor of 3, and of 1.4, as the variance of the logarithm.
@@ -307,8 +310,10 @@ class LinkModel:
     @property
     def differ(self) -> bool:
         """Whether links are known to differ, so that it matters which is taken."""
-        if 1 < len(self._workers_on) < len(self._places):
-            return True  # some share a host, others do not
+        if 1 < len(self._workers_on) < len(self._places):  # some share a host, others do not
+            network = self.kinds.get((InterconnectClass.NETWORK, "host"))
+            if network is not None and network.rate.weight >= _SETTLED and math.exp(network.rate.mean) > _SLOW_NETWORK:
+                return True
         histogram = self._histogram
         return len(histogram) > 1 and (max(histogram) - min(histogram)) / 4 >= math.log2(DIFFERENT)
 

@@ -25,7 +25,7 @@ Run Dask jobs in emulated networks whose links differ or are shared, with Dask's
 (weft.links: learn) in turns, and print the times.
 """
 EXAMPLES = (
-    "weft bench links fan-out --rounds 1",
+    "weft bench links fanout --rounds 1",
     "weft bench links --json links.json",
 )
 

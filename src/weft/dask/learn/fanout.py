@@ -131,9 +131,12 @@ class Fanout:
             if chain:
                 return None
             known = self._offers[key] = asyncio.ensure_future(self._offer(key))
-        offered = await asyncio.shield(known)
-        if offered is None:
-            self._offers.pop(key, None)
+        offered = None
+        try:
+            offered = await asyncio.shield(known)
+        finally:
+            if offered is None and known.done():
+                self._offers.pop(key, None)
         return offered if not chain or offered is None or offered.name == chain else None
 
     async def _offer(self, key: Any) -> _Offered | None:
@@ -247,6 +250,11 @@ class Fanout:
         try:
             joins = comm.remote_info.get(measured.JOINS)
             answer = await self._ask(comm, "weft_join", keys=large, rates=self._rates(worker)) if joins else {}
+        except OSError:  # as Dask would find
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is, Dask has a way of its own
+            _warn()
+            answer = {}
         finally:
             rpc.reuse(worker, comm)
         if answer.get("status") == "busy":
