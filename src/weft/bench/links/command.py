@@ -32,29 +32,13 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
-    allowed = functools.partial(options.some_of, tuple(SCENARIOS))
-    every = ",".join(SCENARIOS)
-    parser.add_argument(
-        "scenarios",
-        type=allowed,
-        nargs="?",
-        default=every,
-        metavar="NAMES",
-        help="what to run, with commas (default: %(default)s)",
-    )
-    options.add_rounds(parser, 3)
-    add = parser.add_argument
+    allowed, every = functools.partial(options.some_of, tuple(SCENARIOS)), ",".join(SCENARIOS)
     ways = functools.partial(options.some_of, tuple(WAYS))
-    add(
-        "--ways",
-        type=ways,
-        default=",".join(WAYS),
-        metavar="NAMES",
-        help="how to decide, in turns (default: %(default)s)",
-    )
-    add(
-        "--times", type=options.whole, default=1, metavar="N", help="of each job in each cluster (default: %(default)s)"
-    )
+    add, shown = parser.add_argument, "(default: %(default)s)"
+    add("scenarios", type=allowed, nargs="?", default=every, metavar="NAMES", help=f"what to run, with commas {shown}")
+    options.add_rounds(parser, 3)
+    add("--ways", type=ways, default=",".join(WAYS), metavar="NAMES", help=f"how to decide, in turns {shown}")
+    add("--times", type=options.whole, default=1, metavar="N", help=f"of each job in each cluster {shown}")
     options.add_output(parser)
 
 
