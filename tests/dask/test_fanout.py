@@ -16,7 +16,7 @@ import pytest
 from distributed import Client, Scheduler, Worker, wait
 
 from weft.dask.learn import fanout, pieces
-from weft.dask.learn.fetch import fanout_of
+from weft.dask.learn import chains
 
 MiB = 1 << 20
 NBYTES = 16 * MiB
@@ -41,10 +41,10 @@ class Hosts:
         assert await self.client.gather(sums) == [expected] * len(numbers)
 
     def count(self, what: str) -> list[int]:
-        return [0 if (part := fanout_of(worker)) is None else part.counts[what] for worker in self.workers]
+        return [0 if (part := chains.of.get(worker)) is None else part.counts[what] for worker in self.workers]
 
     def part(self, number: int) -> Any:
-        return fanout_of(self.workers[number])
+        return chains.of.get(self.workers[number])
 
 
 def total(array: Any, _: int) -> int:

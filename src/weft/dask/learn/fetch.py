@@ -17,14 +17,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from weft.dask import config, patches
-from weft.dask.learn import measured
+from weft.dask.learn import chains, measured
 from weft.dask.learn.collect import SOFTWARE_S, place_of
 from weft.links import LinkModel, Need, Probes, best_source
 
 if TYPE_CHECKING:
     from distributed.worker import Worker
-
-    from weft.dask.learn.fanout import Fanout
 
 logger = logging.getLogger("weft")
 
@@ -234,56 +232,9 @@ class Turns:
 _of_worker: weakref.WeakKeyDictionary[Worker, Callable[[], None]] = weakref.WeakKeyDictionary()
 
 
-#: Of workers that learn, their part in chains.
-_fanouts: weakref.WeakKeyDictionary[Worker, Fanout] = weakref.WeakKeyDictionary()
-
-
-def fanout_of(worker: Worker) -> Fanout | None:
-    """Return a worker's part in chains, if it learns."""
-    return _fanouts.get(worker)
-
-
-def _serve(worker: Worker) -> None:
-    """Have a worker answer those that would join, also while it does not learn: they may."""
-    here = weakref.ref(worker)
-
-    def fanout() -> Fanout | None:
-        worker = here()
-        return None if worker is None else _fanouts.get(worker)
-
-    async def join(**what: Any) -> dict[str, Any]:
-        known = fanout()
-        return {"status": "OK", "answers": []} if known is None else await known.join(**what)
-
-    async def hand_on(comm: Any, chain: str, begin: int) -> Any:
-        known = fanout()
-        return {"status": "gone"} if known is None else await known.hand_on(comm, chain, begin)
-
-    async def lend(comm: Any, chain: str) -> Any:
-        known = fanout()
-        return {"status": "gone"} if known is None else await known.lend(comm, chain)
-
-    async def took(chain: str, who: str, whole: bool) -> None:
-        known = fanout()
-        if known is not None:
-            known.took(chain, who, whole=whole)
-
-    async def there() -> None:
-        """Say that this worker's loop turns."""
-
-    handlers: dict[str, Callable[..., Any]] = {
-        "join": join,
-        "pieces": hand_on,
-        "borrow": lend,
-        "took": took,
-        "there": there,
-    }
-    patches.serve(worker, {f"weft_{name}": handler for name, handler in handlers.items()})
-
-
 def switch(worker: Worker, mode: config.LinksMode) -> None:
     """Have a worker choose its sources, or give the choice back to Dask."""
-    _serve(worker)
+    chains.serve(worker)
     undo = _of_worker.pop(worker, None)
     if undo is not None:
         undo()
@@ -294,7 +245,7 @@ def switch(worker: Worker, mode: config.LinksMode) -> None:
     fetching, turns = Fetching(worker), Turns(worker)
     undos = patches.steer_fetching(worker, select=fetching.select)
     undos += patches.steer_busy(worker, get_data=turns.get_data, wait=turns.wait, tell=_TELL, told=turns.told)
-    fanout = _fanouts[worker] = Fanout(worker, fetching.model)
+    fanout = chains.of[worker] = Fanout(worker, fetching.model)
     undos += patches.steer_get_data(worker, fanout.fetch)
     measured.listeners.append(fetching.heard)
 
@@ -303,7 +254,7 @@ def switch(worker: Worker, mode: config.LinksMode) -> None:
         for each in undos:
             each()
         fanout.close()
-        _fanouts.pop(worker, None)
+        chains.of.pop(worker, None)
 
     _of_worker[worker] = undo_all
     weakref.finalize(worker, _forget, fetching.heard)

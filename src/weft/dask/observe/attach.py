@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 def attach(server: object) -> None:
     """Attach what there is for a `server` that is about to listen; again for each port that it tries."""
     if isinstance(server, Worker):
+        from weft.dask.learn import chains
         from weft.dask.observe.worker import WorkerTraffic
 
+        chains.serve(server)
         if config.links() == "learn":
             from weft.dask.learn import fetch
 

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who of this process's workers is part of chains (``fanout``), and what every worker answers to those that ask.
+
+Any worker may be asked, also one that does not learn, so this is in each; it loads nothing else.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from weft.dask import patches
+
+if TYPE_CHECKING:
+    from distributed.worker import Worker
+
+    from weft.dask.learn.fanout import Fanout
+
+#: Of workers that learn, their part in chains.
+of: weakref.WeakKeyDictionary[Worker, Fanout] = weakref.WeakKeyDictionary()
+
+
+def serve(worker: Worker) -> None:
+    """Have a worker answer those that would join, also while it does not learn: they may."""
+    here = weakref.ref(worker)
+
+    def fanout() -> Fanout | None:
+        worker = here()
+        return None if worker is None else of.get(worker)
+
+    async def join(**what: Any) -> dict[str, Any]:
+        known = fanout()
+        return {"status": "OK", "answers": []} if known is None else await known.join(**what)
+
+    async def hand_on(comm: Any, chain: str, begin: int) -> Any:
+        known = fanout()
+        return {"status": "gone"} if known is None else await known.hand_on(comm, chain, begin)
+
+    async def lend(comm: Any, chain: str) -> Any:
+        known = fanout()
+        return {"status": "gone"} if known is None else await known.lend(comm, chain)
+
+    async def took(chain: str, who: str, whole: bool) -> None:
+        known = fanout()
+        if known is not None:
+            known.took(chain, who, whole=whole)
+
+    async def there() -> None:
+        """Say that this worker's loop turns."""
+
+    handlers: dict[str, Callable[..., Any]] = {
+        "join": join,
+        "pieces": hand_on,
+        "borrow": lend,
+        "took": took,
+        "there": there,
+    }
+    patches.serve(worker, {f"weft_{name}": handler for name, handler in handlers.items()})
