@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from distributed import Client, Scheduler, Worker, wait
 
-from weft.dask.learn import fanout, pieces
-from weft.dask.learn import chains
+from weft.dask.learn import chains, fanout, pieces
 
 MiB = 1 << 20
 NBYTES = 16 * MiB

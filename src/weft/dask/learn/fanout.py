@@ -147,7 +147,10 @@ class Fanout:
             return None
         value = worker.data[key]
         offload = write_offloads({"data": {key: value}})
-        frames = await to_frames({"data": _to_serialize(value)}, allow_offload=offload, frame_split_size=2**62)
+        as_it_is = {"compression": None}  # else Dask compresses with any codec that is installed
+        frames = await to_frames(
+            {"data": _to_serialize(value)}, allow_offload=offload, context=as_it_is, frame_split_size=2**62
+        )
         small = [nbytes(frame) for frame in frames if nbytes(frame) < pieces.SMALL_NBYTES]
         if len(frames) > _MOST_FRAMES or sum(small) > _MOST_SMALL_NBYTES:
             return None
