@@ -60,7 +60,7 @@ time.sleep(0.5)
 """
 #: Tests of one process; what they need besides weft.
 TESTS = ["tests/native", "tests/test_request.py", "tests/test_peer.py", "tests/test_lend_itself.py"]
-TEST_PACKAGES = ["pytest", "pytest-timeout", "hypothesis", "trustme", "numpy", "jsonschema"]
+TEST_PACKAGES = ["pytest", "pytest-timeout", "hypothesis", "trustme", "numpy", "jsonschema", "uvloop"]
 #: auditwheel offers only the tags of the architecture that it believes to run on.
 _AUDITWHEEL = """
 import platform, sys

@@ -156,7 +156,7 @@ def test_interrupt_ends_the_children(monkeypatch, capsys, tmp_path):
     ("arguments", "message"),
     [
         (["--libraries", "asyncio", "--wait", "block"], "nothing to measure"),
-        (["--json", "/nonexistent/folder/pingpong.json"], "is not a folder"),
+        (["--json", "/nonexistent/folder/pingpong.json"], "is not a writable folder"),
         (["--sizes", "1000000GiB"], "too large"),
     ],
 )

@@ -333,3 +333,16 @@ def test_the_picture_is_drawn_from_the_record(record, name, tmp_path):
 def test_fewer_cores_than_processes_are_told_of_clusters_on_this_machine(record):
     assert "took turns" not in printed.markdown(record)  # its workers may be elsewhere
     assert "- 3 processes took turns on 2 cores" in printed.markdown(record | {"here": True})
+
+
+def test_the_verdict_is_short_and_names_every_workload_and_wire(record):
+    lines = printed.verdict_lines(record)
+    assert len(lines) <= 11  # the demo adds where the rest is
+    for e in record["workloads"]:
+        (row,) = [line for line in lines if line.startswith(f"{e['name']} ")]
+        assert f"{e['protocol']}://" in row
+    (wires,) = [line for line in lines if line.startswith("Wires between the workers: ")]
+    assert all(lane in wires for e in record["workloads"] for lane in e["lanes"])
+    assert report.correctness(record) in lines
+    whole = "\n".join(lines)
+    assert all(text.partition(": ")[2] in whole for text in report.verdicts(record))

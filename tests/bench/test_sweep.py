@@ -146,8 +146,8 @@ def test_when_the_time_is_up_the_rest_is_left_out(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--json", "/nonexistent/folder/sweep.json"], "is not a folder"),
-        (["--plot", "/nonexistent/folder/sweep.png"], "is not a folder"),
+        (["--json", "/nonexistent/folder/sweep.json"], "is not a writable folder"),
+        (["--plot", "/nonexistent/folder/sweep.png"], "is not a writable folder"),
         (["--plot", "sweep.txt"], "sweep.txt is none of .png, .svg, .pdf"),
         (["--sizes", "1000000GiB"], "too large"),
         (["--sizes", "1", "--tls", "lent"], "nothing to measure: none of lent has these"),

@@ -117,7 +117,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
         return "bench pingpong", record
     if "runs" in first:
         return "bench scale", record
-    raise UsageError(f"{path} is empty, or not a record of Dask's work, bench sweep, pingpong or scale")
+    raise UsageError(f"{path} is not a record of Dask's work, bench sweep, pingpong or scale, or has no rows")
 
 
 def times(kind: str, record: Mapping[str, Any]) -> dict[tuple[str, ...], list[float]]:

@@ -224,7 +224,7 @@ def _refuse(args: argparse.Namespace) -> None:
     if args.client_only and (args.server_only or not (args.server_address and args.port)):
         raise weft.InvalidParamError("--client-only needs --server-address and --port, and no --server-only")
     if min(args.n_iter, args.n_buffers) < 1 or args.n_warmup_iter < 0:
-        raise weft.InvalidParamError("--n-iter and --n-buffers are above 0, --n-warmup-iter is not below")
+        raise weft.InvalidParamError("--n-iter and --n-buffers must be above 0, --n-warmup-iter 0 or more")
     if args.n_buffers > 1 and BACKENDS[args.backend][0] != "weft":
         raise weft.InvalidParamError(f"--n-buffers above 1 needs a backend of weft's, not {args.backend}")
     have = discovery.read(environ=os.environ).usable_nbytes
@@ -257,7 +257,7 @@ def _within(seconds: float) -> Generator[None]:
     """Interrupt whatever this process waits for after `seconds`."""
 
     def over(_signal: int, _frame: object) -> None:
-        raise weft.TimedOutError(f"send-recv: not done within {seconds:g} s; --timeout allows for more")
+        raise weft.TimedOutError(f"send-recv: did not finish within {seconds:g} s; raise --timeout")
 
     before = signal.signal(signal.SIGALRM, over)
     # and once a second from then on: a callback of asyncio's loop swallows what is raised in it

@@ -103,7 +103,7 @@ def agree(control: Any, parameters: Parameters) -> None:
     control.write(json.dumps(parameters._asdict()).encode() + b"\n")
     heard = control.readline(4096)
     if not heard:
-        raise weft.PeerLostError("send-recv: the other side closed before it said anything")
+        raise weft.PeerLostError("send-recv: the other side closed without sending anything")
     try:
         theirs = json.loads(heard)
     except ValueError as error:
@@ -261,7 +261,7 @@ class _Mover:
             back = yield from self._receive()
             seconds.append(time.perf_counter() - start)
         if self.make.host and memoryview(back[-1])[-1] != memoryview(out[-1])[-1]:
-            raise weft.Error("send-recv: what came back is not what was sent")
+            raise weft.Error("send-recv: the data that came back differs from the data sent")
         return seconds
 
     def server(self) -> Steps:
