@@ -156,7 +156,7 @@ def test_connections_of_a_loop_closed_outright_end_with_the_next_loop(spawn):
 
     async def later():
         with pytest.raises(weft.UnreachableError):
-            await weft.connect("127.0.0.1:1", timeout=HANG_S)  # nobody listens there
+            await weft.connect("127.0.0.1:1", timeout=HANG_S)  # nothing listens there
 
     asyncio.run(later())
     assert request.done()

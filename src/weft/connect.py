@@ -62,7 +62,7 @@ def connect(
     Raises
     ------
     UnreachableError
-        On entry: nobody listens there, or no transport leads there.
+        On entry: nothing listens there, or no transport leads there.
     EncryptionError
         On entry: messages would leave the host unencrypted, and `payload`, of either side, does not allow it.
     HandshakeError
@@ -243,7 +243,7 @@ def _too_late(name: str, timeout: float) -> TimedOutError:
 def _not_connected(name: str, failure: OSError | None) -> UnreachableError:
     if failure is not None and failure.errno == errno.ECONNREFUSED:
         return UnreachableError(
-            f"connect to {name}: nobody listens there (connection refused); start the listener first"
+            f"connect to {name}: connection refused: nothing listens there; start the listener first"
         )
     why = failure.strerror if failure is not None else "the name has no address"
     return UnreachableError(f"connect to {name}: {why}; check the address and the route to it")

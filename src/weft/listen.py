@@ -235,7 +235,7 @@ class Listener:
                     return peer_of(joined, sock)
                 except (Error, OSError) as e:
                     log.warning("a caller was turned away: %s", e)
-        raise TimedOutError(f"accept on {name}: nobody connected within {timeout} s")
+        raise TimedOutError(f"accept on {name}: no connection within {timeout} s")
 
     def _next(self, listening: list[socket.socket], deadline: float, name: str) -> socket.socket | None:
         """Wait for a caller; None if none came in time."""

@@ -121,7 +121,7 @@ def test_data_are_beside_the_gpus_that_are_named_unless_told_otherwise():
     assert command.deployments(parse("merge", "--devs", "0", "-p", "ucx")) == {"ucx": Deployment(gpus="0")}
     assert command.build(parse("merge"), 2)[0].kind == "cpu"
     for load, arguments in (("merge", ["--type", "cpu"]), ("tasks", [])):
-        with pytest.raises(BenchError, match="--devs are GPUs, and this work is not on them: give --workers"):
+        with pytest.raises(BenchError, match="--devs names GPUs, but this workload does not use them: give --workers"):
             command.deployments(parse(load, "--devs", "0", *arguments))
 
 

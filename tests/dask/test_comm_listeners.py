@@ -259,7 +259,7 @@ async def test_connect_where_nobody_listens() -> None:
     with pytest.raises(OSError, match="Timed out"):
         await connect(f"ucx://{address}", timeout=0.15)
     assert loop.time() - start > 0.1
-    with pytest.raises(weft.UnreachableError, match="nobody listens"):
+    with pytest.raises(weft.UnreachableError, match="nothing listens"):
         await weft.dask.UCXConnector().connect(address)
 
 

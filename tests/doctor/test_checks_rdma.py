@@ -16,7 +16,7 @@ def test_a_controller_that_no_driver_has_taken(machine):
     found = checks_rdma.devices(made)
     assert (found.level, found.what) == (
         Level.ERROR,
-        "an InfiniBand controller on the PCI bus, and no RDMA driver has taken it",
+        "an InfiniBand controller is on the PCI bus, but no RDMA driver handles it",
     )
     assert found.evidence[0] == "/sys/bus/pci/devices: 0000:80:00.0"
     for check in (checks_rdma.ports, checks_rdma.ipoib, checks_rdma.verbs):
@@ -39,8 +39,11 @@ def test_devices_without_uverbs(machine):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("slurm", "mlx5_0:1: waits for the subnet manager: start opensm on the fabric, or ask who runs it"),
-        ("hgx_h100", "mlx5_5:1: no link: look at cable, switch port and ibstat"),
+        (
+            "slurm",
+            "mlx5_0:1: the port waits for a subnet manager: start opensm on the fabric, or ask its administrator",
+        ),
+        ("hgx_h100", "mlx5_5:1: no link: check the cable, the switch port and ibstat"),
     ],
 )
 def test_each_state_of_a_port_has_its_remedy(machine, name, said):

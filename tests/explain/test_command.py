@@ -44,7 +44,7 @@ def test_a_child_on_this_host(tls, lane, line, capsys, monkeypatch):
 
 def test_nobody_there(capsys):
     assert cli.main(["explain", "127.0.0.1:1"]) == 1
-    assert "nobody listens there" in capsys.readouterr().err
+    assert "nothing listens there" in capsys.readouterr().err
 
 
 def test_an_address_and_listen(capsys):

@@ -61,7 +61,7 @@ def test_two_hosts():
     ended = Path(f"/proc/{pid}/stat")
     assert not ended.exists() or ended.read_text().split()[2] == "Z"  # whoever adopted it may not have looked yet
     standing.close()
-    with pytest.raises(weft.InvalidParamError, match="not standing"):
+    with pytest.raises(weft.InvalidParamError, match="not running"):
         standing.ip("a", "link")
 
 

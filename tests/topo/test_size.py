@@ -47,7 +47,7 @@ def test_what_is_no_limit_is_refused(asked):
 
 
 def test_a_fraction_of_what_is_not_known():
-    with pytest.raises(weft.InvalidParamError, match="a fraction, and how much memory there is is not known"):
+    with pytest.raises(weft.InvalidParamError, match="a fraction of the machine's memory, which is not known here"):
         memory_limit(0.5, None)
 
 

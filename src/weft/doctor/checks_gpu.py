@@ -38,7 +38,7 @@ def driver(machine: Machine) -> Finding:
         inside = "start the container with the GPUs: docker run --gpus all, or the runtime's own option"
         outside = "run nvidia-smi as root once: it makes the files; nvidia-persistenced does at each start"
         return error(
-            f"{have}, the driver is loaded, and there is no device file to reach them by",
+            f"{have}, the driver is loaded, but there are no device files",
             *evidence,
             remedy=inside if machine.container else outside,
             source="NVIDIA Container Toolkit; NVIDIA's driver README",

@@ -19,11 +19,11 @@ _THP_SOURCE = "Linux, Documentation/admin-guide/mm/transhuge.rst"
 
 
 def memfd(machine: Machine) -> Finding:
-    """Look whether memfds can be made and sealed: links on one host lie in them."""
+    """Look whether memfd works: links on one host lie in them."""
     if machine.memfd is None:
         return note("whether a memfd can be made is not known", "memfd_create: not tried")
     if not machine.memfd:
-        return ok("memfds can be made and sealed", "memfd_create, F_ADD_SEALS: done")
+        return ok("memfd works", "memfd_create, F_ADD_SEALS: done")
     where = "the container's seccomp profile" if machine.container else "the filter that this process runs under"
     return warning(
         "no memfd: UCX carries messages between processes of this host, and takes room in /dev/shm for each link",
@@ -71,7 +71,7 @@ def shared_memory(machine: Machine) -> Finding:
 def _without_shm(machine: Machine, why: str) -> Finding:
     evidence, remedy = f"statvfs {_SHM}: failed", f"mount -t tmpfs tmpfs {_SHM}"
     if not why:
-        what = f"no {_SHM}: no low-level worker can be made; connections on this host do without it"
+        what = f"no {_SHM}: no low-level worker can be made; connections on this host need none it"
         return note(what, evidence, remedy=remedy, source=_SHM_SOURCE)
     return error(
         f"no {_SHM}: processes on this host cannot share memory",
@@ -86,8 +86,8 @@ def _beside_the_ring(free: int, evidence: list[str], remedy: str) -> Finding:
     """Judge what is free where weft's ring carries the links: UCX needs some for workers of its own."""
     if free < WORKER_FREE_NBYTES:
         what = f"{format_nbytes(free)} free in {_SHM}: a low-level worker wants {format_nbytes(WORKER_FREE_NBYTES)}"
-        return note(f"{what}; connections on this host do without", *evidence, remedy=remedy, source=_SHM_SOURCE)
-    return ok(f"{format_nbytes(free)} free in {_SHM}; connections on this host do without", *evidence)
+        return note(f"{what}; connections on this host need none", *evidence, remedy=remedy, source=_SHM_SOURCE)
+    return ok(f"{format_nbytes(free)} free in {_SHM}; connections on this host need none", *evidence)
 
 
 def _grow(machine: Machine) -> str:
@@ -110,11 +110,11 @@ def shared_huge_pages(machine: Machine) -> Finding:
     mode, ordinary = _selected(machine.text(file)), _selected(machine.text(f"{_THP}/enabled"))
     evidence = [machine.quote(file), machine.quote(f"{_THP}/enabled")]
     if mode in ("advise", "always", "within_size", "force"):
-        return ok(f"shared memory may lie in huge pages: {mode}", *evidence)
+        return ok(f"shared memory can use huge pages: {mode}", *evidence)
     if not mode:
         return note("whether shared memory may lie in huge pages is not known", *evidence)
     if mode == "never" and ordinary != "never" and (how := _may_mount(machine)):
-        return ok(f"shared memory may lie in huge pages, on a tmpfs that weft mounts {how}", *evidence)
+        return ok(f"shared memory can use huge pages, on a tmpfs that weft mounts {how}", *evidence)
     where = "on the host: " if machine.container else ""
     return note(
         f"shared memory lies in small pages ({mode}): large arrays cost more page faults",

@@ -40,7 +40,7 @@ def host_name(machine: Machine) -> Finding:
         if machine.host in line.partition("#")[0].split()[1:]:
             evidence.append(f"/etc/hosts: {brief(line)}")
     what = (
-        f"{machine.host} leads to {addresses[0]}: other machines that are told this name, or this address, find nobody"
+        f"{machine.host} resolves to {addresses[0]}: other machines cannot connect to this host by that name or address"
     )
     remedy = "give scheduler and workers --host ADDRESS or --interface NAME; or its real address in /etc/hosts"
     if machine.slurm or any(nic.rdma for nic in machine.topology.nics):

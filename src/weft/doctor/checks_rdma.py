@@ -66,10 +66,10 @@ def devices(machine: Machine) -> Finding:
             else "modprobe mlx5_ib ib_uverbs (rdma-core has them loaded at each start), or install OFED"
         )
         if infiniband:
-            what = "an InfiniBand controller on the PCI bus, and no RDMA driver has taken it"
+            what = "an InfiniBand controller is on the PCI bus, but no RDMA driver handles it"
             return error(what, *evidence, remedy=remedy, source="guide: InfiniBand driver")
         return note(
-            "an Ethernet controller that has RoCE, unused",
+            "an Ethernet controller that supports RoCE, without an RDMA driver",
             *evidence,
             remedy=remedy,
             source="Linux, Documentation/infiniband; rdma-core",
@@ -150,8 +150,8 @@ def _port_remedy(nic: Nic, state: str) -> str:
     if nic.kind == "efa":
         return "the instance's network interface has to be one with EFA, attached at its start"
     if state in ("init", "armed"):
-        return "waits for the subnet manager: start opensm on the fabric, or ask who runs it"
-    return "no link: look at cable, switch port and ibstat"
+        return "the port waits for a subnet manager: start opensm on the fabric, or ask its administrator"
+    return "no link: check the cable, the switch port and ibstat"
 
 
 def ipoib(machine: Machine) -> Finding:
@@ -165,7 +165,7 @@ def ipoib(machine: Machine) -> Finding:
     if not names:
         remedy = "modprobe ib_ipoib" if not machine.has("sys/module/ib_ipoib") else "add it: rdma-core, ip link"
         return note(
-            "no IPoIB interface: addresses on InfiniBand cannot be named, RDMA works without",
+            "no IPoIB interface: RDMA works, but Dask has no address on InfiniBand",
             "/sys/class/net: none of type 32",
             remedy="start the container with --network=host, if the host has one" if machine.container else remedy,
             source=source,
@@ -199,7 +199,7 @@ def waagent(machine: Machine) -> Finding:
     source = "guide: Enable IPoIB; Azure Linux agent: OS.EnableRDMA"
     if conf is None:
         return note(
-            "Azure, and no configuration of its agent: who sets InfiniBand up is not known",
+            "this is Azure, but its agent's configuration cannot be read: InfiniBand may not be set up",
             "/etc/waagent.conf: cannot be read",
             source=source,
         )
@@ -212,7 +212,7 @@ def waagent(machine: Machine) -> Finding:
         if "OS.EnableRDMA" in conf
         else "echo OS.EnableRDMA=y >> /etc/waagent.conf"
     )
-    return warning("Azure's agent leaves InfiniBand alone", said, remedy=f"{change}; then restart", source=source)
+    return warning("Azure's agent does not set up InfiniBand", said, remedy=f"{change}; then restart", source=source)
 
 
 def verbs(machine: Machine) -> Finding:
@@ -282,7 +282,7 @@ def memlock(machine: Machine) -> Finding:
         return not_applicable(f"{_size(soft)} may be locked; only RDMA needs more", evidence)
     chosen = ucx.chosen(machine)
     if chosen is None or not chosen.verbs:
-        what = f"{_size(soft)} may be locked: too little once libucp uses RDMA, which this one does not"
+        what = f"{_size(soft)} may be locked: too little for RDMA, which this libucp cannot use yet"
         return note(what, evidence, remedy=_memlock_remedy(machine, hard), source=_MEMLOCK_SOURCE)
     if soft >= _LOCKED_NBYTES:
         return note(

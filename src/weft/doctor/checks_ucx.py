@@ -28,7 +28,7 @@ def library(machine: Machine) -> Finding:
         if wanted:
             remedy = f"unset WEFT_LIBUCX, or {remedy}" if wanted != "wheel" else remedy
         return error(
-            "no libucp: weft reaches no other host, and no GPU's memory", said, remedy=remedy, source="README: install"
+            "no libucp: weft cannot reach other hosts or GPU memory", said, remedy=remedy, source="README: install"
         )
     number = re.match(r"(\d{1,4})\.(\d{1,4})", found.version)
     if number and (int(number[1]), int(number[2])) < FLOOR:
@@ -73,7 +73,7 @@ def several(machine: Machine) -> Finding:
     evidence += bundles
     if bundles:
         return note(
-            "several UCXs are installed: a process that uses both weft and the other package must use one of them",
+            "several UCX libraries are installed: a process that uses both packages must load only one",
             *evidence,
             remedy="use weft first, or WEFT_LIBUCX with the path of the libucp that the other package brings",
             source="docs/design.md: finding libucp",

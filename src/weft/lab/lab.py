@@ -138,7 +138,7 @@ class Lab:
 
     def _namespace(self, host: str) -> str:
         if not self._namespaces:
-            raise InvalidParamError("the lab is not standing: enter it first, `with Lab(network) as lab`")
+            raise InvalidParamError("the lab is not running: enter it first, `with Lab(network) as lab`")
         if host not in (each.name for each in self.network.hosts):
             raise InvalidParamError(f"lab: no host {host!r}; there are {', '.join(h.name for h in self.network.hosts)}")
         return self._namespaces[host]

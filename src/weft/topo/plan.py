@@ -91,7 +91,7 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
         notes.append(f"{len(places) - fed} of {len(places)} places are left free: the quota feeds no more; --workers")
         places = places[:fed]
     elif options.workers is not None and options.workers < 1:
-        raise InvalidParamError(f"plan: {options.workers} workers were asked for: at least one")
+        raise InvalidParamError(f"plan: {options.workers} workers: at least 1 is needed")
     elif options.workers is not None and options.workers < len(places):
         notes.append(
             f"{len(places) - options.workers} of {len(places)} places are left free: so many workers were asked for"

@@ -35,7 +35,9 @@ def memory_limit(asked: str | float | None, have_nbytes: int | None) -> int | No
     value = 0.0 if asked is None else _number(asked)
     if 0 < value <= 1:
         if have_nbytes is None:
-            raise InvalidParamError(f"memory limit {asked!r}: a fraction, and how much memory there is is not known")
+            raise InvalidParamError(
+                f"memory limit {asked!r}: a fraction of the machine's memory, which is not known here"
+            )
         return int(value * have_nbytes)
     if math.isfinite(value) and (value == 0 or value >= _LEAST_NBYTES):
         return int(value)

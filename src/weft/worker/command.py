@@ -193,4 +193,4 @@ def _resources(text: str | None) -> dict[str, float] | None:
         pairs = [word.partition("=") for word in text.replace(",", " ").split()]
         return {name: float(value) for name, _, value in pairs}
     except ValueError:
-        raise InvalidParamError(f"--resources {text!r}: write NAME=NUMBER, as in GPU=1") from None
+        raise InvalidParamError(f"--resources {text!r}: write NAME=NUMBER, such as GPU=1") from None

@@ -324,7 +324,7 @@ def deployments(args: argparse.Namespace) -> dict[str, Deployment]:
             raise UsageError(f"{', '.join(addresses)}: one scheduler for each protocol")
         return by_protocol
     if args.devs is not None and not gpu:
-        raise UsageError("--devs are GPUs, and this work is not on them: give --workers")
+        raise UsageError("--devs names GPUs, but this workload does not use them: give --workers")
     if gpu and (args.workers or args.hosts):
         raise UsageError("--type gpu puts one worker beside each of --devs; elsewhere, give --scheduler-address")
     if args.lab and (gpu or args.hosts or args.interface):
