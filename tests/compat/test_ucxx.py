@@ -74,6 +74,12 @@ def test_a_program_runs_unchanged_by_its_path():
     assert python(USES, PYTHONPATH=str(PATH)).stderr == ""
 
 
+def test_the_alias_of_distributed_ucxx_leaves_the_scheme_to_weft():
+    pytest.importorskip("distributed")
+    code = "import distributed; from distributed.comm.registry import get_backend; print(type(get_backend('ucx')))"
+    assert "'weft.dask.comm" in python(code, PYTHONPATH=str(PATH)).stdout
+
+
 def test_a_program_runs_after_one_call():
     done = python("import weft.compat as c; c.install_ucxx(); c.install_distributed_ucxx()" + USES)
     assert done.returncode == 0, done.stderr
