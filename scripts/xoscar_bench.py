@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.metadata
 import os
 import statistics
 import sys
@@ -94,7 +95,7 @@ def main() -> int:
         told_of = ", ".join(f"{channel} {format_seconds(statistics.median(s))}" for channel, s in each.items())
         print(f"{format_size(nbytes):>8}  {told_of}")
     rows = [{"nbytes": nbytes, "round_trip_s": each} for nbytes, each in medians.items()]
-    write_record(told.json, {"xoscar": xoscar.__version__, "rows": rows, "environment": surroundings})
+    write_record(told.json, {"xoscar": importlib.metadata.version("xoscar"), "rows": rows, "environment": surroundings})
     return 0
 
 
