@@ -25,7 +25,9 @@ def free_port():
 
 def test_nobody_listens():
     address = f"127.0.0.1:{free_port()}"
-    with pytest.raises(weft.UnreachableError, match=f"connect to {address}: connection refused: nothing listens there") as caught:
+    with pytest.raises(
+        weft.UnreachableError, match=f"connect to {address}: connection refused: nothing listens there"
+    ) as caught:
         weft.connect(address).open()
     assert isinstance(caught.value, ConnectionError)
 

@@ -41,9 +41,10 @@ def test_a_heartbeat_tells_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_only_a_scheduler_that_is_weft_s_is_told(scheduler: str, told: bool) -> None:
     # Another's heartbeat handler would look the extension up, fail, and the worker would close itself.
     worker = object.__new__(Worker)
-    worker.extensions, worker.scheduler = {}, SimpleNamespace(address=scheduler)
+    worker.extensions, worker.handlers, worker.scheduler = {}, {}, SimpleNamespace(address=scheduler)
     attach(worker)
     assert (EXTENSION in worker.extensions) is told
+    assert "weft_join" in worker.handlers  # an unknown request would never be answered
 
 
 class Workers:

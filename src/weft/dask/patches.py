@@ -21,7 +21,6 @@ from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import msgpack
-from dask.sizeof import sizeof
 from distributed.comm import utils
 from distributed.protocol.serialize import msgpack_decode_default
 from distributed.protocol.utils import msgpack_opts
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from distributed.system_monitor import SystemMonitor
     from distributed.worker import Worker
 
-    from weft.dask.memory.shards import Room as ShardsRoom
 
 logger = logging.getLogger("weft")
 
@@ -49,14 +47,14 @@ def _warn(part: str, without: str) -> None:
     logger.warning("Dask's %s is not as weft knows it (distributed %s): %s", part, version("distributed"), without)
 
 
-def _as_known(known: bool, part: str, without: str) -> bool:
+def as_known(known: bool, part: str, without: str) -> bool:
     """Return `known`; where it is False, say once what does not work for that."""
     if not known:
         _warn(part, without)
     return known
 
 
-def _takes(function: object, *names: str) -> bool:
+def takes(function: object, *names: str) -> bool:
     """Tell whether a function or method takes exactly these parameters."""
     try:
         return callable(function) and tuple(inspect.signature(function).parameters) == names
@@ -101,7 +99,7 @@ def close_without_delay(worker: Worker) -> None:
     worker listens (worker.py:1294).
     """
     known = isinstance(getattr(worker, "_protocol", None), str)
-    if _as_known(known, "Worker._protocol", "closing a worker takes 0.2 s longer"):
+    if as_known(known, "Worker._protocol", "closing a worker takes 0.2 s longer"):
         worker._protocol = "weft"  # pyright: ignore[reportPrivateUsage]
 
 
@@ -112,7 +110,7 @@ def set_in_context_of_tasks(set_variable: Callable[[], object]) -> None:
     later is started from, and each task runs in a copy of that (worker.py:2197, utils.py:1446).
     """
     known = hasattr(importlib.import_module("distributed.utils"), "run_in_executor_with_context")
-    if _as_known(known, "run_in_executor_with_context", "arrays of tasks are copied, not lent"):
+    if as_known(known, "run_in_executor_with_context", "arrays of tasks are copied, not lent"):
         set_variable()
 
 
@@ -131,7 +129,7 @@ def bandwidths_seen_by(ws: WorkerState) -> tuple[Bandwidths, Bandwidths]:
         seen: dict[str, Bandwidths] = ws.metrics["bandwidth"]
         return dict(seen["workers"]), dict(seen["types"])
     except (KeyError, TypeError, ValueError):
-        _as_known(False, "heartbeats' bandwidth", "its dashboard's bandwidths are left as they are")
+        as_known(False, "heartbeats' bandwidth", "its dashboard's bandwidths are left as they are")
         return {}, {}
 
 
@@ -194,7 +192,7 @@ def replace_process_memory(monitor: SystemMonitor, measure: Callable[[Callable[[
     if isinstance(method, Replaced):
         return False
     part = "SystemMonitor.get_process_memory"
-    if not _as_known(_takes(method), part, "memory that the pool keeps, or that was borrowed, counts as the worker's"):
+    if not as_known(takes(method), part, "memory that the pool keeps, or that was borrowed, counts as the worker's"):
         return False
     monitor.get_process_memory = Replaced(method, measure)
     return True
@@ -204,8 +202,8 @@ def replace_metrics(
     worker: Worker, change: Callable[[Callable[[], Awaitable[dict[str, Any]]]], Awaitable[dict[str, Any]]]
 ) -> None:
     """Have `change` make the metrics of a worker's heartbeats, of ``Worker.get_metrics`` (worker.py:938)."""
-    known = _takes(worker.get_metrics) and inspect.iscoroutinefunction(worker.get_metrics)
-    if _as_known(known, "Worker.get_metrics", "borrowed keys show as managed memory"):
+    known = takes(worker.get_metrics) and inspect.iscoroutinefunction(worker.get_metrics)
+    if as_known(known, "Worker.get_metrics", "borrowed keys show as managed memory"):
         worker.get_metrics = Replaced(worker.get_metrics, change)
 
 
@@ -219,7 +217,7 @@ def leave_out_of_managed(metrics: dict[str, Any], nbytes: Callable[[], int]) -> 
         spilled: dict[str, int] = {**metrics["spilled_bytes"]}
         in_memory = max(0, metrics["managed_bytes"] - spilled["memory"])
     except (KeyError, TypeError):
-        _as_known(False, "metrics' spilled_bytes", "borrowed keys show as managed memory")
+        as_known(False, "metrics' spilled_bytes", "borrowed keys show as managed memory")
         return metrics
     return {**metrics, "spilled_bytes": {**spilled, "memory": spilled["memory"] + min(nbytes(), in_memory)}}
 
@@ -237,7 +235,7 @@ def replace_nanny_monitor(nanny: Nanny, look: Callable[[Callable[[], object]], N
     if isinstance(callback, _Looked):
         return
     without = "a nanny counts what its worker borrowed as the worker's"
-    if _as_known(_takes(callback), "NannyMemoryManager.memory_monitor", without):
+    if as_known(takes(callback), "NannyMemoryManager.memory_monitor", without):
         monitor.callback = _Looked(look, callback)
 
 
@@ -265,12 +263,12 @@ def steer_spilling(buffer: object, may_spill: Callable[[object], bool], extra_nb
         return
     fast = buffer.fast
     known = (
-        _takes(buffer.evict)
-        and _takes(fast.evict, "key")
+        takes(buffer.evict)
+        and takes(fast.evict, "key")
         and all(hasattr(fast, name) for name in ("d", "heavy", "n", "order", "weight"))
-        and _takes(fast.weight, "key", "value")
+        and takes(fast.weight, "key", "value")
     )
-    if not _as_known(known, "SpillBuffer", "workers spill what they have borrowed, too"):
+    if not as_known(known, "SpillBuffer", "workers spill what they have borrowed, too"):
         return
     order = _SpillOrder(fast, may_spill)
     buffer.weight = fast.weight = functools.partial(_weigh, weakref.ref(fast), fast.weight, fast.n, extra_nbytes)
@@ -324,87 +322,6 @@ class _SpillOrder:
         return False
 
 
-# ---- P2P ------------------------------------------------------------------------------------------------------------
-
-_ROOM = "weft-shards"
-
-
-def keep_shards(worker: Worker, room: ShardsRoom) -> None:
-    """Have P2P's shuffles keep what a worker receives in memory while there is room, unless the user wants no disk.
-
-    A ``ShuffleRun`` makes its ``DiskShardsBuffer`` by that name in its module, with its own ``read``
-    (shuffle/_core.py:115). What is kept is given as ``MemoryShardsBuffer`` gives it (shuffle/_memory.py:33).
-    """
-    core: Any = importlib.import_module("distributed.shuffle._core")
-    stock: Any = getattr(core, "DiskShardsBuffer", None)
-    if not getattr(stock, "keeps_shards", False):
-        known = (
-            inspect.isclass(stock)
-            and _takes(stock, "directory", "read", "memory_limiter")
-            and _takes(getattr(stock, "_process", None), "self", "id", "shards")
-            and _takes(getattr(stock, "read", None), "self", "id")
-            and _takes(getattr(stock, "close", None), "self")
-        )
-        if not _as_known(known, "DiskShardsBuffer", "what P2P's shuffles receive goes to disk"):
-            return
-        core.DiskShardsBuffer = _keeping(stock)
-    extend(worker, _ROOM, room)
-
-
-def _keeping(stock: Any) -> type:
-    """Make a class of buffers that keep what their worker has room for, and write the rest to disk."""
-    unavailable: type[Exception] = importlib.import_module("distributed.shuffle._exceptions").DataUnavailable
-
-    class KeepingShardsBuffer(stock):  # type: ignore[misc]
-        keeps_shards = True
-
-        def __init__(self, directory: Any, read: Any, memory_limiter: Any) -> None:
-            stock.__init__(self, directory, read, memory_limiter)
-            run = read.__self__
-            self._deserialize: Callable[[Any], Any] = run.deserialize
-            self._room: ShardsRoom | None = run.digest_metric.__self__.extensions.get(_ROOM)
-            self._kept: dict[str, list[tuple[int, Any]]] = {}
-
-        async def _process(self, id: str, shards: list[Any]) -> None:  # noqa: A002 - Dask's name
-            on_disk: list[Any] = []
-            for shard in shards:
-                nbytes = sizeof(shard)
-                if self._room is not None and self._room.take(nbytes):
-                    self._kept.setdefault(id, []).append((nbytes, shard))
-                else:
-                    on_disk.append(shard)
-            if on_disk:
-                await stock._process(self, id, on_disk)
-
-        def read(self, id: str) -> Any:  # noqa: A002
-            kept = self._kept.pop(id, [])
-            self._leave(kept)
-            try:
-                found: list[Any] = stock.read(self, id)
-            except unavailable:
-                if not kept:
-                    raise
-                found = []
-            bytes_read = self.bytes_read
-            while kept:  # a shard and what is made of it are not both in memory for long
-                nbytes, shard = kept.pop()
-                found.append(self._deserialize(shard))
-                bytes_read += nbytes
-            self.bytes_read: int = bytes_read
-            return found
-
-        async def close(self) -> None:
-            await stock.close(self)
-            while self._kept:
-                self._leave(self._kept.popitem()[1])
-
-        def _leave(self, kept: list[tuple[int, Any]]) -> None:
-            if self._room is not None:
-                self._room.leave(sum(nbytes for nbytes, _ in kept))
-
-    return KeepingShardsBuffer
-
-
 # ---- decisions ------------------------------------------------------------------------------------------------------
 
 
@@ -455,7 +372,7 @@ def _steer(
 ) -> list[Callable[[], None]]:
     method = getattr(owner, name, None)
     without = "it decides as Dask has it, whatever links deliver"
-    if not _as_known(_takes(method, *parameters), f"{of}.{name}", without) or name in vars(owner):
+    if not as_known(takes(method, *parameters), f"{of}.{name}", without) or name in vars(owner):
         return []
     setattr(owner, name, Replaced(method, functools.partial(_or_stock, f"{of}.{name}", function)))  # type: ignore[arg-type]
     here = weakref.ref(owner)
@@ -518,7 +435,7 @@ def steal_level(
         multipliers: Sequence[float] = stealing.cost_multipliers
         compute_s = float(scheduler._get_prefix_duration(ts.prefix))  # pyright: ignore[reportPrivateUsage]
     except (ImportError, AttributeError, KeyError):
-        _as_known(False, "WorkStealing.steal_time_ratio", "tasks are stolen as Dask has it, whatever links deliver")
+        as_known(False, "WorkStealing.steal_time_ratio", "tasks are stolen as Dask has it, whatever links deliver")
         return otherwise
     if ts.prefix.name in fast_tasks or not compute_s:
         return otherwise
@@ -536,8 +453,8 @@ def steer_fetching(worker: Worker, *, select: Callable[..., Iterator[Any]]) -> l
     state: Any = getattr(worker, "state", None)
     kind: Any = state.__class__
     stock: Any = getattr(kind, "_select_workers_for_gather", None)
-    known = _takes(stock, "self") and inspect.isgeneratorfunction(stock)
-    if not _as_known(known, "WorkerState._select_workers_for_gather", "sources are chosen as Dask has it"):
+    known = takes(stock, "self") and inspect.isgeneratorfunction(stock)
+    if not as_known(known, "WorkerState._select_workers_for_gather", "sources are chosen as Dask has it"):
         return []
 
     def chosen(self: Any) -> Iterator[Any]:
@@ -574,10 +491,10 @@ def steer_busy(
     serve = handlers.get("get_data")
     known = (
         serve is not None
-        and _takes(worker.get_data, "comm", "keys", "who", "serializers")
-        and _takes(worker.retry_busy_worker_later, "worker")
+        and takes(worker.get_data, "comm", "keys", "who", "serializers")
+        and takes(worker.retry_busy_worker_later, "worker")
     )
-    if not _as_known(known, "Worker.get_data", "a worker that was busy is asked after 150 ms"):
+    if not as_known(known, "Worker.get_data", "a worker that was busy is asked after 150 ms"):
         return []
     here = weakref.ref(worker)
 
@@ -619,7 +536,7 @@ def steer_get_data(worker: Worker, fetch: Callable[..., Awaitable[Any]]) -> list
     stock: Any = getattr(module, "get_data_from_worker", None)
     if not isinstance(stock, _Fetched):
         parameters = ("rpc", "keys", "worker", "who", "serializers", "deserializers")
-        if not _as_known(_takes(stock, *parameters), "get_data_from_worker", "every worker fetches by itself"):
+        if not as_known(takes(stock, *parameters), "get_data_from_worker", "every worker fetches by itself"):
             return []
         module.get_data_from_worker = _Fetched(stock)
     rpc = worker.rpc
@@ -724,7 +641,7 @@ def cupy_handlers() -> Handlers | None:
 def _handlers(library: str, serialize: str, deserialize: str) -> Handlers | None:
     module = importlib.import_module(f"distributed.protocol.{library}")
     known = hasattr(module, serialize) and hasattr(module, deserialize)
-    if not _as_known(known, f"protocol.{library}", f"{library}'s arrays travel as Dask has it"):
+    if not as_known(known, f"protocol.{library}", f"{library}'s arrays travel as Dask has it"):
         return None
     return getattr(module, serialize), getattr(module, deserialize)
 
@@ -747,8 +664,8 @@ def add_dashboard_page(scheduler: Scheduler, path: str, title: str, document: Ca
     stock = next((app for app in getattr(application, "applications", ()) if isinstance(app, BokehTornado)), None)
     if stock is None:
         return
-    known = _takes(BokehApplication, "applications", "server", "prefix", "template_variables")
-    if not _as_known(known, "BokehApplication", f"the dashboard has no page {title!r}"):
+    known = takes(BokehApplication, "applications", "server", "prefix", "template_variables")
+    if not as_known(known, "BokehApplication", f"the dashboard has no page {title!r}"):
         return
     variables = template_variables(scheduler)
     plots: list[dict[str, str]] = variables["plots"]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from weft import _native
-from weft.dask import config, patches
+from weft.dask import config, patches, patches_p2p
 from weft.dask.memory.shards import Room
 from weft.dask.memory.shared_pages import NOTHING, Borrowed, Reader
 from weft.dask.memory.spill import spill_own
@@ -56,7 +56,7 @@ def count_worker(worker: Worker) -> None:
         spill_own(worker.data, count.borrowed_nbytes)
         if limits.nbytes and limits.spill_until_nbytes is not None and config.shards_in_memory():
             room = Room(limits.nbytes, limits.spill_until_nbytes, worker.monitor.get_process_memory)
-            patches.keep_shards(worker, room)
+            patches_p2p.keep_shards(worker, room)
 
 
 class WorkerCount:

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What weft replaces in distributed's P2P shuffles: the buffer of received shards. All else is in ``patches``."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dask.sizeof import sizeof
+
+from weft.dask import patches
+
+if TYPE_CHECKING:
+    from distributed.worker import Worker
+
+    from weft.dask.memory.shards import Room
+
+_ROOM = "weft-shards"
+
+
+def keep_shards(worker: Worker, room: Room) -> None:
+    """Have P2P's shuffles keep what a worker receives in memory while there is room, unless the user wants no disk.
+
+    A ``ShuffleRun`` makes its ``DiskShardsBuffer`` by that name in its module, with its own ``read``
+    (shuffle/_core.py:115). What is kept is given as ``MemoryShardsBuffer`` gives it (shuffle/_memory.py:33).
+    """
+    core: Any = importlib.import_module("distributed.shuffle._core")
+    stock: Any = getattr(core, "DiskShardsBuffer", None)
+    if not getattr(stock, "keeps_shards", False):
+        known = (
+            inspect.isclass(stock)
+            and patches.takes(stock, "directory", "read", "memory_limiter")
+            and patches.takes(getattr(stock, "_process", None), "self", "id", "shards")
+            and patches.takes(getattr(stock, "read", None), "self", "id")
+            and patches.takes(getattr(stock, "close", None), "self")
+        )
+        if not patches.as_known(known, "DiskShardsBuffer", "what P2P's shuffles receive goes to disk"):
+            return
+        core.DiskShardsBuffer = _keeping(stock)
+    patches.extend(worker, _ROOM, room)
+
+
+def _keeping(stock: Any) -> type:
+    """Make a class of buffers that keep what their worker has room for, and write the rest to disk."""
+    unavailable: type[Exception] = importlib.import_module("distributed.shuffle._exceptions").DataUnavailable
+
+    class KeepingShardsBuffer(stock):  # type: ignore[misc]
+        keeps_shards = True
+
+        def __init__(self, directory: Any, read: Any, memory_limiter: Any) -> None:
+            stock.__init__(self, directory, read, memory_limiter)
+            run = read.__self__
+            self._deserialize: Callable[[Any], Any] = run.deserialize
+            self._room: Room | None = run.digest_metric.__self__.extensions.get(_ROOM)
+            self._kept: dict[str, list[tuple[int, Any]]] = {}
+
+        async def _process(self, id: str, shards: list[Any]) -> None:  # noqa: A002 - Dask's name
+            on_disk: list[Any] = []
+            for shard in shards:
+                nbytes = sizeof(shard)
+                if self._room is not None and self._room.take(nbytes):
+                    self._kept.setdefault(id, []).append((nbytes, shard))
+                else:
+                    on_disk.append(shard)
+            if on_disk:
+                await stock._process(self, id, on_disk)
+
+        def read(self, id: str) -> Any:  # noqa: A002
+            kept = self._kept.pop(id, [])
+            self._leave(kept)
+            try:
+                found: list[Any] = stock.read(self, id)
+            except unavailable:
+                if not kept:
+                    raise
+                found = []
+            bytes_read = self.bytes_read
+            while kept:  # a shard and what is made of it are not both in memory for long
+                nbytes, shard = kept.pop()
+                found.append(self._deserialize(shard))
+                bytes_read += nbytes
+            self.bytes_read: int = bytes_read
+            return found
+
+        async def close(self) -> None:
+            await stock.close(self)
+            while self._kept:
+                self._leave(self._kept.popitem()[1])
+
+        def _leave(self, kept: list[tuple[int, Any]]) -> None:
+            if self._room is not None:
+                self._room.leave(sum(nbytes for nbytes, _ in kept))
+
+    return KeepingShardsBuffer
