@@ -119,7 +119,7 @@ def test_hosts_by_ssh(monkeypatch):
         (["--scheduler-address", "a:1", "--scheduler-file", "f"], "not both"),
         (["--scheduler-address", "a:1,tcp://b:1"], "one scheduler for each protocol"),
         (["--scheduler-file", "/absent"], "is not what a scheduler wrote"),
-        (["--devs", "0,1", "--type", "cpu"], "--devs are GPUs, and this work is not on them"),
+        (["--devs", "0,1", "--type", "cpu"], "--devs names GPUs, but this workload does not use them"),
         (["--type", "gpu", "--workers", "2"], "one worker beside each of --devs"),
         (["--type", "gpu", "--hosts", "a,b"], "one worker beside each of --devs"),
         (["--hosts", "a"], "at least one for workers"),
