@@ -135,7 +135,7 @@ def test_server_and_client_apart(capsys):
     [
         (b'{"over": "weft", "api": "am", "nbytes": 8}\n', weft.HandshakeError, "api is tag here and am there"),
         (b"SSH-2.0\n", weft.HandshakeError, "is no weft bench send-recv: b'SSH-2.0"),
-        (b"", weft.PeerLostError, "closed before it said anything"),
+        (b"", weft.PeerLostError, "closed without sending anything"),
     ],
 )
 def test_sides_that_do_not_agree(heard, error, message):
