@@ -273,7 +273,7 @@ def source(tmp_path):
 def rounds(folder, tmp_path, **more):
     """Make ready what runs rows; workers of a test are small."""
     asked = {"protocols": ["ucx", "inproc"], "rounds": 1, "workers": 2, "threads": 1, "memory": 1 << 30, "scale": 1.0}
-    asked |= {"timeout": 100.0, "no_check": False, "data": None, "json": tmp_path / "record.json"}
+    asked |= {"timeout": 100.0, "no_check": False, "data": None, "json": tmp_path / "record.json", "add": False}
     return coiled_benchmarks.Rounds(folder, argparse.Namespace(**asked | more))
 
 

@@ -47,7 +47,7 @@ def answer(value: Any) -> dict[str, Any]:
 
 
 def frames_of(msg: Any, **context: Any) -> list[Any]:
-    return list(dumps(msg, frame_split_size=2**62, context=context))
+    return list(dumps(msg, frame_split_size=2**62, context={"compression": None, **context}))
 
 
 def reads_offloaded(frames: list[Any]) -> bool:

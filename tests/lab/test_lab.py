@@ -123,7 +123,7 @@ def test_the_command(tmp_path, capfd):
     assert sorted(capfd.readouterr().out.splitlines()) == ["a | a out", "a | err", "b | b out", "b | err"]
     assert cli.main(["lab", file, "--on", "b", "sh", "-c", "echo only; kill -9 $$"]) == 137
     assert capfd.readouterr().out == "only\n"
-    assert cli.main(["lab", file, "--on=x", "true"]) == 1
+    assert cli.main(["lab", file, "--on=x", "true"]) == 2
     assert "no host 'x'" in capfd.readouterr().err
     assert mine() == []
 

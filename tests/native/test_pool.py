@@ -20,6 +20,7 @@ def address(view):
 @pytest.fixture(autouse=True)
 def cap():
     gc.collect()
+    _native.pool_set_hold(0)  # which a worker of another test has set
     before = _native.pool_statistics()["cap_nbytes"]
     _native.pool_set_cap(0)
     _native.pool_set_cap(before)
