@@ -12,7 +12,7 @@ import yaml
 
 import weft
 from weft import _distribution
-from weft.errors import InvalidParamError
+from weft.errors import UnsupportedError
 from weft.worker import command as worker
 
 ROOT = Path(__file__).parents[1]
@@ -81,7 +81,7 @@ def test_a_hint_says_that_the_other_project_is_installed(other, monkeypatch):
     assert "pip uninstall weft weft-ucx, then install weft-ucx again" in said
     monkeypatch.setitem(sys.modules, "distributed", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(InvalidParamError, match=r"weft-ucx\[dask\]\" \(weft 0\.9\.118, .* is another project"):
+    with pytest.raises(UnsupportedError, match=r"weft-ucx\[dask\]\" \(weft 0\.9\.118, .* is another project"):
         worker._require_dask()
 
 

@@ -71,6 +71,7 @@ def test_neighbours_merge():
 
 
 def test_idle_memory_is_capped():
+    before = _native.pool_statistics()  # other tests of this process may have left something in use
     _native.pool_set_cap(8 << 20)
     blocks = [_native.pool_allocate(1 << 20) for _ in range(64)]
     for block in blocks:
@@ -78,11 +79,11 @@ def test_idle_memory_is_capped():
     keep = blocks[0]
     del blocks, block
     statistics = _native.pool_statistics()
-    assert statistics["live_nbytes"] == keep.nbytes
+    assert statistics["live_nbytes"] - before["live_nbytes"] == keep.nbytes
     assert statistics["idle_nbytes"] <= 8 << 20
     del keep
     _native.pool_set_cap(0)
-    assert _native.pool_statistics()["mapped_nbytes"] == 0
+    assert _native.pool_statistics()["mapped_nbytes"] == before["mapped_nbytes"]
 
 
 def test_trimmed_memory_goes_back_and_what_is_in_use_stays():
@@ -203,8 +204,9 @@ def test_a_forked_child_writes_into_its_own_copy():
 
 
 def test_ten_thousand_rounds_leave_nothing():
+    before = _native.pool_statistics()
     for i in range(10_000):
         _native.pool_allocate(65536 + (i * 7919) % 1_000_000)
     statistics = _native.pool_statistics()
-    assert statistics["live_nbytes"] == 0
-    assert statistics["segments"] == 1
+    assert statistics["live_nbytes"] == before["live_nbytes"]
+    assert statistics["segments"] == max(1, before["segments"])
