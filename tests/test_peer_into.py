@@ -204,7 +204,7 @@ def test_a_buffer_is_held_until_what_lands_there_has_landed():
 
     async def main():
         async with pair() as (a, b):
-            data = noise(64 << 20)
+            data = noise(16 << 20)
             phases = set()
             for number in range(40):
                 buffer = bytearray(len(data))
