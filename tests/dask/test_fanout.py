@@ -7,15 +7,16 @@ import asyncio
 import contextlib
 import gc
 import logging
+import weakref
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
-from distributed import Client, Scheduler, Worker, wait
+from distributed import Client, Scheduler, Worker, core, wait
 
-from weft.dask.learn import chains, fanout, pieces
+from weft.dask.learn import chains, fanout, measured, pieces
 
 MiB = 1 << 20
 NBYTES = 16 * MiB
@@ -166,6 +167,21 @@ def test_those_behind_a_dead_one_go_on_with_the_piece_that_they_miss(monkeypatch
             assert sum(3 <= begin <= 5 for begin in begins) == 1, begins
 
     run(test())
+
+
+def test_a_closed_worker_is_kept_by_nobody() -> None:
+    closed: list[weakref.ref[Worker]] = []
+
+    async def test() -> None:
+        async with hosts(2) as here:
+            await here.summed(await here.made(), 1)
+            closed.extend(weakref.ref(worker) for worker in here.workers)
+
+    run(test())
+    core._expects_comm.cache_clear()  # Dask's own memory of handlers keeps the workers that they belong to
+    gc.collect()
+    assert [worker() for worker in closed] == [None, None]
+    assert measured.listeners == []
 
 
 def test_what_goes_wrong_ends_in_dasks_own_way(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

@@ -248,13 +248,16 @@ def switch(worker: Worker, mode: config.LinksMode) -> None:
     fanout = chains.of[worker] = Fanout(worker, fetching.model)
     undos += patches.steer_get_data(worker, fanout.fetch)
     measured.listeners.append(fetching.heard)
+    here = weakref.ref(worker)  # what undoes it is kept as long as the worker, so it must not keep the worker
 
     def undo_all() -> None:
-        measured.listeners.remove(fetching.heard)
+        _forget(fetching.heard)
         for each in undos:
             each()
         fanout.close()
-        chains.of.pop(worker, None)
+        worker = here()
+        if worker is not None:
+            chains.of.pop(worker, None)
 
     _of_worker[worker] = undo_all
     weakref.finalize(worker, _forget, fetching.heard)
