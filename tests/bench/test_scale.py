@@ -241,6 +241,15 @@ def test_pairs_that_did_not_meet_are_said(record):
     assert "tcp://, 4 workers, round 2: 11 pairs of 12 fetched from each other" in shown_of(record)
 
 
+def test_more_workers_than_the_cores_bear_run_calmly_and_it_is_said(record, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    args = parse()
+    assert [command.plan_of(args, workers, "tcp").calm for workers in (2, 32, 33)] == [False, False, True]
+    assert "slowed down" not in shown_of(record)
+    record["records"][2]["calm"] = record["records"][3]["calm"] = True
+    assert "With 4 workers Dask's profiler, ticks and system monitor are slowed down" in shown_of(record)
+
+
 def test_the_hosts_are_said(record):
     record["lab"] = {"hosts": {"a": {}, "b": {}}, "links": [{"between": ["a", "b"], "rate": None, "delay": None}]}
     assert "Hosts a, b: namespaces of one machine" in shown_of(record)

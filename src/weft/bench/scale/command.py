@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import os
 import resource
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -148,6 +149,7 @@ def plan_of(args: argparse.Namespace, workers: int, protocol: str) -> Plan:
         nbytes=args.size,
         idle_s=args.idle,
         timeout_s=args.timeout or 60 + 2 * workers,
+        calm=workers > one_run.CROWDED * len(os.sched_getaffinity(0)),
     )
 
 
@@ -160,7 +162,9 @@ def _measure(args: argparse.Namespace, place: Place) -> list[dict[str, Any]]:
     with progress("scale", args.rounds * len(entries)) as step:
         for number, (each, entry) in itertools.product(range(1, args.rounds + 1), entries.items()):
             step(f"{each[0]} workers over {each[1]}://, round {number}")
-            entry["runs"].append(one_run.measure(plan_of(args, *each), place))
+            plan = plan_of(args, *each)
+            entry["runs"].append(one_run.measure(plan, place))
+            entry["calm"] = plan.calm
     return list(entries.values())
 
 

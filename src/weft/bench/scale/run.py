@@ -24,6 +24,15 @@ import psutil
 
 from weft.bench.common.errors import BenchError
 
+#: With more workers for each core than this, Dask's measuring of itself is slowed down: its profiler, the ticks of its
+#: event loop and its system monitor take 3 % of a core in each idle worker, and 64 idle workers two cores.
+CROWDED = 16
+_CALM = {
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "false",
+    "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "2s",
+    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "10s",
+    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__GIL__ENABLED": "false",
+}
 #: Before anything is read: the last heartbeats and releases of what ran before.
 SETTLE_S = 1.0
 _END_S = 10.0
@@ -49,7 +58,8 @@ class Plan(NamedTuple):
     """What is run.
 
     `nannies` start the workers and watch them, as with ``LocalCluster``. `limit` is the soft limit of open files of all
-    processes, None for the hard one. `later` counts the all-to-alls after the first.
+    processes, None for the hard one. `later` counts the all-to-alls after the first. `calm` slows down what Dask does
+    from time to time to measure itself.
     """
 
     protocol: str
@@ -60,6 +70,7 @@ class Plan(NamedTuple):
     later: int = 5
     idle_s: float = 5.0
     timeout_s: float = 120.0
+    calm: bool = False
 
 
 def measure(plan: Plan, place: Place) -> dict[str, Any]:
@@ -256,7 +267,7 @@ def _start(
         return place.start(
             i,
             [sys.executable, *arguments],
-            env={**os.environ, "DASK_LOGGING__DISTRIBUTED": "error"},
+            env={**os.environ, "DASK_LOGGING__DISTRIBUTED": "error", **(_CALM if plan.calm else {})},
             stdin=streams,
             stdout=streams if streams == subprocess.PIPE else log,
             stderr=log,

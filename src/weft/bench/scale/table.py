@@ -160,6 +160,9 @@ def notes(record: Mapping[str, Any]) -> Iterator[str]:
     yield f"Worker processes of one thread each, {how}{limit}; client and scheduler in one process"
     if where := lab_hosts.told(record):
         yield f"{where}; workers dealt out to them in turn"
+    if calm := sorted({entry["workers"] for entry in record["records"] if entry.get("calm")}):
+        names = ", ".join(map(str, calm))
+        yield f"With {names} workers Dask's profiler, ticks and system monitor are slowed down; they alone fill cores"
     for entry in record["records"]:
         of = f"{entry['protocol']}://, {entry['workers']} workers"
         every = entry["workers"] * (entry["workers"] - 1)
