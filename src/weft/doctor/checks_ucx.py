@@ -194,7 +194,7 @@ def package(machine: Machine) -> Finding:
         *evidence,
         f"{have[other][1]}: no entry point {_distribution.CLAIM}",
         remedy=_distribution.SEPARATE,
-        source="docs/compatibility.md: Not the package of that name",
+        source="docs/compatibility.md: The other project called weft",
     )
 
 
