@@ -43,7 +43,7 @@ def test_a_message_that_does_not_fit_into_memory(spawn):
         peer.recv().wait(HANG_S)
     line = reader.line()
     assert line.startswith("NoMemoryError ")
-    assert line.endswith("no memory for a message of 268435456 B")
+    assert line.endswith("cannot allocate 268435456 B for a message")
     peer.abort()
     with weft.connect(address) as peer:
         peer.send(data).wait(HANG_S)

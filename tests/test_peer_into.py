@@ -67,7 +67,7 @@ def test_a_message_that_is_too_long_stays(pair_of, nbytes):
             data, buffer = noise(nbytes), bytearray(nbytes - 1)
             request = b.recv_into(buffer)
             sent = a.send(data)
-            with pytest.raises(weft.TruncatedError, match=f"has {nbytes} B and stays"):
+            with pytest.raises(weft.TruncatedError, match=f"has {nbytes} B; it stays"):
                 await request
             assert not any(buffer)
             buffer.append(0)

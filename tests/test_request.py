@@ -302,7 +302,7 @@ def test_a_wait_that_expires_and_is_waited_again(run):
             with pytest.raises(weft.TimedOutError):
                 request.wait(timeout)
         assert not request.done()
-        with pytest.raises(weft.InvalidParamError, match="nan"):
+        with pytest.raises(weft.InvalidParamError, match="NaN"):
             request.wait(float("nan"))
         sent = ends.arrive()
         while not request.done():  # both ends are here

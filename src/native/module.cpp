@@ -9,13 +9,13 @@
 
 NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // an interpreter may exit with requests pending
-    m.attr("__doc__") = "UCP for weft: context, worker, endpoint, request, connection, receive pool.";
-    m.def("bind", &bind_library, nb::arg("path"), "Take every UCP function from the loaded library at `path`.");
+    m.attr("__doc__") = "UCP for weft: contexts, workers, endpoints, requests, connections and the receive pool.";
+    m.def("bind", &bind_library, nb::arg("path"), "Look up every UCP function in the loaded library at `path`.");
     m.def("bound", &bound);
     m.def("keep_sighup", &keep_sighup, nb::arg("load"),
           nb::sig("def keep_sighup(load: collections.abc.Callable[[], typing.Any]) -> typing.Any"),
-          "Call `load` and put back what SIGHUP did before, which libucs takes over in a constructor.");
-    m.def("close_in_child", &close_in_child, nb::arg("fd"), "Have a forked child close `fd` at once.");
+          "Call `load`, then restore the handler of SIGHUP, which libucs replaces in a constructor.");
+    m.def("close_in_child", &close_in_child, nb::arg("fd"), "Close `fd` at once in forked children.");
     m.def("keep_in_child", &keep_in_child, nb::arg("fd"), "Undo close_in_child.");
     m.def("forked", [] { return in_forked_child; }, "True in a child forked after weft was used.");
     Pool::define(m);

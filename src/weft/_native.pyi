@@ -1,5 +1,5 @@
 """
-UCP for weft: context, worker, endpoint, request, connection, receive pool.
+UCP for weft: contexts, workers, endpoints, requests, connections and the receive pool.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ import weft.typing
 
 
 def bind(path: str) -> None:
-    """Take every UCP function from the loaded library at `path`."""
+    """Look up every UCP function in the loaded library at `path`."""
 
 def bound() -> bool: ...
 
 def keep_sighup(load: Callable[[], Any]) -> Any:
     """
-    Call `load` and put back what SIGHUP did before, which libucs takes over in a constructor.
+    Call `load`, then restore the handler of SIGHUP, which libucs replaces in a constructor.
     """
 
 def close_in_child(fd: int) -> None:
-    """Have a forked child close `fd` at once."""
+    """Close `fd` at once in forked children."""
 
 def keep_in_child(fd: int) -> None:
     """Undo close_in_child."""
@@ -33,7 +33,7 @@ def forked() -> bool:
 
 class Block:
     """
-    Memory of the receive pool, or lent by another process; `memoryview(block)` is writable and keeps it.
+    Memory of the receive pool, or memory that another process lent; `memoryview(block)` is writable and keeps it alive.
     """
 
     @property
@@ -54,46 +54,48 @@ def pool_set_cap(nbytes: int) -> None: ...
 
 def pool_set_hold(seconds: float) -> None:
     """
-    For so long keep, beyond the cap, as much as was in use at once; 0: nothing.
+    Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: none.
     """
 
 def pool_settle() -> None:
-    """Give back what was kept for the hold and has not been used again."""
+    """
+    Give back the memory that was kept for the hold and has not been used since.
+    """
 
 def pool_trim(nbytes: int) -> None:
     """
-    Give idle memory back until at most `nbytes` are left, and what was freed but is lent leave resident memory.
+    Give idle memory back until at most `nbytes` are left, and drop the pages of blocks that were freed while lent.
     """
 
 def pool_cool() -> None:
     """
-    Give the pages of all idle memory back; the files stay, and others need not map them anew.
+    Give the pages of all idle memory back; the files stay, so that peers need not map them again.
     """
 
 def flag_loans() -> None:
     """
-    Have /proc/self/smaps tell which borrowed memory its owner still counts: such mappings have the flag `dd`.
+    Flag borrowed memory that its owner still counts: /proc/self/smaps shows `dd` for such mappings.
     """
 
 def loans_counted_elsewhere() -> tuple[int, int] | None:
     """
-    Of all that was borrowed, the bytes that its owners count: what is resident, and what is mapped, touched or not.
+    Return the borrowed bytes that their owners count: those that are resident, and those that are mapped.
 
-    It flags as `flag_loans` does. None: `/proc/self/smaps` must be asked, because no owner counts some that is shared.
+    Mappings are flagged as by `flag_loans`. None: some shared memory is counted by no owner; read `/proc/self/smaps`.
     """
 
 def is_flagged(buffer: object) -> bool:
     """
-    Whether all of a contiguous buffer is memory that `flag_loans` has flagged.
+    Return whether all of a contiguous buffer is memory that `flag_loans` has flagged.
     """
 
 def pool_statistics() -> dict[str, int]: ...
 
 def numpy_in_pool(on: bool) -> bool:
     """
-    Have NumPy take arrays from 64 KiB up from the pool, in this context (a context variable of NumPy's).
+    Have NumPy allocate arrays of 64 KiB and more in the pool, in this context (NumPy's context variable).
 
-    Returns whether it did before. Arrays that exist already stay where they are. Source: ``PyDataMem_SetHandler``.
+    Return the previous setting. Existing arrays stay where they are. Source: ``PyDataMem_SetHandler``.
     """
 
 class Context:
@@ -106,17 +108,17 @@ class Context:
     def __exit__(self, *exc: object) -> None: ...
 
     def close(self) -> None:
-        """Release the context. Idempotent; its workers must be closed before."""
+        """Release the context. Idempotent. Its workers must be closed first."""
 
     @property
     def memory_types(self) -> list[str]:
         """
-        What its transports can send from and receive into: ``host``; ``cuda`` and others where there is a GPU, its driver, and UCX's modules for it. Source: ``ucp_context_query``.
+        Memory types that its transports can send from and receive into: ``host``; ``cuda`` and others with a GPU, its driver and UCX's modules for it. Source: ``ucp_context_query``.
         """
 
     @property
     def features(self) -> list[str]:
-        """What its workers can do, by the names that it is made with."""
+        """The features that the context was made with."""
 
     @property
     def config(self) -> dict[str, tuple[str, str]]:
@@ -126,12 +128,12 @@ class Context:
 
     def mem_map(self, buffer: weft.typing.BufferLike) -> Memory:
         """
-        Let peers that are given its key read and write `buffer`.
+        Let peers that have its key read and write `buffer`.
 
         Parameters
         ----------
         buffer : writable contiguous buffer, any shape
-            Locked until the memory is closed. Peers change it at any time.
+            Locked until the memory is closed. Peers may change it at any time.
 
         Returns
         -------
@@ -142,14 +144,14 @@ class Context:
         UnsupportedError
             The context was made without the feature ``rma``.
         ReadOnlyError, NotContiguousError
-            `buffer` cannot be written as it is.
+            weft cannot write to `buffer` in place.
 
         Source: ``ucp_mem_map``.
         """
 
     def mem_alloc(self, nbytes: int) -> Memory:
         """
-        Allocate memory that peers who are given its key may read and write.
+        Allocate memory that peers with its key may read and write.
 
         Parameters
         ----------
@@ -165,7 +167,7 @@ class Context:
         UnsupportedError
             The context was made without the feature ``rma``.
         NoMemoryError
-            There is no room.
+            The memory cannot be allocated.
 
         Source: ``ucp_mem_map`` with ``UCP_MEM_MAP_ALLOCATE``.
         """
@@ -174,11 +176,12 @@ class Request:
     """
     An operation under way: wait for it with :meth:`wait`, or ``await`` it.
 
-    It follows asyncio's future protocol, so ``gather``, ``wait``, ``wait_for``, ``timeout`` and ``shield`` take it
-    as it is; ``create_task`` and ``TaskGroup`` take a coroutine that awaits it.
+    It follows asyncio's future protocol: ``gather``, ``wait``, ``wait_for``, ``timeout`` and ``shield`` accept it
+    directly; ``create_task`` and ``TaskGroup`` need a coroutine that awaits it.
 
-    Cancelling ends the waiter at once. The operation is withdrawn if UCX can, else it runs on, its buffer stays
-    locked until it ends, and its result is dropped; a message that nobody received goes back to its connection.
+    Cancelling ends the request at once. UCX withdraws the operation if it can. Otherwise the operation runs on: its
+    buffer stays locked until it ends, and its result is dropped. A message that nobody received goes back to its
+    connection.
     """
 
     def __iter__(self) -> Generator[Any, None, Any]: ...
@@ -194,55 +197,53 @@ class Request:
         Parameters
         ----------
         timeout : float, optional
-            Seconds; below 0 as 0. None waits without bound.
+            Seconds; a negative value counts as 0. None waits without limit.
 
         Returns
         -------
         object
-            What the operation gives; None for sends.
+            The operation's result; None for sends.
 
         Raises
         ------
         TimedOutError
-            `timeout` is over; the request is still pending and may be waited for again.
+            The timeout expired. The request is still pending; you may wait for it again.
         InvalidParamError
-            `timeout` is not a number (NaN).
+            `timeout` is NaN.
         CanceledError
             The request was cancelled.
         ThreadError
             The worker belongs to another thread.
         Error
-            Whatever ended the operation.
+            The error that ended the operation.
 
-        Ctrl-C interrupts it within 100 ms; the request is then still pending.
+        Ctrl-C interrupts the wait within 100 ms; the request is then still pending.
         """
 
     def done(self) -> bool:
-        """
-        True once the waiter has ended: by completion, failure or cancellation.
-        """
+        """True once the request has completed, failed or been cancelled."""
 
     def cancelled(self) -> bool:
         """True if it was cancelled."""
 
     def result(self) -> Any:
         """
-        Return the result, or raise what ended the operation; InvalidStateError while it is pending.
+        Return the result, or raise the error that ended the operation; InvalidStateError while it is pending.
         """
 
     def exception(self) -> BaseException | None:
-        """Return what ended the operation, or None."""
+        """Return the error that ended the operation, or None."""
 
     def cancel(self, msg: Any = None) -> bool:
         """
-        End the waiter; False if it has ended already. ThreadError if the worker belongs to another thread.
+        Cancel the request; False if it is done already. ThreadError if the worker belongs to another thread.
         """
 
     def add_done_callback(self, fn: Callable[[Request], object], *, context: contextvars.Context | None = None) -> None:
-        """Have the running loop call `fn` with this request once it is done."""
+        """Call `fn` with this request, from the running loop, once it is done."""
 
     def remove_done_callback(self, fn: Callable[[Request], object]) -> int:
-        """Forget `fn`; return how often it had been added."""
+        """Remove `fn`; return how often it had been added."""
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop that this request is awaited in."""
@@ -260,8 +261,8 @@ class Worker:
     """
     A UCP worker: it sends and receives for the one thread that made it.
 
-    A worker does not progress by itself: it does while a request is waited for, or while asyncio's loop runs in
-    which one was awaited.
+    A worker does not progress by itself. It progresses while a thread waits for a request, and in the turns of an
+    asyncio loop in which a request was awaited.
     """
 
     def __init__(self, context: Context | None, *, links_only: bool = False) -> None: ...
@@ -275,16 +276,18 @@ class Worker:
         """The longest header of an active message, in bytes."""
 
     def fileno(self) -> int:
-        """A descriptor that is readable when there is something to progress."""
+        """
+        A descriptor that becomes readable when there is something to progress.
+        """
 
     def progress(self) -> int:
         """
-        Make one turn of progress and complete what it ended; return how much UCX had to do.
+        Progress once and complete the requests that ended; return the number of events that UCX handled.
         """
 
     def arm(self) -> bool:
         """
-        Have :meth:`fileno` tell of the next event; False if there is something to progress first.
+        Arm :meth:`fileno` for the next event. False: there are events left; call :meth:`progress` first.
         """
 
     def __enter__(self) -> Self: ...
@@ -293,7 +296,7 @@ class Worker:
 
     def close(self) -> None:
         """
-        Close every endpoint and connection, end every request, destroy the worker. Idempotent.
+        Close every endpoint and connection, end every request and destroy the worker. Idempotent.
         """
 
     @property
@@ -305,7 +308,7 @@ class Worker:
     @property
     def dropped_messages(self) -> int:
         """
-        Messages for connections that were dropped: a stranger's, who does not know a connection's id, and those for a connection that is closed.
+        How many messages were dropped: those without a valid connection id, from a stranger, and those for a connection that is closed.
         """
 
     @property
@@ -313,7 +316,7 @@ class Worker:
         """Whether the worker was closed."""
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Progress in this event loop's turns, also while nothing is awaited."""
+        """Progress in this event loop's turns, also while no request is awaited."""
 
     def connect(self, address: bytes) -> Endpoint:
         """
@@ -322,23 +325,23 @@ class Worker:
         Parameters
         ----------
         address : bytes
-            The other worker's :attr:`address`. It must come from somebody you trust: UCX parses it unchecked.
+            The other worker's :attr:`address`. It must come from a source that you trust: UCX parses it unchecked.
 
         Raises
         ------
         UnreachableError
-            No transport of this context leads there.
+            No transport of this context reaches that worker.
         Error
-            It is the 65,536th from this worker to that one: UCX counts no further, also where the others are closed.
+            This worker has already made 65,535 endpoints to that one, closed ones included, which is UCX's limit.
 
-        Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
-        One on this host that ends before this side has answered it takes this process along, in UCX 1.22 (docs/faults.md).
-        :func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.
+        Such an endpoint has no liveness check: a dead peer is noticed by UCX's keepalive, or never. In UCX 1.22 a peer on
+        this host that ends before this side has answered it crashes this process (docs/faults.md). :func:`weft.connect`
+        notices a dead peer within a second. Source: ``ucp_ep_create``.
         """
 
     def flush(self) -> weft.typing.Request[None]:
         """
-        Return a request that is done once the peers have everything that was sent, put and added before. Source: ``ucp_worker_flush_nbx``.
+        Return a request that completes when the peers have everything sent, put and added before. Source: ``ucp_worker_flush_nbx``.
         """
 
     def tag_recv(self, buffer: weft.typing.BufferLike, tag: int, mask: int = 0xffffffffffffffff) -> weft.typing.Request[tuple[int, int]]:
@@ -348,20 +351,20 @@ class Worker:
         Parameters
         ----------
         buffer : writable contiguous buffer, DLPack tensor or CUDA array, any shape
-            Filled in place. Locked until the request completes; ``buffer.nbytes`` bytes is the most that can arrive. How it
-            is taken: see :meth:`Endpoint.tag_send`. A tensor of DLPack before 1.0 cannot say that it is read-only.
+            Filled in place. Locked until the request completes. A message has at most ``buffer.nbytes`` bytes. Protocols are
+            tried as by :meth:`Endpoint.tag_send`. A DLPack tensor before version 1.0 cannot say that it is read-only.
         tag, mask : int, 0 <= value < 2**64
             A message matches if ``(sent ^ tag) & mask == 0``.
 
         Returns
         -------
         Request
-            Wait or await it for ``(nbytes, sender_tag)``.
+            Its result is ``(nbytes, sender_tag)``.
 
         Raises
         ------
         ReadOnlyError, NotContiguousError, UnsupportedError
-            `buffer` cannot be filled as it is. Nothing was posted.
+            weft cannot write to `buffer` in place. Nothing was posted.
         TruncatedError
             From the request: the message was longer than `buffer`.
 
@@ -371,27 +374,27 @@ class Worker:
 
     def tag_probe(self, tag: int, mask: int = 0xffffffffffffffff, *, remove: bool = False) -> tuple[int, int] | TagMessage | None:
         """
-        Look for a message that has arrived and that no receive has taken.
+        Look for a message that has arrived and that no receive has matched.
 
         Parameters
         ----------
         tag, mask : int, 0 <= value < 2**64
             A message matches if ``(sent ^ tag) & mask == 0``.
         remove : bool
-            Take the message, so that no receive posted later gets it.
+            Remove the message, so that no receive posted later matches it.
 
         Returns
         -------
         None, (int, int) or TagMessage
-            None if there is none; ``(nbytes, sender_tag)``; with `remove` a message for :meth:`tag_msg_recv`, which is lost if
-            it is dropped.
+            None if there is no such message; else ``(nbytes, sender_tag)``; with `remove` a message for
+            :meth:`tag_msg_recv`, which is lost if you drop it.
 
-        It makes no progress: call :meth:`progress` between looks. Source: ``ucp_tag_probe_nb``.
+        It does not progress the worker: call :meth:`progress` between probes. Source: ``ucp_tag_probe_nb``.
         """
 
     def tag_msg_recv(self, buffer: weft.typing.BufferLike, message: TagMessage) -> weft.typing.Request[tuple[int, int]]:
         """
-        Receive what :meth:`tag_probe` took.
+        Receive a message that :meth:`tag_probe` removed.
 
         Parameters
         ----------
@@ -403,12 +406,12 @@ class Worker:
         Returns
         -------
         Request
-            Wait or await it for ``(nbytes, sender_tag)``.
+            Its result is ``(nbytes, sender_tag)``.
 
         Raises
         ------
         ReadOnlyError, NotContiguousError
-            `buffer` cannot be filled as it is.
+            weft cannot write to `buffer` in place.
         TruncatedError
             From the request: the message was longer than `buffer`. It is lost.
 
@@ -428,26 +431,26 @@ class Worker:
         Returns
         -------
         Request
-            Wait or await it for ``(header, data)``: bytes, and a writable memoryview of pooled memory.
+            Its result is ``(header, data)``: bytes, and a writable memoryview of pooled memory.
 
         Cancelling withdraws the receive, never a message. Source: ``ucp_worker_set_am_recv_handler``.
         """
 
     def set_am_recv_handler(self, id: int, handler: Callable[[ActiveMessage], object] | None) -> None:
         """
-        Have `handler` called with each active message of this id.
+        Set the handler of active messages with this id.
 
         Parameters
         ----------
         id : int, 0 <= id < 63
         handler : callable of one ActiveMessage, or None
-            Called while the worker progresses: it may post operations and must not wait for them. What it raises goes to
-            ``sys.unraisablehook``. None takes the handler away; UCX then drops what arrives.
+            Called while the worker progresses: it may post operations, and must not wait for them. Exceptions go to
+            ``sys.unraisablehook``. None removes the handler; UCX then drops messages with this id.
 
         Raises
         ------
         InvalidParamError
-            :meth:`am_recv` takes the messages of this id.
+            :meth:`am_recv` receives the messages of this id.
 
         Source: ``ucp_worker_set_am_recv_handler``.
         """
@@ -466,24 +469,25 @@ class Worker:
         Returns
         -------
         Request
-            Wait or await it for a list of ``(nbytes, sender_tag)``; it fails with the first error of any.
+            Its result is a list of ``(nbytes, sender_tag)``. It fails with the first error.
 
         Raises
         ------
         ReadOnlyError, NotContiguousError
-            A buffer cannot be filled as it is. Nothing was posted.
+            weft cannot write to a buffer in place. Nothing was posted.
 
-        Cancelling withdraws the receives that have not matched; what came is in its buffer. Source: ``ucp_tag_recv_nbx``.
+        Cancelling withdraws the receives that have not matched; messages that arrived are in their buffers.
+        Source: ``ucp_tag_recv_nbx``.
         """
 
     def listen_sockaddr(self, address: str) -> SockaddrListener:
         """
-        Listen for programs that connect with UCX alone, weft's :meth:`connect_sockaddr` among them.
+        Listen for programs that connect with UCX alone, such as weft's :meth:`connect_sockaddr`.
 
         Parameters
         ----------
         address : str
-            ``"host:port"``, or ``":port"`` for every device. Port 0 picks one. IPv4 only.
+            ``"host:port"``, or ``":port"`` for all devices. Port 0 chooses a free port. IPv4 only.
 
         Returns
         -------
@@ -492,13 +496,14 @@ class Worker:
         Raises
         ------
         AddressError
-            The host is unknown, or the port is no number.
+            The host is unknown, or the port is not a number.
         UnsupportedError
-            That is IPv6: UCX's own listener does not survive it.
+            The address is IPv6, with which UCX's own listener crashes.
         Error
-            The port is in use, or not this process's to take.
+            The port is in use, or this process may not use it.
 
-        Nobody is authenticated: who reaches the port is connected. :func:`weft.listen` asks for a proof of user and host.
+        Connections are not authenticated: every program that reaches the port is connected. :func:`weft.listen`
+        authenticates user and host.
         Source: ``ucp_listener_create``.
         """
 
@@ -514,16 +519,16 @@ class Worker:
         Returns
         -------
         Endpoint
-            Connecting goes on while the worker progresses; what is sent waits for it.
+            It connects while the worker progresses; messages wait until it is connected.
 
         Raises
         ------
         AddressError
-            The host is unknown, or the port is no number.
+            The host is unknown, or the port is not a number.
         UnsupportedError
-            That is IPv6: UCX's own listener does not survive it.
+            The address is IPv6, with which UCX's own listener crashes.
         UnreachableError, PeerLostError
-            From the first operation: nobody listens there, or not any more.
+            From the first operation: no program listens there, or it has stopped.
 
         Source: ``ucp_ep_create`` with ``UCP_EP_PARAMS_FLAGS_CLIENT_SERVER``.
         """
@@ -533,7 +538,7 @@ class Endpoint:
 
     def flush(self) -> weft.typing.Request[None]:
         """
-        Return a request that is done once the peer has everything sent before. Source: ``ucp_ep_flush_nbx``.
+        Return a request that completes when the peer has everything sent before. Source: ``ucp_ep_flush_nbx``.
         """
 
     def close(self, *, force: bool = False) -> weft.typing.Request[None]:
@@ -547,12 +552,12 @@ class Endpoint:
 
     def print_info(self) -> str:
         """
-        Return what UCX tells of the endpoint: its lanes, and a table of protocols for each operation that was looked up so far. For people; the text differs with UCX's version. Empty if UCX has none. Source: ``ucp_ep_print_info``.
+        Return UCX's description of the endpoint: its lanes, and a table of protocols for each operation used so far. For people to read; the text depends on UCX's version. Empty if UCX has none. Source: ``ucp_ep_print_info``.
         """
 
     def evaluate_perf(self, nbytes: int) -> float | None:
         """
-        Return the seconds that UCX expects a message of `nbytes` to take over the fastest lane, None if it does not tell. Source: ``ucp_ep_evaluate_perf``.
+        Return how many seconds UCX expects a message of `nbytes` to take over the fastest lane; None if it does not tell. Source: ``ucp_ep_evaluate_perf``.
         """
 
     @property
@@ -572,34 +577,35 @@ class Endpoint:
         Parameters
         ----------
         buffer : contiguous buffer, DLPack tensor or CUDA array, any shape, C or Fortran order
-            Locked until the request completes, and unchanged by it. The buffer protocol goes first, then DLPack, then
-            ``__cuda_array_interface__``. Device memory is sent from where it lies, once the array's producer is done with it:
-            its stream is waited for (DLPack: the producer orders CUDA's default stream after itself, and that one is waited
-            for; CUDA array interface: ``stream``, or nothing where it is None or missing).
+            Locked until the request completes; not modified. The buffer protocol is tried first, then DLPack, then
+            ``__cuda_array_interface__``. Device memory is sent directly, after the array's stream has finished (DLPack: the
+            producer orders CUDA's default stream after its own, and weft waits for the default stream; CUDA array interface:
+            weft waits for ``stream``, if there is one).
         tag : int, 0 <= value < 2**64
 
         Returns
         -------
         Request
-            Done when `buffer` may be changed again, which does not mean that the peer has the message.
+            Done when `buffer` may be changed again. That does not mean that the peer has the message.
 
         Raises
         ------
         NotContiguousError
             Nothing was sent.
         UnsupportedError
-            `buffer` lies in memory that UCX cannot reach here, see :attr:`Context.memory_types`. Nothing was sent.
+            `buffer` is in memory that UCX cannot reach here; see :attr:`Context.memory_types`. Nothing was sent.
         PeerLostError
-            From the request.
+            From the request: the peer is gone.
 
-        Cancelling ends the waiter; the transfer goes on with the buffer locked. Source: ``ucp_tag_send_nbx``.
+        Cancelling ends the request; the transfer goes on, and the buffer stays locked until it ends.
+        Source: ``ucp_tag_send_nbx``.
         """
 
     def tag_send_sync(self, buffer: weft.typing.BufferLike, tag: int) -> weft.typing.Request[None]:
         """
-        Send `buffer` under `tag`, and know that the peer has matched it.
+        Send `buffer` under `tag`; complete when the peer has matched it.
 
-        As :meth:`tag_send`, but the request is done only once a receive of the peer has taken the message.
+        Like :meth:`tag_send`, but the request completes only when a receive of the peer has matched the message.
         Source: ``ucp_tag_send_sync_nbx``.
         """
 
@@ -613,9 +619,9 @@ class Endpoint:
         header : bytes-like
             At most :attr:`Worker.max_am_header` bytes; copied at once.
         data : contiguous buffer, DLPack tensor or CUDA array, or a list of them, optional
-            Locked until the request completes. A list arrives as one piece; all of it must lie in one kind of memory.
+            Locked until the request completes. A list arrives as one block; all its buffers must be in one type of memory.
         reply : bool
-            Give the peer's handler an endpoint to answer with (:attr:`ActiveMessage.reply`).
+            Give the peer's handler an endpoint to reply with (:attr:`ActiveMessage.reply`).
 
         Returns
         -------
@@ -629,7 +635,7 @@ class Endpoint:
         NotContiguousError, UnsupportedError
             As :meth:`tag_send`.
 
-        Cancelling ends the waiter; the transfer goes on. Source: ``ucp_am_send_nbx``.
+        Cancelling ends the request; the transfer goes on. Source: ``ucp_am_send_nbx``.
         """
 
     def tag_send_many(self, buffers: Sequence[weft.typing.BufferLike], tag: int) -> weft.typing.Request[None]:
@@ -639,13 +645,13 @@ class Endpoint:
         Parameters
         ----------
         buffers : sequence of contiguous buffers
-            Each is a message. Locked until the request completes, and unchanged by it.
+            Each is one message. Locked until the request completes; not modified.
         tag : int, 0 <= value < 2**64
 
         Returns
         -------
         Request
-            Done when all buffers may be changed again; it fails with the first error of any.
+            Done when all buffers may be changed again. It fails with the first error.
 
         Raises
         ------
@@ -657,12 +663,12 @@ class Endpoint:
 
     def stream_send(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]:
         """
-        Append the bytes of `buffer` to the stream to the peer.
+        Append `buffer` to the stream to the peer.
 
         Parameters
         ----------
         buffer : contiguous buffer, any shape
-            Locked until the request completes, and unchanged by it.
+            Locked until the request completes; not modified.
 
         Returns
         -------
@@ -688,22 +694,23 @@ class Endpoint:
         buffer : writable contiguous buffer, any shape
             Filled from its beginning. Locked until the request completes.
         wait_all : bool
-            Complete only once `buffer` is full; else as soon as anything came.
+            Complete only when `buffer` is full; otherwise as soon as any bytes arrive.
 
         Returns
         -------
         Request
-            Wait or await it for the number of bytes.
+            Its result is the number of bytes.
 
         Raises
         ------
         UnsupportedError
             The context was made without the feature ``stream``.
         ReadOnlyError, NotContiguousError
-            `buffer` cannot be filled as it is.
+            weft cannot write to `buffer` in place.
 
-        Two endpoints are one stream when each was made from the other's worker's address. Cancelling ends the waiter; UCX
-        cannot withdraw the receive, which takes the next bytes, with the buffer locked until then. Source: ``ucp_stream_recv_nbx``.
+        Two endpoints share one stream if each was made from the address of the other's worker. Cancelling ends the request,
+        but UCX cannot withdraw the receive: it takes the next bytes, and the buffer stays locked until then.
+        Source: ``ucp_stream_recv_nbx``.
         """
 
     def rkey_unpack(self, key: RemoteKey) -> Rkey:
@@ -713,7 +720,7 @@ class Endpoint:
         Parameters
         ----------
         key : RemoteKey
-            Of memory of the peer that this endpoint leads to.
+            A key to memory of the peer that this endpoint is connected to.
 
         Returns
         -------
@@ -723,7 +730,7 @@ class Endpoint:
         Raises
         ------
         UnreachableError
-            No lane of the endpoint reaches that memory.
+            No transport of the endpoint reaches that memory.
 
         Source: ``ucp_ep_rkey_unpack``.
         """
@@ -735,23 +742,23 @@ class Endpoint:
         Parameters
         ----------
         buffer : contiguous buffer, any shape
-            Locked until the request completes, and unchanged by it.
+            Locked until the request completes; not modified.
         rkey : Rkey
             From :meth:`rkey_unpack` of this endpoint.
         offset : int
-            Where in the peer's memory, in bytes from its beginning.
+            Position in the peer's memory, in bytes from its beginning.
 
         Returns
         -------
         Request
-            Done when `buffer` may be changed again. The peer has the bytes once a :meth:`flush` that began later is done.
+            Done when `buffer` may be changed again. The peer's memory has the bytes once a later :meth:`flush` is done.
 
         Raises
         ------
         InvalidParamError
-            The memory ends before. Nothing was written.
+            The bytes would exceed the memory. Nothing was written.
 
-        Cancelling ends the waiter; the transfer goes on. Source: ``ucp_put_nbx``.
+        Cancelling ends the request; the transfer goes on. Source: ``ucp_put_nbx``.
         """
 
     def get(self, buffer: weft.typing.BufferLike, rkey: Rkey, offset: int = 0) -> weft.typing.Request[None]:
@@ -765,7 +772,7 @@ class Endpoint:
         rkey : Rkey
             From :meth:`rkey_unpack` of this endpoint.
         offset : int
-            Where in the peer's memory, in bytes from its beginning.
+            Position in the peer's memory, in bytes from its beginning.
 
         Returns
         -------
@@ -775,50 +782,52 @@ class Endpoint:
         Raises
         ------
         InvalidParamError
-            The memory ends before. Nothing was read.
+            The bytes would exceed the memory. Nothing was read.
 
-        Cancelling ends the waiter; the transfer goes on. Source: ``ucp_get_nbx``.
+        Cancelling ends the request; the transfer goes on. Source: ``ucp_get_nbx``.
         """
 
     @overload
     def atomic_op(self, op: str, value: int, rkey: Rkey, offset: int = 0, *, compare: int | None = None, nbytes: int = 8, fetch: Literal[True] = True) -> weft.typing.Request[int]:
         """
-        Change one integer in a peer's memory as nobody else can in between.
+        Change one integer in a peer's memory atomically.
 
         Parameters
         ----------
         op : {"add", "and", "or", "xor", "swap", "cswap"}
         value : int
-            The operand, signed or unsigned, or what to swap in.
+            The operand, signed or unsigned; for swap and cswap the new value.
         rkey : Rkey
             From :meth:`rkey_unpack` of this endpoint.
         offset : int
-            Where in the peer's memory, in bytes; a multiple of `nbytes`.
+            Position in the peer's memory, in bytes; a multiple of `nbytes`.
         compare : int, only for cswap
-            Swap only if this lies there.
+            Swap only if the memory holds this value.
         nbytes : {8, 4}
-            Of the integer, in the machine's byte order.
+            Size of the integer, in the machine's byte order.
         fetch : bool
-            Return what lay there; swap and cswap always do.
+            Return the old value; swap and cswap always do.
 
         Returns
         -------
         Request
-            Wait or await it for the old value, unsigned, or for None. Without `fetch`, done says nothing of the peer: flush.
+            Its result is the old value, unsigned, or None. Without `fetch` the change is at the peer only after a flush.
 
         Raises
         ------
         UnsupportedError
             The context was made without the feature ``amo``.
 
-        Atomic towards other operations through UCX, and towards the owner's own instructions only on transports that use the
-        CPU's (posix does). Source: ``ucp_atomic_op_nbx``.
+        Atomic with respect to other operations through UCX; with respect to the owner's own instructions only on transports
+        that use the CPU's (posix does). Source: ``ucp_atomic_op_nbx``.
         """
     @overload
     def atomic_op(self, op: str, value: int, rkey: Rkey, offset: int = 0, *, compare: int | None = None, nbytes: int = 8, fetch: bool) -> weft.typing.Request[int | None]: ...
 
 class TagMessage:
-    """A message that a probe took; :meth:`Worker.tag_msg_recv` receives it."""
+    """
+    A message that :meth:`Worker.tag_probe` removed from the queue; :meth:`Worker.tag_msg_recv` receives it.
+    """
 
     @property
     def nbytes(self) -> int:
@@ -826,20 +835,20 @@ class TagMessage:
 
     @property
     def tag(self) -> int:
-        """The tag it was sent with."""
+        """The tag that it was sent with."""
 
 class ActiveMessage:
     """
-    An active message, as its handler gets it.
+    An active message, as passed to its handler.
 
-    ``memoryview(message)`` is the data of an eager message, read-only, where UCX received it: nothing is copied, and
-    it stays valid until the view and the message are dropped. The data of a rendezvous is still at its sender:
-    :meth:`recv` brings it. A message that is dropped without that is refused; its sender sees success.
+    ``memoryview(message)`` is the data of an eager message, read-only, in UCX's own buffer: nothing is copied, and
+    it stays valid until the view and the message are dropped. The data of a rendezvous message is still at its sender;
+    :meth:`recv` fetches it. A message that is dropped before that is discarded; its sender sees success.
     """
 
     @property
     def header(self) -> bytes:
-        """The header that was sent with it; a copy."""
+        """A copy of the header that was sent with the message."""
 
     @property
     def nbytes(self) -> int:
@@ -848,13 +857,13 @@ class ActiveMessage:
     @property
     def rendezvous(self) -> bool:
         """
-        Whether the data is still at the sender, which keeps it until :meth:`recv` has fetched it.
+        Whether the data is still at the sender, until :meth:`recv` fetches it.
         """
 
     @property
     def reply(self) -> Endpoint | None:
         """
-        An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it is gone; with the feature ``stream``, ClosedError once the handler has returned.
+        An endpoint to the sender, if the message was sent with ``reply=True``. It raises PeerLostError once UCX has noticed that the sender is gone; with the feature ``stream``, ClosedError once the handler has returned.
         """
 
     @overload
@@ -870,14 +879,14 @@ class ActiveMessage:
         Returns
         -------
         Request
-            Wait or await it for the number of bytes, or without `buffer` for a writable memoryview.
+            Its result is the number of bytes, or without `buffer` a writable memoryview.
 
         Raises
         ------
         TruncatedError
             `buffer` is too small. The message is still there.
         InvalidParamError
-            The message was received before, or a memoryview of it is alive.
+            The message has already been received, or a memoryview of it is still in use.
 
         Source: ``ucp_am_recv_data_nbx``.
         """
@@ -886,17 +895,17 @@ class ActiveMessage:
 
 class RemoteKey:
     """
-    What a peer needs to reach a :class:`Memory`: give it to one that you trust, pickled or as it is.
+    The key with which a peer reaches a :class:`Memory`. It can be pickled.
 
-    Whoever has it can read and write the memory as long as it is mapped. One that comes from elsewhere must come from
-    somebody you trust, too: UCX parses it unchecked.
+    Give it only to peers that you trust: whoever has it can read and write the memory while it is mapped. Accept keys
+    only from peers that you trust: UCX parses them unchecked.
     """
 
     def __init__(self, address: int, nbytes: int, packed: bytes) -> None: ...
 
     @property
     def address(self) -> int:
-        """Where the memory lies in its owner."""
+        """Address of the memory in its owner's process."""
 
     @property
     def nbytes(self) -> int:
@@ -910,12 +919,12 @@ class RemoteKey:
 
 class Memory:
     """
-    Memory that peers may read and write. Made by :meth:`Context.mem_map` and :meth:`Context.mem_alloc`; a buffer itself.
+    Memory that peers may read and write. Made by :meth:`Context.mem_map` and :meth:`Context.mem_alloc`. It supports the buffer protocol.
     """
 
     @property
     def address(self) -> int:
-        """Where the memory lies in this process."""
+        """Address of the memory in this process."""
 
     @property
     def nbytes(self) -> int:
@@ -923,12 +932,12 @@ class Memory:
 
     def rkey_pack(self) -> RemoteKey:
         """
-        Return the key that lets a peer reach this memory. Source: ``ucp_rkey_pack``.
+        Return the key with which a peer reaches this memory. Source: ``ucp_rkey_pack``.
         """
 
     def close(self) -> None:
         """
-        Unmap the memory: keys to it are void, and its buffer is unlocked. Idempotent.
+        Unmap the memory: its keys become invalid, and its buffer is unlocked. Idempotent.
         """
 
     @property
@@ -941,12 +950,12 @@ class Memory:
 
 class Rkey:
     """
-    A peer's memory as one endpoint reaches it. Made by :meth:`Endpoint.rkey_unpack`.
+    A peer's memory, accessible through one endpoint. Made by :meth:`Endpoint.rkey_unpack`.
     """
 
     @property
     def address(self) -> int:
-        """Where the memory lies in its owner."""
+        """Address of the memory in its owner's process."""
 
     @property
     def nbytes(self) -> int:
@@ -954,12 +963,14 @@ class Rkey:
 
 class SockaddrListener:
     """
-    Takes connections of programs that speak UCX. Made by :meth:`Worker.listen_sockaddr`.
+    Accepts connections from programs that use UCX. Made by :meth:`Worker.listen_sockaddr`.
     """
 
     @property
     def address(self) -> str:
-        """Where it listens, ``host:port``. Source: ``ucp_listener_query``."""
+        """
+        The address that it listens at, ``host:port``. Source: ``ucp_listener_query``.
+        """
 
     def accept(self) -> weft.typing.Request[Endpoint]:
         """
@@ -968,24 +979,25 @@ class SockaddrListener:
         Returns
         -------
         Request
-            Wait or await it for an :class:`Endpoint`.
+            Its result is an :class:`Endpoint`.
 
         Raises
         ------
         ClosedError
-            From the request, too: the listener was closed meanwhile.
+            The listener is closed, or was closed meanwhile (from the request).
 
-        Cancelling withdraws the waiter, never a connection. Source: ``ucp_ep_create`` with ``conn_request``.
+        Cancelling withdraws the accept; the connection stays for the next one.
+        Source: ``ucp_ep_create`` with ``conn_request``.
         """
 
     def close(self) -> None:
         """
-        Reject who was not accepted and who comes later; the port is freed with the worker. Idempotent. Source: ``ucp_listener_reject``.
+        Reject connections not yet accepted and all later ones; the port is freed with the worker. Idempotent. Source: ``ucp_listener_reject``.
         """
 
 class Link:
     """
-    What joins two workers: the carrier of messages between them, and the socket that tells of the other's end.
+    A link between two workers: the carrier of their messages, and the socket that reports the peer's end.
     """
 
     @property
@@ -993,18 +1005,16 @@ class Link:
 
     def offer(self, fd: int) -> None:
         """
-        Send over the socket `fd` what goes with the address; before the other side is told the address.
+        Send the descriptors that belong to the address over the socket `fd`, before the peer gets the address.
         """
 
     @property
     def memory(self) -> int:
-        """
-        A descriptor of what `offer` sends, the link's; -1: nothing is offered.
-        """
+        """The descriptor that `offer` sends, owned by the link; -1: none."""
 
     def join(self, address: bytes, fd: int, memory: int = -1) -> None:
         """
-        Connect to the other side's address. `fd` becomes the link's on success; -1 for none. `memory`, the caller's, is what the other side offers; -1 if it comes over `fd`.
+        Connect to the peer's address. On success the link owns `fd`; -1: no socket. `memory`, owned by the caller, is what the peer offers; -1 if it comes over `fd`.
         """
 
     def open(self, local: int, remote: int, name: str) -> Channel: ...
@@ -1024,14 +1034,14 @@ class Link:
 
 def ring_error() -> str:
     """
-    Why this process can have no rings, in the system's words; empty: it can.
+    Return the system error that keeps this process from using rings; empty: it can use them.
     """
 
 def prepare_link(worker: Worker, same_host: bool, name: str) -> Link:
-    """Make one side of a link; its `address` is for the other side's `join`."""
+    """Make one side of a link; its `address` goes to the peer's `join`."""
 
 class Channel:
-    """A connection: ordered messages, bounded on both sides."""
+    """A connection: ordered messages, with bounded queues on both sides."""
 
     header_nbytes: int = 32
 
@@ -1067,37 +1077,37 @@ class Channel:
 
     @property
     def closed(self) -> bool:
-        """This side has closed or aborted it."""
+        """Whether this side has closed or aborted the connection."""
 
     @property
     def ended(self) -> bool:
         """
-        The other side has closed it or is gone; messages may be left to receive.
+        Whether the peer has closed the connection or is gone; there may be messages left to receive.
         """
 
     @property
     def loss_raised(self) -> bool:
         """
-        The other side was lost, without a goodbye, and somebody was told by an exception.
+        Whether the peer was lost without a goodbye, and an exception has reported it.
         """
 
     def send_placed(self, first: Buffer, rest: list[Buffer], lend: bool, stage: bool, placed: list[Buffer]) -> list[weft.typing.Request[None]]:
         """
-        As `send`, and after it each of `placed` for `recv_placed` of the other side. None may be cancelled: places are counted.
+        Send as `send`, then each of `placed` for the peer's `recv_placed`. Do not cancel any of them: places are counted.
         """
 
     def recv_placed(self, place: int, buffer: Buffer) -> weft.typing.Request[None]:
         """
-        Receive what was sent as number `place`, from 0 on, into `buffer`, which has just its size.
+        Receive the placed message number `place`, from 0, into `buffer`, which must have its exact size.
         """
 
     @property
     def next_place(self) -> int:
-        """How many messages were sent with `send_placed`."""
+        """Number of messages sent with `send_placed`."""
 
     @property
     def memory_types(self) -> list[str]:
-        """As of its worker's context."""
+        """The memory types of its worker's context."""
 
     @property
     def unread_nbytes(self) -> int: ...
@@ -1119,18 +1129,18 @@ class Channel:
 
     def print_info(self) -> str:
         """
-        Return what UCX tells of the endpoint: its lanes, and a table of protocols for each operation that was looked up so far. For people; the text differs with UCX's version. Empty if UCX has none. Source: ``ucp_ep_print_info``.
+        Return UCX's description of the endpoint: its lanes, and a table of protocols for each operation used so far. For people to read; the text depends on UCX's version. Empty if UCX has none. Source: ``ucp_ep_print_info``.
         """
 
     def evaluate_perf(self, nbytes: int) -> float | None:
         """
-        Return the seconds that UCX expects a message of `nbytes` to take over the fastest lane, None if it does not tell. Source: ``ucp_ep_evaluate_perf``.
+        Return how many seconds UCX expects a message of `nbytes` to take over the fastest lane; None if it does not tell. Source: ``ucp_ep_evaluate_perf``.
         """
 
     @property
     def handle(self) -> int:
         """
-        The address of the ``ucp_ep_h`` that its link sends through; 0 once that is lost.
+        The address of the ``ucp_ep_h`` that the link sends through; 0 once it is lost.
         """
 
 class Peer:
@@ -1147,50 +1157,50 @@ class Peer:
         Parameters
         ----------
         buffer : contiguous buffer, DLPack tensor or CUDA array, any shape
-            Locked until the request completes; then it may be changed. Device memory is sent from where it lies, once
-            its producer's stream is done; the peer receives it in host memory. See :meth:`Endpoint.tag_send`.
+            Locked until the request completes; then you may change it. Device memory is sent directly, after its stream
+            has finished; the peer receives it in host memory. See :meth:`Endpoint.tag_send`.
 
         Returns
         -------
         Request
-            Done when `buffer` is yours again, which does not mean that the peer has the message. It stays
-            pending while 4 MiB of small messages, or 8,000 large ones, lie unread at the peer.
+            Done when you may change `buffer` again. That does not mean that the peer has the message. It stays pending
+            while the peer has 4 MiB of small messages, or 8,000 large ones, unread.
 
         Raises
         ------
         NotContiguousError
-            Nothing was sent.
+            `buffer` is not contiguous. Nothing was sent.
         InvalidParamError
             `buffer` holds Python objects: see :meth:`send_obj`. Nothing was sent.
         UnsupportedError
-            `buffer` lies in device memory that UCX cannot reach here. Nothing was sent.
+            `buffer` is in device memory that UCX cannot reach here. Nothing was sent.
         ClosedError
             This side has closed the connection.
         PeerLostError
-            From the request: the peer is gone; PeerClosedError if it said goodbye.
+            From the request: the peer is gone; PeerClosedError if it closed the connection.
 
-        Cancelling a message that still waits for its turn withdraws it; one under way is sent.
+        Cancelling withdraws a message that is still queued; one under way is sent.
         """
 
     def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]:
         """
-        Send one message without copying it, if that can be done: the peer reads the pages that you wrote.
+        Send one message without copying it where possible: the peer maps the pages that you wrote.
 
-        It can if the peer is another process on this host and `buffer` lies in weft's pool: memory that was
-        received, ``numpy`` arrays made under :func:`weft.arrays_in_pool`. What another process of this host lent to
-        this one is lent on, unless this process has written to it: the peer reads the first one's pages, also after
-        the end of this process. Else this is :meth:`send`.
+        It is possible if the peer is another process on this host and `buffer` is in weft's pool: memory of a received
+        message, or ``numpy`` arrays made under :func:`weft.arrays_in_pool`. Memory that another process of this host
+        lent to this one is lent on, unless this process has written to it: the peer maps the first owner's pages and
+        keeps them after this process has ended. Otherwise this is :meth:`send`.
 
         Parameters
         ----------
         buffer : contiguous buffer, DLPack tensor or CUDA array, any shape
-            Must not be changed from here on, not even after the request is complete: the peer may see the change, or
-            not, page by page. It may be dropped: its memory is not used again before the peer has let go of it.
+            Do not change it from here on, not even after the request has completed: the peer may see the change on some
+            pages. You may drop it: its memory is not reused before the peer has released it.
 
         Returns
         -------
         Request
-            Done when the message is on its way. What the peer receives is writable, and what it writes is its own.
+            Done when the message is on its way. The peer's memory is writable; its changes are not visible to you.
 
         Raises
         ------
@@ -1200,23 +1210,23 @@ class Peer:
 
     def recv(self) -> weft.typing.Request[memoryview]:
         """
-        Receive the next message, in the order in which they were sent.
+        Receive the next message, in the order of sending.
 
         Returns
         -------
         Request
-            Wait or await it for a writable memoryview, aligned to 64 B, which lives as long as anything refers to it. From
-            4 KiB up it is memory of weft's pool.
+            Its result is a writable memoryview, aligned to 64 B. The memory lives as long as anything refers to it; from
+            4 KiB up it belongs to weft's pool.
 
         Raises
         ------
         ClosedError
             This side has closed the connection.
         PeerLostError
-            From the request, once everything that arrived has been received; PeerClosedError if the peer
-            said goodbye.
+            From the request, after all messages that arrived have been received; PeerClosedError if the peer closed the
+            connection.
 
-        Cancelling withdraws the waiter, never a message: the next ``recv`` gets it.
+        Cancelling loses no message: the next ``recv`` gets it.
         """
 
     def recv_into(self, buffer: Buffer) -> weft.typing.Request[int]:
@@ -1226,25 +1236,25 @@ class Peer:
         Parameters
         ----------
         buffer : writable contiguous buffer of the host, any shape
-            Filled from its beginning, in the order of its memory; ``buffer.nbytes`` bytes is the most that can arrive. Locked
-            until the request has given its result, or was cancelled and the peer has done with it.
+            Filled from its beginning, in memory order. A message has at most ``buffer.nbytes`` bytes. Locked until the
+            request has its result or, after cancelling, until the peer no longer writes to it.
 
         Returns
         -------
         Request
-            Wait or await it for the number of bytes that arrived. What was sent as several buffers arrives as one.
+            Its result is the number of bytes. Several buffers sent as one message arrive as one.
 
         Raises
         ------
         ReadOnlyError, NotContiguousError
-            `buffer` cannot be filled as it is. No message was taken.
+            weft cannot write to `buffer` in place. No message was received.
         TruncatedError
-            From the request: the next message is longer than `buffer`. It stays, and the next receive gets it.
+            From the request: the next message is longer than `buffer`. It stays queued for the next receive.
         ClosedError, PeerLostError
-            As :meth:`recv`.
+            As for :meth:`recv`.
 
-        A message of 256 KiB and more that is not lent lands in `buffer` without a copy where this is called before it arrives.
-        Cancelling withdraws the waiter, never a message: the next receive gets it. `buffer` may have been written to.
+        A message of 256 KiB or more that is not lent arrives in `buffer` without a copy if you call this before it arrives.
+        Cancelling loses no message: the next receive gets it. `buffer` may have been written to.
         """
 
     def send_many(self, buffers: Sequence[weft.typing.BufferLike]) -> weft.typing.Request[None]:
@@ -1254,22 +1264,22 @@ class Peer:
         Parameters
         ----------
         buffers : sequence of contiguous buffers
-            Each is what :meth:`send` takes. Locked until the request completes.
+            Each as for :meth:`send`. Locked until the request completes.
 
         Returns
         -------
         Request
-            Done when all buffers are yours again. As many are under way at a time as :meth:`send` could have sent: it stays
-            pending while too much lies unread at the peer.
+            Done when you may change all buffers again. It stays pending while the peer has too much unread, as for
+            :meth:`send`.
 
         Raises
         ------
         NotContiguousError, InvalidParamError, UnsupportedError, ClosedError
-            As :meth:`send`. Nothing was sent.
+            As for :meth:`send`. Nothing was sent.
         PeerLostError
-            From the request: the peer is gone, and may have received a part of them.
+            From the request: the peer is gone; it may have received some of the messages.
 
-        Cancelling withdraws those that still wait for their turn; the others are sent.
+        Cancelling withdraws the messages that are still queued; the others are sent.
         """
 
     def recv_many(self, count: int) -> weft.typing.Request[list[memoryview]]:
@@ -1279,32 +1289,35 @@ class Peer:
         Parameters
         ----------
         count : int, 0 <= count
+            Number of messages.
 
         Returns
         -------
         Request
-            Wait or await it for a list of what :meth:`recv` gives, in the order in which they were sent.
+            Its result is a list of memoryviews as from :meth:`recv`, in the order of sending.
 
         Raises
         ------
         ClosedError
             This side has closed the connection.
         PeerLostError
-            From the request: the connection ended before there were `count` of them; PeerClosedError if the peer said
-            goodbye. Those that arrived are there for the next receive.
+            From the request: the connection ended before `count` messages arrived; PeerClosedError if the peer closed it.
+            The messages that arrived stay for the next receive.
 
-        Cancelling loses no message: the next receive gets the first of them.
+        Cancelling loses no message: the next receive gets the first one.
         """
 
 def layout(array: object) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], tuple[int, int]]:
     """
-    What DLPack says of an array: type (code, bits, lanes), shape, strides in items, device (type, index).
+    Return an array's DLPack description: type (code, bits, lanes), shape, strides in items, device (type, index).
     """
 
 def view(memory: Buffer, dtype: tuple[int, int, int], shape: Sequence[int], strides: Sequence[int], device: tuple[int, int], writable: bool) -> Any:
     """
-    `memory`, exported as an array of `device` by DLPack, and by the buffer protocol if that is the host.
+    Return `memory` as an array of `device`, exported by DLPack, and by the buffer protocol if that is the host.
     """
 
 def cuda_device(address: int) -> int:
-    """Which device, by index, the memory at `address` is of."""
+    """
+    Return the index of the device that the memory at `address` belongs to.
+    """

@@ -66,7 +66,7 @@ class PythonRequest(Request[ResultT_co]):
                 self._loop.call_soon(fn, self, context=context)
 
     def cancel(self, msg: Any = None) -> bool:
-        """End the waiter; False if it has ended already."""
+        """Cancel the request; False if it is done already."""
         if self._done or not self._withdraw():
             return False
         self._cancelled = True
@@ -80,7 +80,9 @@ class PythonRequest(Request[ResultT_co]):
         deadline = None
         if timeout is not None:
             if math.isnan(timeout):
-                raise InvalidParamError(f"{self._name}: the timeout is nan, not a number of seconds")
+                raise InvalidParamError(
+                    f"{self._name}: the timeout is NaN; pass seconds, or None to wait without limit"
+                )
             deadline = time.monotonic() + timeout
         while not self._done:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -88,7 +90,7 @@ class PythonRequest(Request[ResultT_co]):
             if left == 0 and not self._done:
                 raise TimedOutError(f"{self._name}: not complete after {timeout} s")
         if self._cancelled:
-            raise CanceledError(f"{self._name}: cancelled by its waiter")
+            raise CanceledError(f"{self._name}: the request was cancelled")
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[no-any-return]
@@ -97,15 +99,15 @@ class PythonRequest(Request[ResultT_co]):
     def __await__(self) -> Generator[Any, None, ResultT_co]: ...
 
     def done(self) -> bool:
-        """Tell whether the waiter has ended: by completion, failure or cancellation."""
+        """Return whether the request has completed, failed or been cancelled."""
         return self._done
 
     def cancelled(self) -> bool:
-        """Tell whether it was cancelled."""
+        """Return whether the request was cancelled."""
         return self._cancelled
 
     def result(self) -> ResultT_co:
-        """Return the result, or raise what ended the operation; InvalidStateError while it is pending."""
+        """Return the result, or raise the error that ended the operation; InvalidStateError while it is pending."""
         if not self._done or self._error is not None or self._cancelled:
             error = self.exception()
             if error is not None:
@@ -113,7 +115,7 @@ class PythonRequest(Request[ResultT_co]):
         return self._result  # type: ignore[no-any-return]
 
     def exception(self) -> BaseException | None:
-        """Return what ended the operation, or None; InvalidStateError while it is pending."""
+        """Return the error that ended the operation, or None; InvalidStateError while it is pending."""
         if self._cancelled:
             raise asyncio.CancelledError
         if not self.done():
@@ -129,7 +131,7 @@ class PythonRequest(Request[ResultT_co]):
         return self._loop
 
     def add_done_callback(self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None) -> None:
-        """Have the running loop call `fn` with this request once it is done."""
+        """Call `fn` with this request, from the running loop, once it is done."""
         context = contextvars.copy_context() if context is None else context
         loop = self.get_loop()
         if self.done():
@@ -141,7 +143,7 @@ class PythonRequest(Request[ResultT_co]):
             self._watch()
 
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
-        """Forget `fn`; return how often it had been added."""
+        """Remove `fn`; return how often it had been added."""
         callbacks = self._callbacks or []
         kept = [entry for entry in callbacks if entry[0] != fn]
         removed = len(callbacks) - len(kept)

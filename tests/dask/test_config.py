@@ -138,7 +138,7 @@ async def test_a_setting_that_ucx_does_not_know_is_named() -> None:
 
 async def test_settings_that_leave_no_device_end_a_connect_at_once() -> None:
     async with listen("ucx://127.0.0.1:0", print) as listener:
-        refused = pytest.raises(FatalCommClosedError, match="UCX finds no device with TLS=nonsense")
+        refused = pytest.raises(FatalCommClosedError, match="UCX found no device with TLS=nonsense")
         with dask.config.set({"weft.ucx": {"tls": "nonsense"}}), refused:
             await connect(listener.contact_address, timeout=1000)
 

@@ -103,7 +103,7 @@ def test_a_worker_with_an_atomic_operation_under_way_closes(tls, how):
     if tls == "posix,self" and weft.ucx_library().version < (1, 22) and said == ["it ended", "closed"]:
         pytest.skip("this UCX does not put an atomic operation behind a message")
     assert said == ["cancelled", "closed"]
-    assert "weft WARNING an atomic operation is still under way" in logged
+    assert "weft WARNING an atomic operation is still pending" in logged
 
 
 @pytest.mark.parametrize("tls", ["tcp", "posix,self"])

@@ -41,7 +41,7 @@ for operation in (lambda: late.am_send(2, b"", b"late"), lambda: late.transports
     try:
         operation()
     except weft.PeerLostError as error:
-        assert "the sender of the message has gone" in str(error), error
+        assert "the sender of the message is gone" in str(error), error
     else:
         raise AssertionError("it was not refused")
 late.close().wait(100)
@@ -96,7 +96,7 @@ def test_with_streams_a_reply_ends_with_its_handler(spawn):
             try:
                 operation()
             except weft.ClosedError as error:
-                assert "before that" in str(error), error
+                assert "inside the handler" in str(error), error
             else:
                 raise AssertionError("it was not refused")
         print("refused", flush=True)

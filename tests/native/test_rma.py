@@ -117,7 +117,7 @@ def test_bad_memory(context):
     for refused in (b"read only", bytearray()):
         with pytest.raises((weft.ReadOnlyError, weft.InvalidParamError)):
             context.mem_map(refused)
-    with pytest.raises(weft.InvalidParamError, match="0 B"):
+    with pytest.raises(weft.InvalidParamError, match="at least 1 B"):
         context.mem_alloc(0)
     with pytest.raises(weft.NoMemoryError):
         context.mem_alloc(1 << 60)
@@ -128,7 +128,7 @@ def test_memory_and_its_views_close_in_order(context):
     view = memoryview(memory)
     with pytest.raises(weft.InvalidParamError, match="memoryview"):
         memory.close()
-    with pytest.raises(weft.InvalidParamError, match="1 memories"):
+    with pytest.raises(weft.InvalidParamError, match="1 open memories"):
         context.close()
     view.release()
     memory.close()
@@ -159,7 +159,7 @@ def test_without_the_features():
         with pytest.raises(weft.UnsupportedError, match=r'features=\["rma"\]'):
             operation(10)
     plain.close()
-    with pytest.raises(weft.InvalidParamError, match="no feature magic"):
+    with pytest.raises(weft.InvalidParamError, match="unknown feature magic"):
         weft.Context(features=["magic"])
 
 
@@ -221,7 +221,7 @@ def test_four_bytes_stay_four(atomic):
         (("add", -(2**63) - 1, 0), {}, "does not fit into 8 B"),
         (("add", 2**32, 0), {"nbytes": 4}, "does not fit into 4 B"),
         (("add", 1, 0), {"nbytes": 2}, "4 or 8"),
-        (("nand", 1, 0), {}, "no operation nand"),
+        (("nand", 1, 0), {}, "unknown operation nand"),
         (("cswap", 1, 0), {}, "compare"),
         (("add", 1, 0), {"compare": 1}, "compare"),
     ],

@@ -46,7 +46,7 @@ def test_a_probe_that_removes_takes_the_message(worker, endpoint, nbytes):
     assert worker.tag_msg_recv(buffer, message).wait(100) == (nbytes, 7)
     assert buffer == data
     sent.wait(100)
-    with pytest.raises(weft.InvalidParamError, match="received before"):
+    with pytest.raises(weft.InvalidParamError, match="already been received"):
         worker.tag_msg_recv(buffer, message)
 
 

@@ -72,7 +72,7 @@ def test_what_is_read_only_stays_so():
 )
 def test_a_layout_that_leads_outside_is_refused(dtype, shape, strides):
     memory = bytearray(8 if shape else 3)
-    with pytest.raises(weft.InvalidParamError, match="do not lie in"):
+    with pytest.raises(weft.InvalidParamError, match="exceed the memory"):
         _native.view(memory, dtype, shape, strides, CPU, True)
 
 

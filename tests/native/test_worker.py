@@ -79,7 +79,7 @@ def test_requests_end_with_the_worker(context):
 
 def test_a_context_with_open_workers_stays(context):
     worker = weft.Worker(context)
-    with pytest.raises(weft.InvalidParamError, match="1 workers"):
+    with pytest.raises(weft.InvalidParamError, match="1 open workers"):
         context.close()
     worker.close()
     context.close()

@@ -62,9 +62,8 @@ void check_reach(const Demand &demand, ucs_memory_type_t memory_type, const std:
     std::string usable;
     for (int i = 0; i < UCS_MEMORY_TYPE_LAST; ++i)
         if (demand.memory_types >> i & 1) usable += (usable.empty() ? "" : ", ") + std::string(memory_type_name(i));
-    demand.refuse("UnsupportedError", "lies in " + device + " memory, and here only this can be used: " + usable +
-                                          " (Context.memory_types tells what UCX has transports for); pass a copy in "
-                                          "host memory");
+    demand.refuse("UnsupportedError", "is in " + device + " memory; UCX can use only " + usable +
+                                          " memory here (see Context.memory_types); pass a copy in host memory");
 }
 
 // Also of strides in items, with a unit of 1.
@@ -83,12 +82,12 @@ bool is_contiguous(size_t nbytes, size_t ndim, const int64_t *shape, const int64
 
 Tensor import_tensor(const Demand &demand, nb::dict arguments) {
     nb::object capsule = export_capsule(demand.object, std::move(arguments));
-    if (!PyCapsule_CheckExact(capsule.ptr())) demand.refuse("InvalidParamError", "gave no capsule in its __dlpack__");
+    if (!PyCapsule_CheckExact(capsule.ptr())) demand.refuse("InvalidParamError", "returned no capsule from __dlpack__");
     nb::ndarray<> writable;
     Tensor tensor;
     // What is not taken the capsule itself lets go of.
     if (demand.writable && nb::try_cast(capsule, writable, false)) return Tensor(writable);
-    if (!nb::try_cast(capsule, tensor, false)) demand.refuse("InvalidParamError", "gave no tensor in its __dlpack__");
+    if (!nb::try_cast(capsule, tensor, false)) demand.refuse("InvalidParamError", "returned no tensor from __dlpack__");
     if (demand.writable) refuse_read_only(demand.object, demand.op);
     return tensor;
 }
@@ -98,15 +97,15 @@ void acquire_dlpack(Buffer &buffer, const Demand &demand) {
     const int type = nb::cast<int>(nb::int_(told[0])), id = nb::cast<int>(nb::int_(told[1]));
     const Device device = device_of(type);
     if (device.memory_type == UCS_MEMORY_TYPE_UNKNOWN)
-        demand.refuse("UnsupportedError", "lies on a device of DLPack's type " + std::to_string(type) + " (" +
-                                              device.name + "); pass a copy in host memory");
+        demand.refuse("UnsupportedError", "is on a device of DLPack type " + std::to_string(type) + " (" + device.name +
+                                              "); pass a copy in host memory");
     check_reach(demand, device.memory_type, device.name);
     nb::dict arguments;
     if (device.memory_type != UCS_MEMORY_TYPE_HOST)
         arguments["stream"] = device.memory_type == UCS_MEMORY_TYPE_ROCM ? rocm_default_stream : cuda_default_stream;
     Tensor tensor = import_tensor(demand, std::move(arguments));
     if (tensor.device_type() != type)
-        demand.refuse("InvalidParamError", "is on another device than it says in __dlpack_device__");
+        demand.refuse("InvalidParamError", "is not on the device that __dlpack_device__ names");
     const size_t item_bits = size_t(tensor.dtype().bits) * tensor.dtype().lanes;
     if (item_bits % 8)
         demand.refuse("UnsupportedError", "has items of " + std::to_string(item_bits) + " bits; pass a view of bytes");
@@ -148,13 +147,14 @@ size_t item_nbytes(const Demand &demand, const std::string &typestr) {
     char *end = nullptr;
     const size_t nbytes = typestr.size() > 2 ? std::strtoul(typestr.c_str() + 2, &end, 10) : 0;
     if (!nbytes || end == typestr.c_str() + 2 || std::string("?biufcmMSV").find(typestr[1]) == std::string::npos)
-        demand.refuse("UnsupportedError", "has items of the type '" + typestr + "'; pass a view of bytes");
+        demand.refuse("UnsupportedError", "has items of type '" + typestr + "'; pass a view of bytes");
     return nbytes;
 }
 
 void acquire_cuda_array(Buffer &buffer, const Demand &demand) {
     nb::object interface = demand.object.attr("__cuda_array_interface__");
-    if (!entry(interface, "mask").is_none()) demand.refuse("UnsupportedError", "is masked; pass its data alone");
+    if (!entry(interface, "mask").is_none())
+        demand.refuse("UnsupportedError", "is masked; pass its data without the mask");
     const size_t unit = item_nbytes(demand, nb::cast<std::string>(nb::str(entry(interface, "typestr"))));
     const std::vector<int64_t> shape = integers(entry(interface, "shape"));
     size_t nbytes = unit;

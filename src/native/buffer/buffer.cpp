@@ -32,9 +32,10 @@ static void acquire_otherwise(Buffer &buffer, nb::handle object, bool writable, 
     PyErr_Clear();
     if (acquire_array(buffer, object, writable, op, memory_types)) return;
     if (PyObject_CheckBuffer(object.ptr())) throw refusal;
-    PyErr_Format(PyExc_TypeError,
-                 "%s: %s offers no memory: neither the buffer protocol, nor __dlpack__, nor __cuda_array_interface__",
-                 op, type_name_of(object).c_str());
+    PyErr_Format(
+        PyExc_TypeError,
+        "%s: %s is no buffer: it has neither the buffer protocol, nor __dlpack__, nor __cuda_array_interface__", op,
+        type_name_of(object).c_str());
     throw nb::python_error();
 }
 
@@ -94,7 +95,7 @@ static void refuse_objects(Buffer &buffer, nb::handle object, const char *op) {
     buffer.release();
     raise("InvalidParamError",
           std::string(op) + ": the " + type_name_of(object) +
-              " holds Python objects, which are pointers of this process alone; send them pickled, as send_obj does",
+              " holds Python objects, whose pointers are valid only in this process; send them pickled, with send_obj",
           op);
 }
 

@@ -8,7 +8,8 @@ namespace {
 void *driver(const char *library, const char *op) {
     void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
     if (!handle)
-        raise("UnsupportedError", std::string(op) + ": device memory was given, but " + library + " is not loaded", op);
+        raise("UnsupportedError",
+              std::string(op) + ": the array is in device memory, but " + library + " is not loaded", op);
     return handle;
 }
 
@@ -50,8 +51,8 @@ int attribute(const void *address, int which, const char *op) {
     int error = cuda(op).pointer_get_attribute(&value, which, reinterpret_cast<uintptr_t>(address));
     if (error)
         raise("InvalidParamError",
-              std::string(op) + ": the address is not CUDA's (cuPointerGetAttribute: error " + std::to_string(error) +
-                  ")",
+              std::string(op) + ": the address is not CUDA memory (cuPointerGetAttribute: error " +
+                  std::to_string(error) + ")",
               op);
     return value;
 }

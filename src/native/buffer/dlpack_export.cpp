@@ -28,7 +28,7 @@ nb::tuple layout(nb::handle array) {
     nb::object capsule = export_capsule(array, std::move(arguments));
     Tensor tensor;
     if (!PyCapsule_CheckExact(capsule.ptr()) || !nb::try_cast(capsule, tensor, false))
-        raise("InvalidParamError", "layout: " + type_name_of(array) + " gave no tensor", "layout");
+        raise("InvalidParamError", "layout: " + type_name_of(array) + " returned no tensor", "layout");
     nb::list shape, strides;
     for (size_t i = 0; i < tensor.ndim(); ++i) {
         shape.append(tensor.shape(i));
@@ -51,7 +51,7 @@ void check_extent(size_t nbytes, const std::vector<size_t> &shape, const std::ve
     }
     if (!bad && !empty) bad = last >= nbytes / item;
     if (bad)
-        raise("InvalidParamError", "view: this shape and these strides do not lie in " + std::to_string(nbytes) + " B",
+        raise("InvalidParamError", "view: the shape and strides exceed the memory of " + std::to_string(nbytes) + " B",
               "view");
 }
 
@@ -76,12 +76,15 @@ void define_dlpack_export(nb::module_ &m) {
     m.def("layout", &layout, nb::arg("array"),
           nb::sig("def layout(array: object) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], "
                   "tuple[int, int]]"),
-          "What DLPack says of an array: type (code, bits, lanes), shape, strides in items, device (type, index).");
-    m.def("view", &view, nb::arg("memory"), nb::arg("dtype"), nb::arg("shape"), nb::arg("strides"), nb::arg("device"),
-          nb::arg("writable"),
-          nb::sig("def view(memory: typing_extensions.Buffer, dtype: tuple[int, int, int], shape: "
-                  "collections.abc.Sequence[int], strides: collections.abc.Sequence[int], device: tuple[int, int], "
-                  "writable: bool) -> typing.Any"),
-          "`memory`, exported as an array of `device` by DLPack, and by the buffer protocol if that is the host.");
-    m.def("cuda_device", &cuda_device, nb::arg("address"), "Which device, by index, the memory at `address` is of.");
+          "Return an array's DLPack description: type (code, bits, lanes), shape, strides in items, device (type, "
+          "index).");
+    m.def(
+        "view", &view, nb::arg("memory"), nb::arg("dtype"), nb::arg("shape"), nb::arg("strides"), nb::arg("device"),
+        nb::arg("writable"),
+        nb::sig("def view(memory: typing_extensions.Buffer, dtype: tuple[int, int, int], shape: "
+                "collections.abc.Sequence[int], strides: collections.abc.Sequence[int], device: tuple[int, int], "
+                "writable: bool) -> typing.Any"),
+        "Return `memory` as an array of `device`, exported by DLPack, and by the buffer protocol if that is the host.");
+    m.def("cuda_device", &cuda_device, nb::arg("address"),
+          "Return the index of the device that the memory at `address` belongs to.");
 }

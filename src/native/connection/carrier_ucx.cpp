@@ -94,7 +94,7 @@ UcxCarrier::UcxCarrier(Link *of, bool same_host) : Carrier(of->worker->memory_ty
     engine = same_host ? std::make_shared<Engine>(worker) : worker->own;
     const ucs_status_t status = same_host ? set_am_callback(engine.get(), connection_am_id, from_link, this)
                                           : set_am_callback(engine.get(), connection_am_id, from_network, worker);
-    check(status, "connect", ": preparing a link");
+    check(status, "connect", ": preparing a link between two workers");
 }
 
 void UcxCarrier::post(Request *r, const void *header, size_t header_nbytes, const iovec *parts, size_t count,

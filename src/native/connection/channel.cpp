@@ -167,7 +167,8 @@ nb::object Channel::close(PyObject *owner) {
     nb::object request = make_request(worker, owner, "close", 0, &r);
     begin(r, channel_operation);
     if (closed || close_request) {
-        if (close_request) raise("ClosedError", "close of " + name + ": already being closed", "close");
+        if (close_request)
+            raise("ClosedError", "close of " + name + ": the connection is already being closed", "close");
         r->complete_now(UCS_OK);
         return request;
     }

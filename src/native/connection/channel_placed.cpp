@@ -20,7 +20,7 @@ nb::object Channel::send_placed(PyObject *owner, nb::handle first, nb::handle re
         requests.append(make_request(worker, owner, "send", 0, &r));
         r->buffer.acquire(buffer, false, "send", link->carrier->memory_types);
         r->nbytes = r->buffer.nbytes();
-        if (!r->nbytes) raise("InvalidParamError", "send: there are no bytes to place", "send");
+        if (!r->nbytes) raise("InvalidParamError", "send: a placed buffer is empty", "send");
         parts.push_back(r);
     }
     requests[0] = send(owner, first, rest, lend, stage);
@@ -44,7 +44,7 @@ nb::object Channel::recv_placed(PyObject *owner, uint64_t place, nb::handle buff
     if (closed || closing)
         raise("ClosedError", "recv from " + name + ": the connection was closed by this side", "recv");
     if (placed_receives.contains(place))
-        raise("InvalidParamError", "recv from " + name + ": this place is already waited for", "recv");
+        raise("InvalidParamError", "recv from " + name + ": another receive waits for this place", "recv");
     if (lost || (ended && received >= remote_count)) {
         r->fault = fault;
         r->complete_now(UCS_OK);
@@ -65,7 +65,8 @@ void Channel::accept_placed(const Wire &wire, std::unique_ptr<Message> message, 
     message->carrier = link->carrier.get();
     if (!rendezvous || placed_messages.contains(message->place)) {
         tell(abort_kind, 0);
-        return lose(make_fault("PeerLostError", name + ": sent what should be placed in another way"));
+        return lose(make_fault("PeerLostError",
+                               name + ": the peer violated the protocol: a placed message did not come by rendezvous"));
     }
     if (auto found = placed_receives.extract(message->place))
         answer_placed(found.mapped(), std::move(message));
@@ -76,7 +77,8 @@ void Channel::accept_placed(const Wire &wire, std::unique_ptr<Message> message, 
 
 void Channel::answer_placed(Request *r, std::unique_ptr<Message> message) noexcept {
     if (message->nbytes != r->nbytes) {
-        r->fail(make_fault("TruncatedError", name + ": the message has " + std::to_string(message->nbytes) + " B"));
+        r->fail(make_fault("TruncatedError", name + ": the message has " + std::to_string(message->nbytes) +
+                                                 " B, the buffer " + std::to_string(r->nbytes) + " B"));
         message->refuse();
         ++received;
         consume(message->charge, message->nbytes);

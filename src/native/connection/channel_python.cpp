@@ -30,7 +30,7 @@ Channel &receiver(const Self &self, const char *op) {
 
 void define_channel(nb::module_ &m) {
     nb::class_<ChannelObject> channel(m, "Channel", nb::is_weak_referenceable(),
-                                      "A connection: ordered messages, bounded on both sides.");
+                                      "A connection: ordered messages, with bounded queues on both sides.");
     // What decides a message's way before UCX or a ring sees it, and in a ring; weft.explain tells.
     channel.attr("header_nbytes") = sizeof(Wire);
     channel.attr("rendezvous_nbytes") = rendezvous_nbytes;
@@ -97,14 +97,14 @@ void define_channel(nb::module_ &m) {
         .def_prop_ro(
             "closed",
             [](ChannelObject &c) { return c.channel->closed || c.channel->closing || c.channel->worker->closed(); },
-            "This side has closed or aborted it.")
+            "Whether this side has closed or aborted the connection.")
         .def_prop_ro(
             "ended", [](ChannelObject &c) { return c.channel->ended || c.channel->lost; },
-            "The other side has closed it or is gone; messages may be left to receive.")
+            "Whether the peer has closed the connection or is gone; there may be messages left to receive.")
         .def_prop_ro(
             "loss_raised",
             [](ChannelObject &c) { return c.channel->lost && !c.channel->ended && c.channel->fault->raised; },
-            "The other side was lost, without a goodbye, and somebody was told by an exception.")
+            "Whether the peer was lost without a goodbye, and an exception has reported it.")
         .def(
             "send_placed",
             [](Self self, nb::handle first, nb::handle rest, bool lend, bool stage, nb::handle placed) {
@@ -114,8 +114,8 @@ void define_channel(nb::module_ &m) {
             nb::sig(
                 "def send_placed(self, first: typing_extensions.Buffer, rest: list[typing_extensions.Buffer], lend: "
                 "bool, stage: bool, placed: list[typing_extensions.Buffer]) -> list[weft.typing.Request[None]]"),
-            "As `send`, and after it each of `placed` for `recv_placed` of the other side. None may be cancelled: "
-            "places are counted.")
+            "Send as `send`, then each of `placed` for the peer's `recv_placed`. Do not cancel any of them: places are "
+            "counted.")
         .def(
             "recv_placed",
             [](Self self, uint64_t place, nb::handle buffer) {
@@ -123,10 +123,10 @@ void define_channel(nb::module_ &m) {
             },
             nb::arg("place"), nb::arg("buffer"),
             nb::sig("def recv_placed(self, place: int, buffer: typing_extensions.Buffer) -> weft.typing.Request[None]"),
-            "Receive what was sent as number `place`, from 0 on, into `buffer`, which has just its size.")
+            "Receive the placed message number `place`, from 0, into `buffer`, which must have its exact size.")
         .def_prop_ro(
             "next_place", [](ChannelObject &c) { return c.channel->next_place; },
-            "How many messages were sent with `send_placed`.")
+            "Number of messages sent with `send_placed`.")
         .def_prop_ro(
             "memory_types",
             [](ChannelObject &c) {
@@ -135,7 +135,7 @@ void define_channel(nb::module_ &m) {
                     if (c.channel->link->carrier->memory_types >> i & 1) names.append(memory_type_name(i));
                 return names;
             },
-            nb::sig("def memory_types(self) -> list[str]"), "As of its worker's context.")
+            nb::sig("def memory_types(self) -> list[str]"), "The memory types of its worker's context.")
         .def_prop_ro("unread_nbytes", [](ChannelObject &c) { return c.channel->unread_nbytes; })
         .def_prop_ro("lent_sent_nbytes", [](ChannelObject &c) { return c.channel->lent_sent_nbytes; })
         .def_prop_ro("lent_received_nbytes", [](ChannelObject &c) { return c.channel->lent_received_nbytes; })
@@ -161,5 +161,5 @@ void define_channel(nb::module_ &m) {
             nb::arg("nbytes"), nb::sig("def evaluate_perf(self, nbytes: int) -> float | None"), evaluate_perf_doc)
         .def_prop_ro(
             "handle", [](ChannelObject &c) { return c.channel->link->carrier->handle(); },
-            "The address of the ``ucp_ep_h`` that its link sends through; 0 once that is lost.");
+            "The address of the ``ucp_ep_h`` that the link sends through; 0 once it is lost.");
 }

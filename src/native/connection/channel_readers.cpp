@@ -62,7 +62,8 @@ Collected *collected(const Request &r) noexcept {
 }
 
 [[noreturn]] void raise_given_back(const Request &r) {
-    raise("CanceledError", r.op + r.what() + ": what it had went back to its connection", r.op);
+    raise("CanceledError",
+          r.op + r.what() + ": the request was cancelled, and its messages went back to the connection", r.op);
 }
 
 // To the head of the connection, in the owner's next drain.
@@ -269,7 +270,7 @@ bool Channel::serve(Request *r) noexcept {
             r->word = m->total_nbytes();
             if (r->word > r->nbytes) {
                 r->fault = make_fault("TruncatedError", "the message has " + std::to_string(r->word) +
-                                                            " B and stays for the next receive");
+                                                            " B; it stays for the next receive");
                 return true;
             }
             if (!m->kept) m->gather(static_cast<uint8_t *>(r->buffer.data()));
@@ -391,7 +392,7 @@ void Channel::return_message(std::unique_ptr<Message> message) noexcept {
     if (closed) return;
     if (message->status != UCS_OK) {
         tell(abort_kind, 0);
-        return lose(make_fault("NoMemoryError", name + ": no memory to take a message back"));
+        return lose(make_fault("NoMemoryError", name + ": out of memory while returning a message to the connection"));
     }
     auto at = returned.begin();
     while (at != returned.end() && (*at)->sequence < message->sequence) ++at;

@@ -107,10 +107,11 @@ void Channel::complete(Message *m) noexcept {
     if (m->status != UCS_OK) {
         auto why =
             m->status == UCS_ERR_NO_MEMORY
-                ? make_fault("NoMemoryError", name + ": no memory for a message of " + std::to_string(m->nbytes) + " B")
+                ? make_fault("NoMemoryError",
+                             name + ": cannot allocate " + std::to_string(m->nbytes) + " B for a message")
             : m->status == UCS_ERR_NO_RESOURCE
                 ? make_fault("NoMemoryError", name +
-                                                  ": memory that the peer lent did not arrive (is the limit of open "
+                                                  ": the peer's lent memory did not arrive (is the limit of open "
                                                   "files reached?)")
                 : make_fault("PeerLostError", name + ": " + ucx_status_string(m->status));
         tell(abort_kind, 0);

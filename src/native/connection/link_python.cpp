@@ -50,7 +50,7 @@ nb::object open_channel(LinkObject &self, uint64_t local, uint64_t remote, const
     w->check_owner("connect");
     if (self.link->lost) raise("PeerLostError", "connect to " + name + ": the peer was lost", "connect");
     if (Links::of(*w).channels.contains(local))
-        raise("HandshakeError", "connect to " + name + ": there is a channel of this id already", "connect");
+        raise("HandshakeError", "connect to " + name + ": the connection id is already in use", "connect");
     auto channel = std::make_shared<Channel>(w, self.link, local, remote, name);
     Links::of(*w).channels[local] = channel;
     return nb::cast(ChannelObject{self.worker, channel});
@@ -66,22 +66,24 @@ void close_link(LinkObject &self) {
 }  // namespace
 
 void define_link(nb::module_ &m) {
-    nb::class_<LinkObject>(m, "Link",
-                           "What joins two workers: the carrier of messages between them, and the socket that tells of "
-                           "the other's end.")
+    nb::class_<LinkObject>(
+        m, "Link",
+        "A link between two workers: the carrier of their messages, and the socket that reports the peer's "
+        "end.")
         .def_prop_ro("address",
                      [](LinkObject &l) {
                          std::string address = l.link->carrier->address();
                          return nb::bytes(address.data(), address.size());
                      })
         .def("offer", &offer_link, nb::arg("fd"),
-             "Send over the socket `fd` what goes with the address; before the other side is told the address.")
+             "Send the descriptors that belong to the address over the socket `fd`, before the peer gets the address.")
         .def_prop_ro(
             "memory", [](LinkObject &l) { return l.link->carrier->memory(); },
-            "A descriptor of what `offer` sends, the link's; -1: nothing is offered.")
+            "The descriptor that `offer` sends, owned by the link; -1: none.")
         .def("join", &join_link, nb::arg("address"), nb::arg("fd"), nb::arg("memory") = -1,
-             "Connect to the other side's address. `fd` becomes the link's on success; -1 for none. `memory`, the "
-             "caller's, is what the other side offers; -1 if it comes over `fd`.")
+             "Connect to the peer's address. On success the link owns `fd`; -1: no socket. `memory`, owned by the "
+             "caller, is "
+             "what the peer offers; -1 if it comes over `fd`.")
         .def("open", &open_channel, nb::arg("local"), nb::arg("remote"), nb::arg("name"),
              nb::sig("def open(self, local: int, remote: int, name: str) -> Channel"))
         .def("close", &close_link)
@@ -91,8 +93,9 @@ void define_link(nb::module_ &m) {
         .def_prop_ro(
             "transports", [](LinkObject &l) { return l.link->carrier->transports(); },
             nb::sig("def transports(self) -> list[str]"));
-    m.def("ring_error", &ring_error, "Why this process can have no rings, in the system's words; empty: it can.");
+    m.def("ring_error", &ring_error,
+          "Return the system error that keeps this process from using rings; empty: it can use them.");
     m.def("prepare_link", &prepare_link, nb::arg("worker"), nb::arg("same_host"), nb::arg("name"),
           nb::sig("def prepare_link(worker: Worker, same_host: bool, name: str) -> Link"),
-          "Make one side of a link; its `address` is for the other side's `join`.");
+          "Make one side of a link; its `address` goes to the peer's `join`.");
 }

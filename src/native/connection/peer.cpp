@@ -78,139 +78,140 @@ constexpr const char *send_doc = R"(Send one message.
 Parameters
 ----------
 buffer : contiguous buffer, DLPack tensor or CUDA array, any shape
-    Locked until the request completes; then it may be changed. Device memory is sent from where it lies, once
-    its producer's stream is done; the peer receives it in host memory. See :meth:`Endpoint.tag_send`.
+    Locked until the request completes; then you may change it. Device memory is sent directly, after its stream
+    has finished; the peer receives it in host memory. See :meth:`Endpoint.tag_send`.
 
 Returns
 -------
 Request
-    Done when `buffer` is yours again, which does not mean that the peer has the message. It stays
-    pending while 4 MiB of small messages, or 8,000 large ones, lie unread at the peer.
+    Done when you may change `buffer` again. That does not mean that the peer has the message. It stays pending
+    while the peer has 4 MiB of small messages, or 8,000 large ones, unread.
 
 Raises
 ------
 NotContiguousError
-    Nothing was sent.
+    `buffer` is not contiguous. Nothing was sent.
 InvalidParamError
     `buffer` holds Python objects: see :meth:`send_obj`. Nothing was sent.
 UnsupportedError
-    `buffer` lies in device memory that UCX cannot reach here. Nothing was sent.
+    `buffer` is in device memory that UCX cannot reach here. Nothing was sent.
 ClosedError
     This side has closed the connection.
 PeerLostError
-    From the request: the peer is gone; PeerClosedError if it said goodbye.
+    From the request: the peer is gone; PeerClosedError if it closed the connection.
 
-Cancelling a message that still waits for its turn withdraws it; one under way is sent.)";
+Cancelling withdraws a message that is still queued; one under way is sent.)";
 
 constexpr const char *lend_doc =
-    R"(Send one message without copying it, if that can be done: the peer reads the pages that you wrote.
+    R"(Send one message without copying it where possible: the peer maps the pages that you wrote.
 
-It can if the peer is another process on this host and `buffer` lies in weft's pool: memory that was
-received, ``numpy`` arrays made under :func:`weft.arrays_in_pool`. What another process of this host lent to
-this one is lent on, unless this process has written to it: the peer reads the first one's pages, also after
-the end of this process. Else this is :meth:`send`.
+It is possible if the peer is another process on this host and `buffer` is in weft's pool: memory of a received
+message, or ``numpy`` arrays made under :func:`weft.arrays_in_pool`. Memory that another process of this host
+lent to this one is lent on, unless this process has written to it: the peer maps the first owner's pages and
+keeps them after this process has ended. Otherwise this is :meth:`send`.
 
 Parameters
 ----------
 buffer : contiguous buffer, DLPack tensor or CUDA array, any shape
-    Must not be changed from here on, not even after the request is complete: the peer may see the change, or
-    not, page by page. It may be dropped: its memory is not used again before the peer has let go of it.
+    Do not change it from here on, not even after the request has completed: the peer may see the change on some
+    pages. You may drop it: its memory is not reused before the peer has released it.
 
 Returns
 -------
 Request
-    Done when the message is on its way. What the peer receives is writable, and what it writes is its own.
+    Done when the message is on its way. The peer's memory is writable; its changes are not visible to you.
 
 Raises
 ------
 NotContiguousError, InvalidParamError, UnsupportedError, ClosedError, PeerLostError
     As :meth:`send`.)";
 
-constexpr const char *recv_doc = R"(Receive the next message, in the order in which they were sent.
+constexpr const char *recv_doc = R"(Receive the next message, in the order of sending.
 
 Returns
 -------
 Request
-    Wait or await it for a writable memoryview, aligned to 64 B, which lives as long as anything refers to it. From
-    4 KiB up it is memory of weft's pool.
+    Its result is a writable memoryview, aligned to 64 B. The memory lives as long as anything refers to it; from
+    4 KiB up it belongs to weft's pool.
 
 Raises
 ------
 ClosedError
     This side has closed the connection.
 PeerLostError
-    From the request, once everything that arrived has been received; PeerClosedError if the peer
-    said goodbye.
+    From the request, after all messages that arrived have been received; PeerClosedError if the peer closed the
+    connection.
 
-Cancelling withdraws the waiter, never a message: the next ``recv`` gets it.)";
+Cancelling loses no message: the next ``recv`` gets it.)";
 
 constexpr const char *recv_into_doc = R"(Receive the next message into `buffer`.
 
 Parameters
 ----------
 buffer : writable contiguous buffer of the host, any shape
-    Filled from its beginning, in the order of its memory; ``buffer.nbytes`` bytes is the most that can arrive. Locked
-    until the request has given its result, or was cancelled and the peer has done with it.
+    Filled from its beginning, in memory order. A message has at most ``buffer.nbytes`` bytes. Locked until the
+    request has its result or, after cancelling, until the peer no longer writes to it.
 
 Returns
 -------
 Request
-    Wait or await it for the number of bytes that arrived. What was sent as several buffers arrives as one.
+    Its result is the number of bytes. Several buffers sent as one message arrive as one.
 
 Raises
 ------
 ReadOnlyError, NotContiguousError
-    `buffer` cannot be filled as it is. No message was taken.
+    weft cannot write to `buffer` in place. No message was received.
 TruncatedError
-    From the request: the next message is longer than `buffer`. It stays, and the next receive gets it.
+    From the request: the next message is longer than `buffer`. It stays queued for the next receive.
 ClosedError, PeerLostError
-    As :meth:`recv`.
+    As for :meth:`recv`.
 
-A message of 256 KiB and more that is not lent lands in `buffer` without a copy where this is called before it arrives.
-Cancelling withdraws the waiter, never a message: the next receive gets it. `buffer` may have been written to.)";
+A message of 256 KiB or more that is not lent arrives in `buffer` without a copy if you call this before it arrives.
+Cancelling loses no message: the next receive gets it. `buffer` may have been written to.)";
 
 constexpr const char *send_many_doc = R"(Send each of `buffers` as a message, in order, with one request for all.
 
 Parameters
 ----------
 buffers : sequence of contiguous buffers
-    Each is what :meth:`send` takes. Locked until the request completes.
+    Each as for :meth:`send`. Locked until the request completes.
 
 Returns
 -------
 Request
-    Done when all buffers are yours again. As many are under way at a time as :meth:`send` could have sent: it stays
-    pending while too much lies unread at the peer.
+    Done when you may change all buffers again. It stays pending while the peer has too much unread, as for
+    :meth:`send`.
 
 Raises
 ------
 NotContiguousError, InvalidParamError, UnsupportedError, ClosedError
-    As :meth:`send`. Nothing was sent.
+    As for :meth:`send`. Nothing was sent.
 PeerLostError
-    From the request: the peer is gone, and may have received a part of them.
+    From the request: the peer is gone; it may have received some of the messages.
 
-Cancelling withdraws those that still wait for their turn; the others are sent.)";
+Cancelling withdraws the messages that are still queued; the others are sent.)";
 
 constexpr const char *recv_many_doc = R"(Receive the next `count` messages, with one request for all.
 
 Parameters
 ----------
 count : int, 0 <= count
+    Number of messages.
 
 Returns
 -------
 Request
-    Wait or await it for a list of what :meth:`recv` gives, in the order in which they were sent.
+    Its result is a list of memoryviews as from :meth:`recv`, in the order of sending.
 
 Raises
 ------
 ClosedError
     This side has closed the connection.
 PeerLostError
-    From the request: the connection ended before there were `count` of them; PeerClosedError if the peer said
-    goodbye. Those that arrived are there for the next receive.
+    From the request: the connection ended before `count` messages arrived; PeerClosedError if the peer closed it.
+    The messages that arrived stay for the next receive.
 
-Cancelling loses no message: the next receive gets the first of them.)";
+Cancelling loses no message: the next receive gets the first one.)";
 
 }  // namespace
 

@@ -24,7 +24,7 @@ bool Link::ready(uint32_t events) noexcept {
 }
 
 void Link::peer_gone() noexcept {
-    lose("the peer's process has ended, or cut the connection");
+    lose("the peer's process has ended or dropped the connection");
 }
 
 // UCX notices only some of the ends: of a process on this host, none (docs/design.md).

@@ -85,7 +85,8 @@ size_t Rings::add(RingEnd *link) {
     if (vacant == links.end()) {
         if (links.size() == Ring::max_links)
             raise("NoMemoryError",
-                  "connect: a worker has at most " + std::to_string(Ring::max_links) + " links on its host", "connect");
+                  "connect: a worker can have at most " + std::to_string(Ring::max_links) + " links on one host",
+                  "connect");
         vacant = links.insert(links.end(), nullptr);
     }
     *vacant = link;

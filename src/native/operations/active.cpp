@@ -224,7 +224,8 @@ nb::object am_recv(WorkerSelf self, unsigned id) {
     auto found = w.am_queues.find(id);
     AmQueue *queue = found != w.am_queues.end() ? found->second.get() : open_queue(&w, id, false, "am_recv");
     if (queue->for_handler)
-        raise("InvalidParamError", "am_recv: a handler takes the messages of id " + std::to_string(id), "am_recv");
+        raise("InvalidParamError",
+              "am_recv: messages of id " + std::to_string(id) + " go to a handler (set_am_recv_handler)", "am_recv");
     Request *r;
     nb::object request = make_request(&w, w.self, "am_recv", 0, &r);
     r->operation = &recv_operation;
@@ -242,7 +243,7 @@ void set_am_recv_handler(WorkerSelf self, unsigned id, nb::object handler) {
     auto found = w->am_queues.find(id);
     AmQueue *queue = found != w->am_queues.end() ? found->second.get() : nullptr;
     if (queue && !queue->for_handler)
-        raise("InvalidParamError", std::string(op) + ": am_recv takes the messages of id " + std::to_string(id), op);
+        raise("InvalidParamError", std::string(op) + ": messages of id " + std::to_string(id) + " go to am_recv", op);
     if (handler.is_none()) {
         if (queue) check(set_am_callback(w->own.get(), id, nullptr, queue), op);
         w->am_queues.erase(id);
@@ -263,7 +264,7 @@ nb::object am_send(EndpointSelf self, unsigned id, nb::handle header, nb::handle
     head.acquire(header, false, "am_send");
     if (head.nbytes() > e->worker->max_am_header)
         raise("InvalidParamError",
-              "am_send: a header of " + std::to_string(head.nbytes()) + " B; UCX holds at most " +
+              "am_send: a header of " + std::to_string(head.nbytes()) + " B; UCX allows at most " +
                   std::to_string(e->worker->max_am_header),
               "am_send");
     ucp_request_param_t param;
@@ -323,21 +324,22 @@ nb::object message_recv(nb::pointer_and_handle<ActiveMessage> self, nb::object b
     ActiveMessage *m = self.p;
     const WorkerSelf of_worker{nb::inst_ptr<Worker>(m->worker_object), m->worker_object};
     Worker *w = usable(of_worker, "recv");
-    if (!m->descriptor && m->nbytes) raise("InvalidParamError", "recv: the message was received before", "recv");
-    if (m->exports) raise("InvalidParamError", "recv: a memoryview of the message is alive; release it first", "recv");
+    if (!m->descriptor && m->nbytes) raise("InvalidParamError", "recv: the message has already been received", "recv");
+    if (m->exports)
+        raise("InvalidParamError", "recv: a memoryview of the message is still in use; release it first", "recv");
     Request *r;
     nb::object request = make_request(w, m->worker_object.ptr(), "recv", m->nbytes, &r);
     const bool pooled = buffer.is_none();
     if (pooled) {
         Block block = Pool::allocate(m->nbytes);
         if (!block.data && m->nbytes)
-            raise("NoMemoryError", "recv: no memory for " + std::to_string(m->nbytes) + " B", "recv");
+            raise("NoMemoryError", "recv: cannot allocate " + std::to_string(m->nbytes) + " B", "recv");
         buffer = Pool::view(std::move(block));
     }
     ucp_request_param_t param;
     begin(param, r);
     take(of_worker, r, param, buffer, true, "recv");
-    if (m->nbytes && !m->descriptor) raise("InvalidParamError", "recv: the message was received before", "recv");
+    if (m->nbytes && !m->descriptor) raise("InvalidParamError", "recv: the message has already been received", "recv");
     if (r->buffer.nbytes() < m->nbytes)
         raise("TruncatedError",
               "recv: " + std::to_string(m->nbytes) + " B do not fit into " + std::to_string(r->buffer.nbytes()),
@@ -370,7 +372,7 @@ int message_getbuffer(PyObject *self, Py_buffer *view, int flags) {
     static char nothing;
     if (m->rendezvous || (m->nbytes && !m->descriptor)) {
         PyErr_SetString(PyExc_BufferError, m->rendezvous ? "the data is still at its sender: receive it with recv()"
-                                                         : "the data was received elsewhere");
+                                                         : "the data has already been received by recv()");
         view->obj = nullptr;
         return -1;
     }
@@ -398,9 +400,9 @@ id : int, 0 <= id < 63
 header : bytes-like
     At most :attr:`Worker.max_am_header` bytes; copied at once.
 data : contiguous buffer, DLPack tensor or CUDA array, or a list of them, optional
-    Locked until the request completes. A list arrives as one piece; all of it must lie in one kind of memory.
+    Locked until the request completes. A list arrives as one block; all its buffers must be in one type of memory.
 reply : bool
-    Give the peer's handler an endpoint to answer with (:attr:`ActiveMessage.reply`).
+    Give the peer's handler an endpoint to reply with (:attr:`ActiveMessage.reply`).
 
 Returns
 -------
@@ -414,7 +416,7 @@ InvalidParamError
 NotContiguousError, UnsupportedError
     As :meth:`tag_send`.
 
-Cancelling ends the waiter; the transfer goes on. Source: ``ucp_am_send_nbx``.)";
+Cancelling ends the request; the transfer goes on. Source: ``ucp_am_send_nbx``.)";
 
 constexpr const char *am_recv_doc = R"(Receive the next active message with this id.
 
@@ -427,31 +429,31 @@ id : int, 0 <= id < 63
 Returns
 -------
 Request
-    Wait or await it for ``(header, data)``: bytes, and a writable memoryview of pooled memory.
+    Its result is ``(header, data)``: bytes, and a writable memoryview of pooled memory.
 
 Cancelling withdraws the receive, never a message. Source: ``ucp_worker_set_am_recv_handler``.)";
 
-constexpr const char *handler_doc = R"(Have `handler` called with each active message of this id.
+constexpr const char *handler_doc = R"(Set the handler of active messages with this id.
 
 Parameters
 ----------
 id : int, 0 <= id < 63
 handler : callable of one ActiveMessage, or None
-    Called while the worker progresses: it may post operations and must not wait for them. What it raises goes to
-    ``sys.unraisablehook``. None takes the handler away; UCX then drops what arrives.
+    Called while the worker progresses: it may post operations, and must not wait for them. Exceptions go to
+    ``sys.unraisablehook``. None removes the handler; UCX then drops messages with this id.
 
 Raises
 ------
 InvalidParamError
-    :meth:`am_recv` takes the messages of this id.
+    :meth:`am_recv` receives the messages of this id.
 
 Source: ``ucp_worker_set_am_recv_handler``.)";
 
-constexpr const char *message_doc = R"(An active message, as its handler gets it.
+constexpr const char *message_doc = R"(An active message, as passed to its handler.
 
-``memoryview(message)`` is the data of an eager message, read-only, where UCX received it: nothing is copied, and
-it stays valid until the view and the message are dropped. The data of a rendezvous is still at its sender:
-:meth:`recv` brings it. A message that is dropped without that is refused; its sender sees success.)";
+``memoryview(message)`` is the data of an eager message, read-only, in UCX's own buffer: nothing is copied, and
+it stays valid until the view and the message are dropped. The data of a rendezvous message is still at its sender;
+:meth:`recv` fetches it. A message that is dropped before that is discarded; its sender sees success.)";
 
 constexpr const char *message_recv_doc = R"(Receive the data.
 
@@ -463,14 +465,14 @@ buffer : writable contiguous buffer, any shape, optional
 Returns
 -------
 Request
-    Wait or await it for the number of bytes, or without `buffer` for a writable memoryview.
+    Its result is the number of bytes, or without `buffer` a writable memoryview.
 
 Raises
 ------
 TruncatedError
     `buffer` is too small. The message is still there.
 InvalidParamError
-    The message was received before, or a memoryview of it is alive.
+    The message has already been received, or a memoryview of it is still in use.
 
 Source: ``ucp_am_recv_data_nbx``.)";
 
@@ -480,18 +482,19 @@ void define_active(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoi
     nb::class_<ActiveMessage>(m, "ActiveMessage", nb::type_slots(message_slots), message_doc)
         .def_prop_ro(
             "header", [](const ActiveMessage &a) { return nb::bytes(a.header.data(), a.header.size()); },
-            "The header that was sent with it; a copy.")
+            "A copy of the header that was sent with the message.")
         .def_ro("nbytes", &ActiveMessage::nbytes, "Length of the data in bytes, without the header.")
         .def_ro("rendezvous", &ActiveMessage::rendezvous,
-                "Whether the data is still at the sender, which keeps it until :meth:`recv` has fetched it.")
+                "Whether the data is still at the sender, until :meth:`recv` fetches it.")
         .def_prop_ro(
             "reply",
             [](const ActiveMessage &a) {
                 return a.reply ? Endpoint::adopt(a.worker_object, a.reply) : nb::object(nb::none());
             },
             nb::for_getter(nb::sig("def reply(self) -> Endpoint | None")),
-            "An endpoint to its sender, if sent with ``reply=True``: PeerLostError once UCX has noticed that it is "
-            "gone; with the feature ``stream``, ClosedError once the handler has returned.")
+            "An endpoint to the sender, if the message was sent with ``reply=True``. It raises PeerLostError once UCX "
+            "has "
+            "noticed that the sender is gone; with the feature ``stream``, ClosedError once the handler has returned.")
         .def("recv", &message_recv, nb::arg("buffer") = nb::none(),
              nb::sig("def recv(self, buffer: weft.typing.BufferLike | None = None) -> weft.typing.Request[typing.Any]"),
              message_recv_doc);

@@ -138,13 +138,13 @@ constexpr const char *send_doc = R"(Send each of `buffers` under `tag`, in order
 Parameters
 ----------
 buffers : sequence of contiguous buffers
-    Each is a message. Locked until the request completes, and unchanged by it.
+    Each is one message. Locked until the request completes; not modified.
 tag : int, 0 <= value < 2**64
 
 Returns
 -------
 Request
-    Done when all buffers may be changed again; it fails with the first error of any.
+    Done when all buffers may be changed again. It fails with the first error.
 
 Raises
 ------
@@ -165,14 +165,15 @@ tag, mask : int, 0 <= value < 2**64
 Returns
 -------
 Request
-    Wait or await it for a list of ``(nbytes, sender_tag)``; it fails with the first error of any.
+    Its result is a list of ``(nbytes, sender_tag)``. It fails with the first error.
 
 Raises
 ------
 ReadOnlyError, NotContiguousError
-    A buffer cannot be filled as it is. Nothing was posted.
+    weft cannot write to a buffer in place. Nothing was posted.
 
-Cancelling withdraws the receives that have not matched; what came is in its buffer. Source: ``ucp_tag_recv_nbx``.)";
+Cancelling withdraws the receives that have not matched; messages that arrived are in their buffers.
+Source: ``ucp_tag_recv_nbx``.)";
 
 }  // namespace
 

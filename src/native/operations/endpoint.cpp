@@ -11,18 +11,18 @@ static constexpr const char *connect_doc = R"(Make an endpoint that sends to the
 Parameters
 ----------
 address : bytes
-    The other worker's :attr:`address`. It must come from somebody you trust: UCX parses it unchecked.
+    The other worker's :attr:`address`. It must come from a source that you trust: UCX parses it unchecked.
 
 Raises
 ------
 UnreachableError
-    No transport of this context leads there.
+    No transport of this context reaches that worker.
 Error
-    It is the 65,536th from this worker to that one: UCX counts no further, also where the others are closed.
+    This worker has already made 65,535 endpoints to that one, closed ones included, which is UCX's limit.
 
-Such an endpoint has no liveness: a peer that dies is noticed when UCX's keepalive does, or never.
-One on this host that ends before this side has answered it takes this process along, in UCX 1.22 (docs/faults.md).
-:func:`weft.connect` notices within a second. Source: ``ucp_ep_create``.)";
+Such an endpoint has no liveness check: a dead peer is noticed by UCX's keepalive, or never. In UCX 1.22 a peer on
+this host that ends before this side has answered it crashes this process (docs/faults.md). :func:`weft.connect`
+notices a dead peer within a second. Source: ``ucp_ep_create``.)";
 
 ucs_status_t create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
                              ucp_ep_h *endpoint) {
@@ -34,7 +34,8 @@ ucs_status_t create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_han
 }
 
 ucp_ep_h create_endpoint(Engine *engine, nb::bytes address, ucp_err_handler_cb_t on_error, void *argument) {
-    if (address.size() < 8) raise("InvalidParamError", "connect: that is no worker address", "connect");
+    if (address.size() < 8)
+        raise("InvalidParamError", "connect: not a worker address; pass the other worker's Worker.address", "connect");
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
     params.address = reinterpret_cast<const ucp_address_t *>(address.c_str());
@@ -157,7 +158,7 @@ nb::class_<Endpoint> define_endpoint(nb::module_ &m, nb::class_<Worker> &worker)
     nb::class_<Endpoint> cls(m, "Endpoint", nb::type_slots(endpoint_slots), nb::is_weak_referenceable(),
                              "Sends to one other worker. Made by :meth:`Worker.connect`.");
     cls.def("flush", &flush, nb::sig("def flush(self) -> weft.typing.Request[None]"),
-            "Return a request that is done once the peer has everything sent before. Source: ``ucp_ep_flush_nbx``.")
+            "Return a request that completes when the peer has everything sent before. Source: ``ucp_ep_flush_nbx``.")
         .def("close", &close_endpoint, nb::kw_only(), nb::arg("force") = false,
              nb::sig("def close(self, *, force: bool = False) -> weft.typing.Request[None]"),
              "Flush and close; `force` ends what is under way with an error instead, but not where the context has "
@@ -184,9 +185,8 @@ nb::class_<Endpoint> define_endpoint(nb::module_ &m, nb::class_<Worker> &worker)
     worker
         .def("connect", nb::overload_cast<nb::pointer_and_handle<Worker>, nb::bytes>(&Endpoint::create),
              nb::arg("address"), nb::sig("def connect(self, address: bytes) -> Endpoint"), connect_doc)
-        .def(
-            "flush", &flush_worker, nb::sig("def flush(self) -> weft.typing.Request[None]"),
-            "Return a request that is done once the peers have everything that was sent, put and added before. Source: "
-            "``ucp_worker_flush_nbx``.");
+        .def("flush", &flush_worker, nb::sig("def flush(self) -> weft.typing.Request[None]"),
+             "Return a request that completes when the peers have everything sent, put and added before. Source: "
+             "``ucp_worker_flush_nbx``.");
     return cls;
 }

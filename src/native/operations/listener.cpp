@@ -32,10 +32,12 @@ namespace {
 /// device was opened for IPv4 (uct_tcp_ep_set_dest_addr), and the loopback is.
 sockaddr_in resolve(const std::string &address, bool listens, const char *op) {
     const size_t colon = address.rfind(':');
-    if (colon == std::string::npos) raise("AddressError", std::string(op) + ": no port in " + address, op);
+    if (colon == std::string::npos)
+        raise("AddressError", std::string(op) + ": " + address + " has no port; pass host:port", op);
     const std::string host = address.substr(0, colon), port = address.substr(colon + 1);
     if (host.find(':') != std::string::npos)
-        raise("UnsupportedError", std::string(op) + " at " + address + ": UCX's listener is safe with IPv4 only", op);
+        raise("UnsupportedError",
+              std::string(op) + " at " + address + ": UCX's listener crashes with IPv6; use an IPv4 address", op);
     addrinfo hints{}, *found = nullptr;
     hints.ai_family = AF_INET;
     hints.ai_socktype = SOCK_STREAM;
@@ -130,8 +132,10 @@ void drop_accept(Request &r) noexcept {
     });
 }
 
-constexpr Operation accept_operation{
-    .result = accepted, .withdraw = withdraw_accept, .drop = drop_accept, .refused = ": the other side went away"};
+constexpr Operation accept_operation{.result = accepted,
+                                     .withdraw = withdraw_accept,
+                                     .drop = drop_accept,
+                                     .refused = ": the connector has disconnected"};
 
 // The endpoint is made when the result is asked for; a connection that nobody asked for goes back with the request.
 nb::object accept_next(nb::pointer_and_handle<SockaddrListener> self) {
@@ -175,12 +179,12 @@ PyType_Slot listener_slots[] = {
     {0, nullptr}};
 
 constexpr const char *listen_doc =
-    R"(Listen for programs that connect with UCX alone, weft's :meth:`connect_sockaddr` among them.
+    R"(Listen for programs that connect with UCX alone, such as weft's :meth:`connect_sockaddr`.
 
 Parameters
 ----------
 address : str
-    ``"host:port"``, or ``":port"`` for every device. Port 0 picks one. IPv4 only.
+    ``"host:port"``, or ``":port"`` for all devices. Port 0 chooses a free port. IPv4 only.
 
 Returns
 -------
@@ -189,13 +193,14 @@ SockaddrListener
 Raises
 ------
 AddressError
-    The host is unknown, or the port is no number.
+    The host is unknown, or the port is not a number.
 UnsupportedError
-    That is IPv6: UCX's own listener does not survive it.
+    The address is IPv6, with which UCX's own listener crashes.
 Error
-    The port is in use, or not this process's to take.
+    The port is in use, or this process may not use it.
 
-Nobody is authenticated: who reaches the port is connected. :func:`weft.listen` asks for a proof of user and host.
+Connections are not authenticated: every program that reaches the port is connected. :func:`weft.listen`
+authenticates user and host.
 Source: ``ucp_listener_create``.)";
 
 constexpr const char *connect_doc = R"(Make an endpoint to a UCX listener.
@@ -208,16 +213,16 @@ address : str
 Returns
 -------
 Endpoint
-    Connecting goes on while the worker progresses; what is sent waits for it.
+    It connects while the worker progresses; messages wait until it is connected.
 
 Raises
 ------
 AddressError
-    The host is unknown, or the port is no number.
+    The host is unknown, or the port is not a number.
 UnsupportedError
-    That is IPv6: UCX's own listener does not survive it.
+    The address is IPv6, with which UCX's own listener crashes.
 UnreachableError, PeerLostError
-    From the first operation: nobody listens there, or not any more.
+    From the first operation: no program listens there, or it has stopped.
 
 Source: ``ucp_ep_create`` with ``UCP_EP_PARAMS_FLAGS_CLIENT_SERVER``.)";
 
@@ -226,25 +231,28 @@ constexpr const char *accept_doc = R"(Accept the next connection.
 Returns
 -------
 Request
-    Wait or await it for an :class:`Endpoint`.
+    Its result is an :class:`Endpoint`.
 
 Raises
 ------
 ClosedError
-    From the request, too: the listener was closed meanwhile.
+    The listener is closed, or was closed meanwhile (from the request).
 
-Cancelling withdraws the waiter, never a connection. Source: ``ucp_ep_create`` with ``conn_request``.)";
+Cancelling withdraws the accept; the connection stays for the next one.
+Source: ``ucp_ep_create`` with ``conn_request``.)";
 
 }  // namespace
 
 void define_listener(nb::module_ &m, nb::class_<Worker> &worker) {
     nb::class_<SockaddrListener>(
         m, "SockaddrListener", nb::type_slots(listener_slots), nb::is_weak_referenceable(),
-        "Takes connections of programs that speak UCX. Made by :meth:`Worker.listen_sockaddr`.")
-        .def_prop_ro("address", &listener_address, "Where it listens, ``host:port``. Source: ``ucp_listener_query``.")
+        "Accepts connections from programs that use UCX. Made by :meth:`Worker.listen_sockaddr`.")
+        .def_prop_ro("address", &listener_address,
+                     "The address that it listens at, ``host:port``. Source: ``ucp_listener_query``.")
         .def("accept", &accept_next, nb::sig("def accept(self) -> weft.typing.Request[Endpoint]"), accept_doc)
         .def("close", &close_listener,
-             "Reject who was not accepted and who comes later; the port is freed with the worker. Idempotent. Source: "
+             "Reject connections not yet accepted and all later ones; the port is freed with the worker. Idempotent. "
+             "Source: "
              "``ucp_listener_reject``.");
     worker
         .def("listen_sockaddr", &listen_at, nb::arg("address"),

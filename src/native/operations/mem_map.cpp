@@ -19,7 +19,7 @@ Rkey::Rkey(nb::object object, const RemoteKey &key)
       address(key.address),
       nbytes(key.nbytes) {
     check(ucp.ep_rkey_unpack(endpoint->handle, key.packed.data(), &handle), "rkey_unpack",
-          ": no lane of the endpoint reaches that memory");
+          ": no transport of the endpoint reaches that memory");
     endpoint->worker->add_dependent(keys_stand, this,
                                     [](void *each, int64_t) noexcept { static_cast<Rkey *>(each)->destroy(); });
 }
@@ -44,7 +44,8 @@ nb::object map(nb::handle context_handle, ucp_mem_map_params_t &params, nb::hand
     auto *context = nb::inst_ptr<Context>(context_handle);
     if (!context->handle) raise("ClosedError", std::string(op) + ": the context is closed", op);
     if (in_forked_child)
-        raise("ThreadError", std::string(op) + ": this process was forked from one that uses weft", op);
+        raise("ThreadError",
+              std::string(op) + ": this process was forked from one that uses weft and cannot use weft itself", op);
     context->check_feature(UCP_FEATURE_RMA, "rma", op);
     nb::object object = nb::inst_alloc(nb::type<Memory>());
     auto *memory = new (nb::inst_ptr<Memory>(object)) Memory(nb::borrow(context_handle));
@@ -59,7 +60,7 @@ nb::object map(nb::handle context_handle, ucp_mem_map_params_t &params, nb::hand
         params.address = memory->buffer.data();
         params.length = memory->buffer.nbytes();
     }
-    if (!params.length) raise("InvalidParamError", std::string(op) + ": there is no memory of 0 B", op);
+    if (!params.length) raise("InvalidParamError", std::string(op) + ": the memory must have at least 1 B", op);
     check(ucp.mem_map(context->handle, &params, &memory->handle), op, " of " + std::to_string(params.length) + " B");
     ++context->memories;
     memory->allocated = !buffer.is_valid();
@@ -84,7 +85,7 @@ nb::object mem_alloc(nb::handle context, size_t nbytes) {
     // UCX would fill /dev/shm to the last page before it finds that there is no room.
     if (nb::inst_ptr<Context>(context)->shm_nbytes) check_shm("mem_alloc", nbytes);
     if (nbytes > most_nbytes())
-        raise("NoMemoryError", "mem_alloc: " + std::to_string(nbytes) + " B are more than this machine has",
+        raise("NoMemoryError", "mem_alloc: " + std::to_string(nbytes) + " B is more than the machine's memory",
               "mem_alloc");
     ucp_mem_map_params_t params{};
     params.field_mask = UCP_MEM_MAP_PARAM_FIELD_FLAGS;
@@ -137,16 +138,17 @@ PyType_Slot rkey_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse<R
                             {0, nullptr}};
 
 void close_memory(Memory &memory) {
-    if (memory.exports) raise("InvalidParamError", "close: a memoryview of the memory is alive", "close");
+    if (memory.exports)
+        raise("InvalidParamError", "close: a memoryview of the memory is still in use; release it first", "close");
     memory.unmap();
 }
 
-constexpr const char *map_doc = R"(Let peers that are given its key read and write `buffer`.
+constexpr const char *map_doc = R"(Let peers that have its key read and write `buffer`.
 
 Parameters
 ----------
 buffer : writable contiguous buffer, any shape
-    Locked until the memory is closed. Peers change it at any time.
+    Locked until the memory is closed. Peers may change it at any time.
 
 Returns
 -------
@@ -157,11 +159,11 @@ Raises
 UnsupportedError
     The context was made without the feature ``rma``.
 ReadOnlyError, NotContiguousError
-    `buffer` cannot be written as it is.
+    weft cannot write to `buffer` in place.
 
 Source: ``ucp_mem_map``.)";
 
-constexpr const char *alloc_doc = R"(Allocate memory that peers who are given its key may read and write.
+constexpr const char *alloc_doc = R"(Allocate memory that peers with its key may read and write.
 
 Parameters
 ----------
@@ -177,22 +179,22 @@ Raises
 UnsupportedError
     The context was made without the feature ``rma``.
 NoMemoryError
-    There is no room.
+    The memory cannot be allocated.
 
 Source: ``ucp_mem_map`` with ``UCP_MEM_MAP_ALLOCATE``.)";
 
 constexpr const char *key_doc =
-    R"(What a peer needs to reach a :class:`Memory`: give it to one that you trust, pickled or as it is.
+    R"(The key with which a peer reaches a :class:`Memory`. It can be pickled.
 
-Whoever has it can read and write the memory as long as it is mapped. One that comes from elsewhere must come from
-somebody you trust, too: UCX parses it unchecked.)";
+Give it only to peers that you trust: whoever has it can read and write the memory while it is mapped. Accept keys
+only from peers that you trust: UCX parses them unchecked.)";
 
 constexpr const char *unpack_doc = R"(Make a peer's key usable with this endpoint.
 
 Parameters
 ----------
 key : RemoteKey
-    Of memory of the peer that this endpoint leads to.
+    A key to memory of the peer that this endpoint is connected to.
 
 Returns
 -------
@@ -202,7 +204,7 @@ Rkey
 Raises
 ------
 UnreachableError
-    No lane of the endpoint reaches that memory.
+    No transport of the endpoint reaches that memory.
 
 Source: ``ucp_ep_rkey_unpack``.)";
 
@@ -216,7 +218,7 @@ void define_memory(nb::module_ &m, nb::class_<Endpoint> &endpoint) {
                 new (key) RemoteKey{address, nbytes, std::string(packed.c_str(), packed.size())};
             },
             nb::arg("address"), nb::arg("nbytes"), nb::arg("packed"))
-        .def_ro("address", &RemoteKey::address, "Where the memory lies in its owner.")
+        .def_ro("address", &RemoteKey::address, "Address of the memory in its owner's process.")
         .def_ro("nbytes", &RemoteKey::nbytes, "Length of the memory in bytes.")
         .def_prop_ro(
             "packed", [](const RemoteKey &key) { return nb::bytes(key.packed.data(), key.packed.size()); },
@@ -230,13 +232,14 @@ void define_memory(nb::module_ &m, nb::class_<Endpoint> &endpoint) {
             nb::sig("def __reduce__(self) -> tuple[type[RemoteKey], tuple[int, int, bytes]]"));
     nb::class_<Memory>(m, "Memory", nb::type_slots(slots), nb::is_weak_referenceable(),
                        "Memory that peers may read and write. Made by :meth:`Context.mem_map` and "
-                       ":meth:`Context.mem_alloc`; a buffer itself.")
+                       ":meth:`Context.mem_alloc`. It supports the buffer protocol.")
         .def_prop_ro(
             "address", [](const Memory &memory) { return reinterpret_cast<uintptr_t>(memory.address); },
-            "Where the memory lies in this process.")
+            "Address of the memory in this process.")
         .def_ro("nbytes", &Memory::nbytes, "Length of the memory in bytes.")
-        .def("rkey_pack", &pack, "Return the key that lets a peer reach this memory. Source: ``ucp_rkey_pack``.")
-        .def("close", &close_memory, "Unmap the memory: keys to it are void, and its buffer is unlocked. Idempotent.")
+        .def("rkey_pack", &pack, "Return the key with which a peer reaches this memory. Source: ``ucp_rkey_pack``.")
+        .def("close", &close_memory,
+             "Unmap the memory: its keys become invalid, and its buffer is unlocked. Idempotent.")
         .def_prop_ro(
             "closed", [](const Memory &memory) { return !memory.handle; }, "Whether the memory was unmapped.")
         .def(
@@ -245,8 +248,8 @@ void define_memory(nb::module_ &m, nb::class_<Endpoint> &endpoint) {
             "__exit__", [](Memory &memory, nb::args) { close_memory(memory); },
             nb::sig("def __exit__(self, *exc: object) -> None"));
     nb::class_<Rkey>(m, "Rkey", nb::type_slots(rkey_slots),
-                     "A peer's memory as one endpoint reaches it. Made by :meth:`Endpoint.rkey_unpack`.")
-        .def_ro("address", &Rkey::address, "Where the memory lies in its owner.")
+                     "A peer's memory, accessible through one endpoint. Made by :meth:`Endpoint.rkey_unpack`.")
+        .def_ro("address", &Rkey::address, "Address of the memory in its owner's process.")
         .def_ro("nbytes", &Rkey::nbytes, "Length of the memory in bytes.");
     endpoint.def("rkey_unpack", &unpack, nb::arg("key"), nb::sig("def rkey_unpack(self, key: RemoteKey) -> Rkey"),
                  unpack_doc);

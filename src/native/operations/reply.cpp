@@ -44,9 +44,9 @@ std::shared_ptr<Reply> watch_reply(Engine *engine, ucp_ep_h handle) {
 }
 
 void Reply::refuse(const char *op) const {
-    if (watched) raise("PeerLostError", std::string(op) + ": the sender of the message has gone", op);
+    if (watched) raise("PeerLostError", std::string(op) + ": the sender of the message is gone", op);
     raise("ClosedError",
-          std::string(op) + ": the handler has returned; with the feature stream it is to reply before that", op);
+          std::string(op) + ": the handler has returned; with the feature stream, reply inside the handler", op);
 }
 
 void Reply::end() noexcept {

@@ -7,8 +7,9 @@ namespace {
 /// Raise unless `nbytes` at `offset` lie in the memory that `key` leads to; return their address there.
 uint64_t remote_address(Endpoint *e, const Rkey &key, uint64_t offset, size_t nbytes, const char *op) {
     if (key.endpoint != e)
-        raise("InvalidParamError", std::string(op) + ": the key was unpacked for another endpoint", op);
-    if (!key.handle) raise("ClosedError", std::string(op) + ": the worker of the key was closed", op);
+        raise("InvalidParamError",
+              std::string(op) + ": the key was unpacked on another endpoint; call rkey_unpack on this one", op);
+    if (!key.handle) raise("ClosedError", std::string(op) + ": the worker that the key belongs to is closed", op);
     if (offset > key.nbytes || nbytes > key.nbytes - offset)
         raise("InvalidParamError",
               std::string(op) + ": " + std::to_string(nbytes) + " B at " + std::to_string(offset) +
@@ -63,8 +64,8 @@ constexpr Opcode opcodes[] = {{"add", UCP_ATOMIC_OP_ADD, false},  {"and", UCP_AT
 const Opcode &opcode(const std::string &name) {
     for (const Opcode &each : opcodes)
         if (name == each.name) return each;
-    raise("InvalidParamError", "atomic_op: no operation " + name + "; there are add, and, or, xor, swap and cswap",
-          "atomic_op");
+    raise("InvalidParamError",
+          "atomic_op: unknown operation " + name + "; choose from add, and, or, xor, swap and cswap", "atomic_op");
 }
 
 /// An operand of `nbytes`, signed or unsigned, as its bits.
@@ -86,9 +87,9 @@ nb::object atomic_op(EndpointSelf self, const std::string &name, nb::int_ value,
     Endpoint *e = usable(self, "atomic_op");
     const Opcode &op = opcode(name);
     nb::inst_ptr<Context>(e->worker->context)->check_feature(UCP_FEATURE_AMO32 | UCP_FEATURE_AMO64, "amo", "atomic_op");
-    if (nbytes != 4 && nbytes != 8) raise("InvalidParamError", "atomic_op: nbytes is 4 or 8", "atomic_op");
+    if (nbytes != 4 && nbytes != 8) raise("InvalidParamError", "atomic_op: nbytes must be 4 or 8", "atomic_op");
     if (compare.is_none() == (op.code == UCP_ATOMIC_OP_CSWAP))
-        raise("InvalidParamError", "atomic_op: compare belongs to cswap, and to it alone", "atomic_op");
+        raise("InvalidParamError", "atomic_op: cswap needs compare, and no other operation takes it", "atomic_op");
     const uint64_t address = remote_address(e, *key.p, offset, nbytes, "atomic_op");
     if (address % nbytes)
         raise("InvalidParamError", "atomic_op: the address is not a multiple of " + std::to_string(nbytes),
@@ -120,23 +121,23 @@ constexpr const char *put_doc = R"(Write `buffer` into a peer's memory.
 Parameters
 ----------
 buffer : contiguous buffer, any shape
-    Locked until the request completes, and unchanged by it.
+    Locked until the request completes; not modified.
 rkey : Rkey
     From :meth:`rkey_unpack` of this endpoint.
 offset : int
-    Where in the peer's memory, in bytes from its beginning.
+    Position in the peer's memory, in bytes from its beginning.
 
 Returns
 -------
 Request
-    Done when `buffer` may be changed again. The peer has the bytes once a :meth:`flush` that began later is done.
+    Done when `buffer` may be changed again. The peer's memory has the bytes once a later :meth:`flush` is done.
 
 Raises
 ------
 InvalidParamError
-    The memory ends before. Nothing was written.
+    The bytes would exceed the memory. Nothing was written.
 
-Cancelling ends the waiter; the transfer goes on. Source: ``ucp_put_nbx``.)";
+Cancelling ends the request; the transfer goes on. Source: ``ucp_put_nbx``.)";
 
 constexpr const char *get_doc = R"(Read from a peer's memory into `buffer`.
 
@@ -147,7 +148,7 @@ buffer : writable contiguous buffer, any shape
 rkey : Rkey
     From :meth:`rkey_unpack` of this endpoint.
 offset : int
-    Where in the peer's memory, in bytes from its beginning.
+    Position in the peer's memory, in bytes from its beginning.
 
 Returns
 -------
@@ -157,40 +158,40 @@ Request
 Raises
 ------
 InvalidParamError
-    The memory ends before. Nothing was read.
+    The bytes would exceed the memory. Nothing was read.
 
-Cancelling ends the waiter; the transfer goes on. Source: ``ucp_get_nbx``.)";
+Cancelling ends the request; the transfer goes on. Source: ``ucp_get_nbx``.)";
 
-constexpr const char *atomic_doc = R"(Change one integer in a peer's memory as nobody else can in between.
+constexpr const char *atomic_doc = R"(Change one integer in a peer's memory atomically.
 
 Parameters
 ----------
 op : {"add", "and", "or", "xor", "swap", "cswap"}
 value : int
-    The operand, signed or unsigned, or what to swap in.
+    The operand, signed or unsigned; for swap and cswap the new value.
 rkey : Rkey
     From :meth:`rkey_unpack` of this endpoint.
 offset : int
-    Where in the peer's memory, in bytes; a multiple of `nbytes`.
+    Position in the peer's memory, in bytes; a multiple of `nbytes`.
 compare : int, only for cswap
-    Swap only if this lies there.
+    Swap only if the memory holds this value.
 nbytes : {8, 4}
-    Of the integer, in the machine's byte order.
+    Size of the integer, in the machine's byte order.
 fetch : bool
-    Return what lay there; swap and cswap always do.
+    Return the old value; swap and cswap always do.
 
 Returns
 -------
 Request
-    Wait or await it for the old value, unsigned, or for None. Without `fetch`, done says nothing of the peer: flush.
+    Its result is the old value, unsigned, or None. Without `fetch` the change is at the peer only after a flush.
 
 Raises
 ------
 UnsupportedError
     The context was made without the feature ``amo``.
 
-Atomic towards other operations through UCX, and towards the owner's own instructions only on transports that use the
-CPU's (posix does). Source: ``ucp_atomic_op_nbx``.)";
+Atomic with respect to other operations through UCX; with respect to the owner's own instructions only on transports
+that use the CPU's (posix does). Source: ``ucp_atomic_op_nbx``.)";
 
 }  // namespace
 

@@ -45,12 +45,12 @@ nb::object stream_recv(EndpointSelf self, nb::handle buffer, bool wait_all) {
     return request;
 }
 
-constexpr const char *send_doc = R"(Append the bytes of `buffer` to the stream to the peer.
+constexpr const char *send_doc = R"(Append `buffer` to the stream to the peer.
 
 Parameters
 ----------
 buffer : contiguous buffer, any shape
-    Locked until the request completes, and unchanged by it.
+    Locked until the request completes; not modified.
 
 Returns
 -------
@@ -73,22 +73,23 @@ Parameters
 buffer : writable contiguous buffer, any shape
     Filled from its beginning. Locked until the request completes.
 wait_all : bool
-    Complete only once `buffer` is full; else as soon as anything came.
+    Complete only when `buffer` is full; otherwise as soon as any bytes arrive.
 
 Returns
 -------
 Request
-    Wait or await it for the number of bytes.
+    Its result is the number of bytes.
 
 Raises
 ------
 UnsupportedError
     The context was made without the feature ``stream``.
 ReadOnlyError, NotContiguousError
-    `buffer` cannot be filled as it is.
+    weft cannot write to `buffer` in place.
 
-Two endpoints are one stream when each was made from the other's worker's address. Cancelling ends the waiter; UCX
-cannot withdraw the receive, which takes the next bytes, with the buffer locked until then. Source: ``ucp_stream_recv_nbx``.)";
+Two endpoints share one stream if each was made from the address of the other's worker. Cancelling ends the request,
+but UCX cannot withdraw the receive: it takes the next bytes, and the buffer stays locked until then.
+Source: ``ucp_stream_recv_nbx``.)";
 
 }  // namespace
 

@@ -108,8 +108,10 @@ nb::object tag_probe(WorkerSelf self, uint64_t tag, uint64_t mask, bool remove) 
 nb::object tag_msg_recv(WorkerSelf self, nb::handle buffer, TagMessage &message) {
     Worker *w = usable(self, "tag_msg_recv");
     if (message.worker != w)
-        raise("InvalidParamError", "tag_msg_recv: another worker took the message", "tag_msg_recv");
-    if (!message.handle) raise("InvalidParamError", "tag_msg_recv: the message was received before", "tag_msg_recv");
+        raise("InvalidParamError", "tag_msg_recv: the message belongs to another worker, whose tag_probe took it",
+              "tag_msg_recv");
+    if (!message.handle)
+        raise("InvalidParamError", "tag_msg_recv: the message has already been received", "tag_msg_recv");
     Request *r;
     nb::object request = make_request(w, self.h.ptr(), "tag_msg_recv", 0, &r);
     ucp_request_param_t param;
@@ -125,31 +127,32 @@ constexpr const char *tag_send_doc = R"(Send `buffer` under `tag`.
 Parameters
 ----------
 buffer : contiguous buffer, DLPack tensor or CUDA array, any shape, C or Fortran order
-    Locked until the request completes, and unchanged by it. The buffer protocol goes first, then DLPack, then
-    ``__cuda_array_interface__``. Device memory is sent from where it lies, once the array's producer is done with it:
-    its stream is waited for (DLPack: the producer orders CUDA's default stream after itself, and that one is waited
-    for; CUDA array interface: ``stream``, or nothing where it is None or missing).
+    Locked until the request completes; not modified. The buffer protocol is tried first, then DLPack, then
+    ``__cuda_array_interface__``. Device memory is sent directly, after the array's stream has finished (DLPack: the
+    producer orders CUDA's default stream after its own, and weft waits for the default stream; CUDA array interface:
+    weft waits for ``stream``, if there is one).
 tag : int, 0 <= value < 2**64
 
 Returns
 -------
 Request
-    Done when `buffer` may be changed again, which does not mean that the peer has the message.
+    Done when `buffer` may be changed again. That does not mean that the peer has the message.
 
 Raises
 ------
 NotContiguousError
     Nothing was sent.
 UnsupportedError
-    `buffer` lies in memory that UCX cannot reach here, see :attr:`Context.memory_types`. Nothing was sent.
+    `buffer` is in memory that UCX cannot reach here; see :attr:`Context.memory_types`. Nothing was sent.
 PeerLostError
-    From the request.
+    From the request: the peer is gone.
 
-Cancelling ends the waiter; the transfer goes on with the buffer locked. Source: ``ucp_tag_send_nbx``.)";
+Cancelling ends the request; the transfer goes on, and the buffer stays locked until it ends.
+Source: ``ucp_tag_send_nbx``.)";
 
-constexpr const char *tag_send_sync_doc = R"(Send `buffer` under `tag`, and know that the peer has matched it.
+constexpr const char *tag_send_sync_doc = R"(Send `buffer` under `tag`; complete when the peer has matched it.
 
-As :meth:`tag_send`, but the request is done only once a receive of the peer has taken the message.
+Like :meth:`tag_send`, but the request completes only when a receive of the peer has matched the message.
 Source: ``ucp_tag_send_sync_nbx``.)";
 
 constexpr const char *tag_recv_doc = R"(Post a receive for the next message whose tag matches.
@@ -157,44 +160,44 @@ constexpr const char *tag_recv_doc = R"(Post a receive for the next message whos
 Parameters
 ----------
 buffer : writable contiguous buffer, DLPack tensor or CUDA array, any shape
-    Filled in place. Locked until the request completes; ``buffer.nbytes`` bytes is the most that can arrive. How it
-    is taken: see :meth:`Endpoint.tag_send`. A tensor of DLPack before 1.0 cannot say that it is read-only.
+    Filled in place. Locked until the request completes. A message has at most ``buffer.nbytes`` bytes. Protocols are
+    tried as by :meth:`Endpoint.tag_send`. A DLPack tensor before version 1.0 cannot say that it is read-only.
 tag, mask : int, 0 <= value < 2**64
     A message matches if ``(sent ^ tag) & mask == 0``.
 
 Returns
 -------
 Request
-    Wait or await it for ``(nbytes, sender_tag)``.
+    Its result is ``(nbytes, sender_tag)``.
 
 Raises
 ------
 ReadOnlyError, NotContiguousError, UnsupportedError
-    `buffer` cannot be filled as it is. Nothing was posted.
+    weft cannot write to `buffer` in place. Nothing was posted.
 TruncatedError
     From the request: the message was longer than `buffer`.
 
 Cancelling withdraws the receive if it has not matched; a matched one completes.
 Source: ``ucp_tag_recv_nbx``.)";
 
-constexpr const char *tag_probe_doc = R"(Look for a message that has arrived and that no receive has taken.
+constexpr const char *tag_probe_doc = R"(Look for a message that has arrived and that no receive has matched.
 
 Parameters
 ----------
 tag, mask : int, 0 <= value < 2**64
     A message matches if ``(sent ^ tag) & mask == 0``.
 remove : bool
-    Take the message, so that no receive posted later gets it.
+    Remove the message, so that no receive posted later matches it.
 
 Returns
 -------
 None, (int, int) or TagMessage
-    None if there is none; ``(nbytes, sender_tag)``; with `remove` a message for :meth:`tag_msg_recv`, which is lost if
-    it is dropped.
+    None if there is no such message; else ``(nbytes, sender_tag)``; with `remove` a message for
+    :meth:`tag_msg_recv`, which is lost if you drop it.
 
-It makes no progress: call :meth:`progress` between looks. Source: ``ucp_tag_probe_nb``.)";
+It does not progress the worker: call :meth:`progress` between probes. Source: ``ucp_tag_probe_nb``.)";
 
-constexpr const char *tag_msg_recv_doc = R"(Receive what :meth:`tag_probe` took.
+constexpr const char *tag_msg_recv_doc = R"(Receive a message that :meth:`tag_probe` removed.
 
 Parameters
 ----------
@@ -206,12 +209,12 @@ message : TagMessage
 Returns
 -------
 Request
-    Wait or await it for ``(nbytes, sender_tag)``.
+    Its result is ``(nbytes, sender_tag)``.
 
 Raises
 ------
 ReadOnlyError, NotContiguousError
-    `buffer` cannot be filled as it is.
+    weft cannot write to `buffer` in place.
 TruncatedError
     From the request: the message was longer than `buffer`. It is lost.
 
@@ -233,11 +236,12 @@ PyObject *fast_tag_recv(const Arguments &a) {
 }  // namespace
 
 void define_tags(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint) {
-    nb::class_<TagMessage>(m, "TagMessage", nb::type_slots(message_slots),
-                           "A message that a probe took; :meth:`Worker.tag_msg_recv` receives it.")
+    nb::class_<TagMessage>(
+        m, "TagMessage", nb::type_slots(message_slots),
+        "A message that :meth:`Worker.tag_probe` removed from the queue; :meth:`Worker.tag_msg_recv` receives it.")
         .def_prop_ro(
             "nbytes", [](const TagMessage &t) { return t.info.length; }, "Length of the message in bytes.")
-        .def_prop_ro("tag", [](const TagMessage &t) { return t.info.sender_tag; }, "The tag it was sent with.");
+        .def_prop_ro("tag", [](const TagMessage &t) { return t.info.sender_tag; }, "The tag that it was sent with.");
     endpoint
         .def("tag_send", &tag_send, nb::arg("buffer"), nb::arg("tag"),
              nb::sig("def tag_send(self, buffer: weft.typing.BufferLike, tag: int) -> weft.typing.Request[None]"),

@@ -48,7 +48,7 @@ Engine::Engine(Worker *w) : context(w->context), worker(w) {
     ucs_status_t status = ucp.worker_create(nb::inst_ptr<Context>(w->context)->handle, &params, &handle);
     // No peer is involved: UCX calls it an input/output error when it gets no descriptor.
     if (status == UCS_ERR_IO_ERROR) status = UCS_ERR_NO_RESOURCE;
-    check(status, "Worker", ": creating a worker (is the limit of open files reached?)");
+    check(status, "Worker", ": creating a UCX worker (is the limit of open files reached?)");
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = Worker::tag(this);
@@ -56,7 +56,7 @@ Engine::Engine(Worker *w) : context(w->context), worker(w) {
     if (status == UCS_OK && epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, event_fd, &event) != 0) status = UCS_ERR_NO_RESOURCE;
     if (status != UCS_OK) {
         ucp.worker_destroy(handle);
-        raise_status(status, "Worker", ": preparing a worker");
+        raise_status(status, "Worker", ": preparing a UCX worker");
     }
     w->polled.push_back(this);
     ++nb::inst_ptr<Context>(context)->engines;
@@ -80,8 +80,9 @@ void Engine::destroy() noexcept {
         if (r->operation->must_end) {
             nb::inst_ptr<Context>(context)->lasts = true;
             return warn(
-                "an atomic operation is still under way, and UCX ends the process when that is given up: the worker is "
-                "closed, but its descriptors and its memory stay");
+                "an atomic operation is still pending, and UCX would abort the process if it were given up: the worker "
+                "is "
+                "closed, but its file descriptors and memory are not released");
         }
     ucp.worker_destroy(handle);
     for (Request *r : abandoned)
@@ -108,7 +109,7 @@ void Engine::leave() noexcept {
 std::string Engine::address() const {
     ucp_worker_attr_t attr{};
     attr.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS;
-    check(ucp.worker_query(handle, &attr), "Worker", ": reading its address");
+    check(ucp.worker_query(handle, &attr), "Worker", ": reading the worker's address");
     std::string address(reinterpret_cast<char *>(attr.address), attr.address_length);
     ucp.worker_release_address(handle, attr.address);
     return address;

@@ -103,7 +103,7 @@ bool Parts::acquire(nb::handle sequence, bool writable, const char *op, uint64_t
     // A list may be changed by what runs to export its buffers.
     nb::object kept = nb::steal(PyList_CheckExact(sequence.ptr())
                                     ? PyList_AsTuple(sequence.ptr())
-                                    : PySequence_Fast(sequence.ptr(), "a sequence of buffers is needed"));
+                                    : PySequence_Fast(sequence.ptr(), "expected a sequence of buffers"));
     if (!kept.is_valid()) throw nb::python_error();
     const Py_ssize_t count = PySequence_Fast_GET_SIZE(kept.ptr());
     buffers.reserve(size_t(count));
@@ -120,8 +120,8 @@ ucs_memory_type_t Parts::memory_type(const char *op) const {
         if (!first) first = &buffer;
         if (buffer.memory_type != first->memory_type)
             raise("UnsupportedError",
-                  std::string(op) + ": the buffers lie in " + memory_type_name(first->memory_type) + " and in " +
-                      memory_type_name(buffer.memory_type) + " memory; send those of each kind by themselves",
+                  std::string(op) + ": the buffers are in " + memory_type_name(first->memory_type) + " and in " +
+                      memory_type_name(buffer.memory_type) + " memory; send each kind in a message of its own",
                   op);
     }
     return first ? first->memory_type : UCS_MEMORY_TYPE_HOST;
@@ -201,7 +201,7 @@ PyObject *Request::result(bool from_wait) {
         throw nb::python_error();
     }
     if (state == State::canceled) {
-        if (from_wait) raise("CanceledError", std::string(op) + what() + ": cancelled by its waiter", op);
+        if (from_wait) raise("CanceledError", std::string(op) + what() + ": the request was cancelled", op);
         PyErr_SetNone(cancelled_error());
         throw nb::python_error();
     }

@@ -47,38 +47,39 @@ PyType_Slot slots[] = {
 constexpr const char *request_doc =
     R"(An operation under way: wait for it with :meth:`wait`, or ``await`` it.
 
-It follows asyncio's future protocol, so ``gather``, ``wait``, ``wait_for``, ``timeout`` and ``shield`` take it
-as it is; ``create_task`` and ``TaskGroup`` take a coroutine that awaits it.
+It follows asyncio's future protocol: ``gather``, ``wait``, ``wait_for``, ``timeout`` and ``shield`` accept it
+directly; ``create_task`` and ``TaskGroup`` need a coroutine that awaits it.
 
-Cancelling ends the waiter at once. The operation is withdrawn if UCX can, else it runs on, its buffer stays
-locked until it ends, and its result is dropped; a message that nobody received goes back to its connection.)";
+Cancelling ends the request at once. UCX withdraws the operation if it can. Otherwise the operation runs on: its
+buffer stays locked until it ends, and its result is dropped. A message that nobody received goes back to its
+connection.)";
 
 constexpr const char *wait_doc = R"(Block until the operation is complete and return its result.
 
 Parameters
 ----------
 timeout : float, optional
-    Seconds; below 0 as 0. None waits without bound.
+    Seconds; a negative value counts as 0. None waits without limit.
 
 Returns
 -------
 object
-    What the operation gives; None for sends.
+    The operation's result; None for sends.
 
 Raises
 ------
 TimedOutError
-    `timeout` is over; the request is still pending and may be waited for again.
+    The timeout expired. The request is still pending; you may wait for it again.
 InvalidParamError
-    `timeout` is not a number (NaN).
+    `timeout` is NaN.
 CanceledError
     The request was cancelled.
 ThreadError
     The worker belongs to another thread.
 Error
-    Whatever ended the operation.
+    The error that ended the operation.
 
-Ctrl-C interrupts it within 100 ms; the request is then still pending.)";
+Ctrl-C interrupts the wait within 100 ms; the request is then still pending.)";
 
 /// What Request::wait takes: below 0 is without bound there, where Python's is what a deadline in the past leaves.
 double read_timeout(nb::handle timeout, const char *op) {
@@ -86,7 +87,8 @@ double read_timeout(nb::handle timeout, const char *op) {
     const double seconds = PyFloat_AsDouble(timeout.ptr());
     if (seconds == -1 && PyErr_Occurred()) throw nb::python_error();
     if (std::isnan(seconds))
-        raise("InvalidParamError", std::string(op) + ": the timeout is nan, not a number of seconds", op);
+        raise("InvalidParamError",
+              std::string(op) + ": the timeout is NaN; pass seconds, or None to wait without limit", op);
     return std::max(seconds, 0.0);
 }
 
@@ -115,12 +117,12 @@ void define_request(nb::module_ &m) {
            },
            nb::arg("timeout") = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> typing.Any"),
            wait_doc)
-        .def("done", &Request::done, "True once the waiter has ended: by completion, failure or cancellation.")
+        .def("done", &Request::done, "True once the request has completed, failed or been cancelled.")
         .def(
             "cancelled", [](Request &r) { return r.state == Request::State::canceled; }, "True if it was cancelled.")
         .def(
             "result", [](Request &r) { return nb::steal(r.result(false)); }, nb::sig("def result(self) -> typing.Any"),
-            "Return the result, or raise what ended the operation; InvalidStateError while it is pending.")
+            "Return the result, or raise the error that ended the operation; InvalidStateError while it is pending.")
         .def(
             "exception",
             [](Request &r) -> nb::object {
@@ -134,19 +136,20 @@ void define_request(nb::module_ &m) {
                 }
                 return nb::none();
             },
-            nb::sig("def exception(self) -> BaseException | None"), "Return what ended the operation, or None.")
+            nb::sig("def exception(self) -> BaseException | None"),
+            "Return the error that ended the operation, or None.")
         .def(
             "cancel", [](Request &r, nb::handle) { return r.cancel(); }, nb::arg("msg") = nb::none(),
             nb::sig("def cancel(self, msg: typing.Any = None) -> bool"),
-            "End the waiter; False if it has ended already. ThreadError if the worker belongs to another thread.")
+            "Cancel the request; False if it is done already. ThreadError if the worker belongs to another thread.")
         .def("add_done_callback", &Request::add_done_callback, nb::arg("fn"), nb::kw_only(),
              nb::arg("context") = nb::none(),
              nb::sig("def add_done_callback(self, fn: typing.Callable[[Request], object], *, context: "
                      "contextvars.Context | None = None) -> None"),
-             "Have the running loop call `fn` with this request once it is done.")
+             "Call `fn` with this request, from the running loop, once it is done.")
         .def("remove_done_callback", &Request::remove_done_callback, nb::arg("fn"),
              nb::sig("def remove_done_callback(self, fn: typing.Callable[[Request], object]) -> int"),
-             "Forget `fn`; return how often it had been added.")
+             "Remove `fn`; return how often it had been added.")
         .def("get_loop", &Request::get_loop, nb::sig("def get_loop(self) -> asyncio.AbstractEventLoop"),
              "Return the event loop that this request is awaited in.")
         .def(

@@ -137,7 +137,7 @@ bool Worker::check_sockets(int timeout_ms) {
 // ---- blocking -----------------------------------------------------------------------------------------------
 
 bool Worker::wait(Request *r, double timeout_s) {
-    if (waiting) raise("ThreadError", std::string(r->op) + ": the worker is already being waited on", r->op);
+    if (waiting) raise("ThreadError", std::string(r->op) + ": another wait on this worker is running", r->op);
     struct Waiting {
         bool &flag;
         explicit Waiting(bool &f) : flag(f) { flag = true; }
@@ -276,7 +276,7 @@ void Worker::detach() noexcept {
     try {
         if (!nb::cast<bool>(loop.attr("is_closed")())) loop.attr("remove_reader")(epoll_fd);
     } catch (nb::python_error &e) {
-        e.discard_as_unraisable("weft: leaving the event loop");
+        e.discard_as_unraisable("weft: while leaving the event loop");
     }
     loop.reset();
     loop_mark.reset();
@@ -383,7 +383,7 @@ void define_waiting(nb::class_<Worker> &cls) {
                 w.schedule_turn();
             },
             nb::arg("loop"), nb::sig("def attach(self, loop: asyncio.AbstractEventLoop) -> None"),
-            "Progress in this event loop's turns, also while nothing is awaited.")
+            "Progress in this event loop's turns, also while no request is awaited.")
         .def_prop_ro("_spin_credit", [](Worker &w) { return w.spin_state.credit; })
         .def_prop_ro("_attended", [](Worker &w) { return w.poller ? w.poller->looked_at() : 0; });
 }

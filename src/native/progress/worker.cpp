@@ -10,7 +10,7 @@
 Worker::Worker(nb::object context_object, bool links_only)
     : context(std::move(context_object)), owner(__builtin_thread_pointer()) {
     if (!nb::isinstance<Context>(context) && !(context.is_none() && links_only))
-        throw nb::type_error("Worker: a Context is needed");
+        throw nb::type_error("Worker: pass a weft.Context");
     Context *c = context.is_none() ? nullptr : nb::inst_ptr<Context>(context);
     if (c && !c->handle) raise("ClosedError", "Worker: the context is closed", "Worker");
     if (c) memory_types = c->memory_types;
@@ -45,11 +45,13 @@ void Worker::refuse(const char *op) const {
     if (in_forked_child)
         raise("ThreadError",
               std::string(op) +
-                  ": this process was forked from one that uses weft, and cannot use it; start processes with spawn or "
+                  ": this process was forked from one that uses weft and cannot use weft itself; start processes with "
+                  "spawn or "
                   "forkserver",
               op);
     if (!open) raise("ClosedError", std::string(op) + ": the worker is closed", op);
-    raise("ThreadError", std::string(op) + ": the worker belongs to another thread", op);
+    raise("ThreadError",
+          std::string(op) + ": the worker belongs to another thread; use it only in the thread that made it", op);
 }
 
 void Worker::push(Request *r) noexcept {
@@ -185,15 +187,15 @@ nb::class_<Worker> define_worker(nb::module_ &m) {
     nb::class_<Worker> cls(m, "Worker", nb::type_slots(worker_slots), nb::is_weak_referenceable(),
                            R"(A UCP worker: it sends and receives for the one thread that made it.
 
-A worker does not progress by itself: it does while a request is waited for, or while asyncio's loop runs in
-which one was awaited.)");
+A worker does not progress by itself. It progresses while a thread waits for a request, and in the turns of an
+asyncio loop in which a request was awaited.)");
     cls.def(
            "__init__",
            [](nb::pointer_and_handle<Worker> self, nb::handle context, bool links_only) {
                if (in_forked_child)
                    raise("ThreadError",
-                         "Worker: this process was forked from one that uses weft, and cannot use it; start processes "
-                         "with spawn or forkserver",
+                         "Worker: this process was forked from one that uses weft and cannot use weft itself; start "
+                         "processes with spawn or forkserver",
                          "Worker");
                new (self.p) Worker(nb::borrow(context), links_only);
                self.p->self = self.h.ptr();
@@ -206,7 +208,7 @@ which one was awaited.)");
         .def_ro("max_am_header", &Worker::max_am_header, "The longest header of an active message, in bytes.")
         .def(
             "fileno", [](Worker &w) { return w.epoll_fd; },
-            "A descriptor that is readable when there is something to progress.")
+            "A descriptor that becomes readable when there is something to progress.")
         .def(
             "progress",
             [](Worker &w) {
@@ -215,14 +217,14 @@ which one was awaited.)");
                 w.drain();
                 return n;
             },
-            "Make one turn of progress and complete what it ended; return how much UCX had to do.")
+            "Progress once and complete the requests that ended; return the number of events that UCX handled.")
         .def(
             "arm",
             [](Worker &w) {
                 w.check_owner("arm");
                 return w.arm();
             },
-            "Have :meth:`fileno` tell of the next event; False if there is something to progress first.")
+            "Arm :meth:`fileno` for the next event. False: there are events left; call :meth:`progress` first.")
         .def(
             "__enter__", [](nb::handle self) { return nb::borrow(self); },
             nb::sig("def __enter__(self) -> typing_extensions.Self"))
@@ -230,7 +232,7 @@ which one was awaited.)");
             "__exit__", [](Worker &w, nb::args) { close_worker(w); },
             nb::sig("def __exit__(self, *exc: object) -> None"))
         .def("close", &close_worker,
-             "Close every endpoint and connection, end every request, destroy the worker. Idempotent.")
+             "Close every endpoint and connection, end every request and destroy the worker. Idempotent.")
         .def_prop_ro(
             "handle",
             [](Worker &w) {
@@ -240,8 +242,8 @@ which one was awaited.)");
             },
             "The address of the ``ucp_worker_h``, for libraries that call UCX themselves; the worker keeps owning it.")
         .def_ro("dropped_messages", &Worker::dropped_messages,
-                "Messages for connections that were dropped: a stranger's, who does not know a connection's id, and "
-                "those for a connection that is closed.")
+                "How many messages were dropped: those without a valid connection id, from a stranger, and those for a "
+                "connection that is closed.")
         .def_prop_ro("closed", &Worker::closed, "Whether the worker was closed.");
     define_waiting(cls);
     return cls;

@@ -134,7 +134,10 @@ struct Worker {
     [[noreturn]] void refuse(const char *op) const;
     void check_own(const char *op) const {
         if (!own) [[unlikely]]
-            raise("UnsupportedError", std::string(op) + ": this worker is for connections only", op);
+            raise("UnsupportedError",
+                  std::string(op) +
+                      ": this worker carries weft.connect and weft.listen only; make a weft.Worker for UCP operations",
+                  op);
     }
     unsigned turn_of(Engine *engine) noexcept {
         unsigned n = ucp.worker_progress(engine->handle);

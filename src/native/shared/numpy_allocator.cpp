@@ -72,7 +72,7 @@ void find_numpy() {
     auto **table = static_cast<void **>(PyCapsule_GetPointer(api.ptr(), nullptr));
     if (!table) throw nb::python_error();
     if (reinterpret_cast<unsigned (*)()>(table[feature_version_index])() < first_feature_version)
-        raise("UnsupportedError", "arrays in shared memory need NumPy 1.22 or newer", "numpy_in_pool");
+        raise("UnsupportedError", "numpy_in_pool: arrays in shared memory need NumPy 1.22 or newer", "numpy_in_pool");
     auto *theirs = *static_cast<PyObject **>(table[default_handler_index]);
     auto *plain = static_cast<Handler *>(PyCapsule_GetPointer(theirs, handler_name));
     if (!plain) throw nb::python_error();
@@ -97,7 +97,7 @@ bool numpy_in_pool(bool on) {
 
 void define_numpy_allocator(nb::module_ &m) {
     m.def("numpy_in_pool", &numpy_in_pool, nb::arg("on"),
-          R"(Have NumPy take arrays from 64 KiB up from the pool, in this context (a context variable of NumPy's).
+          R"(Have NumPy allocate arrays of 64 KiB and more in the pool, in this context (NumPy's context variable).
 
-Returns whether it did before. Arrays that exist already stay where they are. Source: ``PyDataMem_SetHandler``.)");
+Return the previous setting. Existing arrays stay where they are. Source: ``PyDataMem_SetHandler``.)");
 }

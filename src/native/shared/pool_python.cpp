@@ -28,9 +28,10 @@ nb::object Pool::view(Block &&block) {
 void Pool::define(nb::module_ &m) {
     SmallBlock::define();
     set_fork_steps({before_fork, after_fork_in_parent, after_fork_in_child});
-    nb::class_<Block>(m, "Block", nb::type_slots(block_slots), nb::pooled(),
-                      "Memory of the receive pool, or lent by another process; `memoryview(block)` is writable and "
-                      "keeps it.")
+    nb::class_<Block>(
+        m, "Block", nb::type_slots(block_slots), nb::pooled(),
+        "Memory of the receive pool, or memory that another process lent; `memoryview(block)` is writable "
+        "and keeps it alive.")
         .def_prop_ro("nbytes", [](const Block &b) { return b.nbytes; })
         .def_prop_ro("address", [](const Block &b) { return reinterpret_cast<uintptr_t>(b.data); })
         .def_prop_ro("pooled", [](const Block &b) { return b.segment != nullptr; })
@@ -41,22 +42,25 @@ void Pool::define(nb::module_ &m) {
             watch_forks();
             Block block = allocate(nbytes);
             if (!block.data)
-                raise("NoMemoryError", "the receive pool has no room for " + std::to_string(nbytes) + " B", "allocate");
+                raise("NoMemoryError",
+                      "allocate: the receive pool cannot get " + std::to_string(nbytes) + " B of shared memory",
+                      "allocate");
             return view(static_cast<Block &&>(block));
         },
         nb::arg("nbytes"), nb::sig("def pool_allocate(nbytes: int) -> memoryview"));
     m.def("pool_set_cap", &set_cap, nb::arg("nbytes"));
     m.def(
         "pool_set_hold", [](double seconds) { set_hold(int64_t(seconds * 1e9)); }, nb::arg("seconds"),
-        "For so long keep, beyond the cap, as much as was in use at once; 0: nothing.");
-    m.def("pool_settle", &settle, "Give back what was kept for the hold and has not been used again.");
-    m.def(
-        "pool_trim", &trim, nb::arg("nbytes"),
-        "Give idle memory back until at most `nbytes` are left, and what was freed but is lent leave resident memory.");
+        "Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: "
+        "none.");
+    m.def("pool_settle", &settle, "Give back the memory that was kept for the hold and has not been used since.");
+    m.def("pool_trim", &trim, nb::arg("nbytes"),
+          "Give idle memory back until at most `nbytes` are left, and drop the pages of blocks that were freed while "
+          "lent.");
     m.def("pool_cool", &cool,
-          "Give the pages of all idle memory back; the files stay, and others need not map them anew.");
+          "Give the pages of all idle memory back; the files stay, so that peers need not map them again.");
     m.def("flag_loans", &Loan::flag_all,
-          "Have /proc/self/smaps tell which borrowed memory its owner still counts: such mappings have the flag `dd`.");
+          "Flag borrowed memory that its owner still counts: /proc/self/smaps shows `dd` for such mappings.");
     m.def(
         "loans_counted_elsewhere",
         []() -> nb::object {
@@ -65,9 +69,9 @@ void Pool::define(nb::module_ &m) {
             return nb::make_tuple(counted.resident, counted.mapped);
         },
         nb::sig("def loans_counted_elsewhere() -> tuple[int, int] | None"),
-        R"(Of all that was borrowed, the bytes that its owners count: what is resident, and what is mapped, touched or not.
+        R"(Return the borrowed bytes that their owners count: those that are resident, and those that are mapped.
 
-It flags as `flag_loans` does. None: `/proc/self/smaps` must be asked, because no owner counts some that is shared.)");
+Mappings are flagged as by `flag_loans`. None: some shared memory is counted by no owner; read `/proc/self/smaps`.)");
     m.def(
         "is_flagged",
         [](nb::handle buffer) {
@@ -77,7 +81,7 @@ It flags as `flag_loans` does. None: `/proc/self/smaps` must be asked, because n
             PyBuffer_Release(&view);
             return flagged;
         },
-        nb::arg("buffer"), "Whether all of a contiguous buffer is memory that `flag_loans` has flagged.");
+        nb::arg("buffer"), "Return whether all of a contiguous buffer is memory that `flag_loans` has flagged.");
     m.def(
         "pool_statistics",
         [] {

@@ -139,7 +139,7 @@ PyGetSetDef attributes[] = {{"nbytes", nbytes, nullptr, nullptr, nullptr},
                             {"lent", no, nullptr, nullptr, nullptr},
                             {}};
 
-constexpr const char *doc = "Memory of a small message; `memoryview(block)` is writable and keeps it.";
+constexpr const char *doc = "Memory of a small message; `memoryview(block)` is writable and keeps it alive.";
 
 }  // namespace
 

@@ -37,7 +37,7 @@ constexpr Feature known_features[] = {
         else if (environment)
             what += std::string(" UCX_") + name + "=" + environment;
     }
-    raise("InvalidParamError", "Context: UCX finds no device" + (what.empty() ? "" : " with" + what), "Context");
+    raise("InvalidParamError", "Context: UCX found no device" + (what.empty() ? "" : " with" + what), "Context");
 }
 
 // Beside tag and am, which weft itself needs.
@@ -50,8 +50,8 @@ uint64_t feature_bits(nb::handle names) {
             if (name == feature.name) found = feature.bits;
         bits |= found;
         if (!found)
-            raise("InvalidParamError", "Context: no feature " + name + "; there are tag, am, stream, rma and amo",
-                  "Context");
+            raise("InvalidParamError",
+                  "Context: unknown feature " + name + "; choose from tag, am, stream, rma and amo", "Context");
     }
     return bits;
 }
@@ -67,10 +67,10 @@ void check_shm(const char *op, uint64_t needed) {
     uint64_t free = uint64_t(shm.f_bavail) * shm.f_frsize;
     if (free < needed)
         raise("NoMemoryError",
-              std::string(op) + ": /dev/shm has " + std::to_string(free >> 10) + " KiB free and shared memory needs " +
+              std::string(op) + ": /dev/shm has " + std::to_string(free >> 10) + " KiB free, and shared memory needs " +
                   std::to_string(needed >> 10) +
                   "; delete files there, enlarge it (mount -o remount,size=1G /dev/shm;"
-                  " docker run --shm-size), or leave posix out of UCX_TLS",
+                  " docker run --shm-size), or remove posix from UCX_TLS",
               op);
 }
 
@@ -83,7 +83,7 @@ void check_descriptors(const char *op) {
     for (int i = 0; i < count; ++i) close(taken[i]);
     if (count < needed)
         raise("NoMemoryError",
-              std::string(op) + ": " + std::to_string(count) + " descriptors are left, and a worker needs " +
+              std::string(op) + ": " + std::to_string(count) + " file descriptors are free, and a worker needs " +
                   std::to_string(needed) + "; raise the limit of open files (ulimit -n)",
               op);
 }
@@ -128,7 +128,9 @@ Context::Context(nb::dict settings, nb::dict defaults, nb::handle names, uint64_
 void Context::check_feature(uint64_t bits, const char *name, const char *op) const {
     if ((features & bits) == bits) return;
     raise("UnsupportedError",
-          std::string(op) + ": the context was made without it; use weft.Context(features=[\"" + name + "\"])", op);
+          std::string(op) + ": this context does not have the feature; make it with weft.Context(features=[\"" + name +
+              "\"])",
+          op);
 }
 
 void Context::close() noexcept {
@@ -139,13 +141,13 @@ void Context::close() noexcept {
 static void close_context(Context &c) {
     if (c.workers)
         raise("InvalidParamError",
-              "close: " + std::to_string(c.workers) + " workers of this context are open; close them first", "close");
+              "close: the context has " + std::to_string(c.workers) + " open workers; close them first", "close");
     if (c.engines)
-        raise("InvalidParamError", "close: the data of an active message is still in use; drop its memoryviews first",
+        raise("InvalidParamError", "close: memoryviews of an active message still use the context; release them first",
               "close");
     if (c.memories)
         raise("InvalidParamError",
-              "close: " + std::to_string(c.memories) + " memories of this context are open; close them first", "close");
+              "close: the context has " + std::to_string(c.memories) + " open memories; close them first", "close");
     c.close();
 }
 
@@ -161,7 +163,7 @@ void define_context(nb::module_ &m) {
         .def(
             "__exit__", [](Context &c, nb::args) { close_context(c); },
             nb::sig("def __exit__(self, *exc: object) -> None"))
-        .def("close", &close_context, "Release the context. Idempotent; its workers must be closed before.")
+        .def("close", &close_context, "Release the context. Idempotent. Its workers must be closed first.")
         .def_prop_ro(
             "memory_types",
             [](Context &c) {
@@ -171,9 +173,9 @@ void define_context(nb::module_ &m) {
                 return names;
             },
             nb::sig("def memory_types(self) -> list[str]"),
-            "What its transports can send from and receive into: ``host``; ``cuda`` and others where there is a GPU, "
-            "its "
-            "driver, and UCX's modules for it. Source: ``ucp_context_query``.")
+            "Memory types that its transports can send from and receive into: ``host``; ``cuda`` and others with a "
+            "GPU, its "
+            "driver and UCX's modules for it. Source: ``ucp_context_query``.")
         .def_prop_ro(
             "features",
             [](Context &c) {
@@ -182,7 +184,7 @@ void define_context(nb::module_ &m) {
                     if ((c.features & feature.bits) == feature.bits) names.append(feature.name);
                 return names;
             },
-            nb::sig("def features(self) -> list[str]"), "What its workers can do, by the names that it is made with.")
+            nb::sig("def features(self) -> list[str]"), "The features that the context was made with.")
         .def_ro("config", &Context::config, nb::for_getter(nb::sig("def config(self) -> dict[str, tuple[str, str]]")),
                 "Settings that differ from UCX's defaults: name to (value, ``argument`` or ``weft``).");
 }

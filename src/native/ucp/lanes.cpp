@@ -21,15 +21,15 @@ nb::list transports(ucp_ep_h endpoint) {
 }
 
 const char *const print_info_doc =
-    "Return what UCX tells of the endpoint: its lanes, and a table of protocols for each operation that was looked up "
-    "so far. For people; the text differs with UCX's version. Empty if UCX has none. Source: ``ucp_ep_print_info``.";
+    "Return UCX's description of the endpoint: its lanes, and a table of protocols for each operation used so far. For "
+    "people to read; the text depends on UCX's version. Empty if UCX has none. Source: ``ucp_ep_print_info``.";
 
 std::string print_info(ucp_ep_h endpoint) {
     if (!ucp.ep_print_info) return "";
     char *text = nullptr;
     size_t length = 0;
     FILE *stream = open_memstream(&text, &length);
-    if (!stream) raise("NoMemoryError", "print_info: no memory for its text", "print_info");
+    if (!stream) raise("NoMemoryError", "print_info: out of memory", "print_info");
     ucp.ep_print_info(endpoint, stream);
     fclose(stream);
     std::string told(text, length);
@@ -38,7 +38,7 @@ std::string print_info(ucp_ep_h endpoint) {
 }
 
 const char *const evaluate_perf_doc =
-    "Return the seconds that UCX expects a message of `nbytes` to take over the fastest lane, None if it does not "
+    "Return how many seconds UCX expects a message of `nbytes` to take over the fastest lane; None if it does not "
     "tell. Source: ``ucp_ep_evaluate_perf``.";
 
 nb::object evaluate_perf(ucp_ep_h endpoint, size_t nbytes) {

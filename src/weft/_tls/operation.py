@@ -74,7 +74,7 @@ class Receive(Operation[ResultT_co]):
         total = sum(segment.nbytes for segment in message)
         if self._into is not None:
             if total > self._into.nbytes:
-                text = f"{self._name}: the message has {total} B and stays for the next receive"
+                text = f"{self._name}: the message has {total} B; it stays for the next receive"
                 self.fail(TruncatedError(text, op="recv_into"))
                 return False
             at = 0
