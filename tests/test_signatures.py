@@ -2,32 +2,27 @@
 """Everything public says at run time how it is called and what it does."""
 
 import ast
-import importlib
 import inspect
 from pathlib import Path
 
 import pytest
+from tests.public_names import public_names
 
 import weft
 from weft import _signatures
 
 ROOT = Path(weft.__file__).parent
 
-#: The modules whose ``__all__`` is public.
-MODULES = ["weft", "weft.dask", "weft.lab"]
-
 
 def public():
     """Give every public name, and every public attribute of the classes among them that is weft's own."""
-    for module in map(importlib.import_module, MODULES):
-        for name in module.__all__:
-            thing = getattr(module, name)
-            yield f"{module.__name__}.{name}", thing
-            if inspect.isclass(thing):
-                for member in (m for m in dir(thing) if not m.startswith("_")):
-                    owner = next(c for c in thing.__mro__ if member in vars(c))
-                    if owner.__module__.partition(".")[0] == "weft":
-                        yield f"{module.__name__}.{name}.{member}", inspect.getattr_static(thing, member)
+    for name, thing in public_names():
+        yield name, thing
+        if inspect.isclass(thing):
+            for member in (m for m in dir(thing) if not m.startswith("_")):
+                owner = next(c for c in thing.__mro__ if member in vars(c))
+                if owner.__module__.partition(".")[0] == "weft":
+                    yield f"{name}.{member}", inspect.getattr_static(thing, member)
 
 
 PUBLIC = dict(public())

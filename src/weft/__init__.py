@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Move data between Python processes over the best wire they share.
 
-What is public is imported here; the map of the package is in docs/design.md, which a test keeps true. Importing this
-package loads no UCX, starts nothing and sets no environment variable; the first ``Context`` does the loading.
+- :func:`connect` and :func:`listen` make a connection: a :class:`Peer` on each side, blocking or in an event loop.
+- :class:`Context`, :class:`Worker` and :class:`Endpoint` are UCP's own objects: tags, active messages, streams, remote
+  memory and atomic operations.
+- Dask uses weft as ``ucx://`` once it is installed; ``weft.dask`` has what you call yourself.
+
+Every operation returns a :class:`Request`: ``request.wait()`` blocks, ``await request`` suspends. All errors derive
+from :class:`Error`. Importing weft loads no UCX, starts nothing and sets no environment variable; the first ``Context``
+or connection over UCX loads it.
 """
 
 from weft import _signatures

@@ -47,12 +47,17 @@ LINK_FREE_NBYTES, WORKER_FREE_NBYTES = int(_LINK_BUFFERS["MM_RX_BUFS_GROW"]) * _
 
 
 def ucx_library() -> _load.Library:
-    """Return the libucp in use, loading it first if need be.
+    """Return the libucp in use; load it if necessary.
+
+    Returns
+    -------
+    Library
+        With ``path``, ``version`` (a tuple of three int) and ``origin``: ``wheel``, ``system``, ``path`` or ``mapped``.
 
     Raises
     ------
     LoadError
-        No usable libucp: missing, older than 1.16, or a second or mixed set in this process.
+        There is no usable libucp: it is missing, older than 1.16, or mixed with a second UCX in this process.
     """
     library: _load.Library = _native.keep_sighup(_load.load)
     if not _native.bound():
@@ -61,25 +66,25 @@ def ucx_library() -> _load.Library:
 
 
 class Context(_native.Context):
-    """A UCP context: which transports and devices its workers may use.
+    """A UCP context: the transports and devices that its workers may use.
 
     Parameters
     ----------
     settings : mapping of str to str, optional
-        UCX settings without their ``UCX_`` prefix, e.g. ``{"TLS": "posix,self"}``. They win over the user's
-        ``UCX_*`` variables, which win over weft's own defaults.
+        UCX settings without their ``UCX_`` prefix, e.g. ``{"TLS": "posix,self"}``. They override ``UCX_*``
+        environment variables, which override weft's own defaults.
     features : iterable of {"stream", "rma", "amo"}
-        What its workers can do beside tags and active messages: streams, remote memory access, atomic operations.
-        A worker with ``rma`` trusts its peers: where a transport has no remote access of its own, UCX writes where a
-        message says, without a look at the key. One with ``amo`` does not notice a peer's death: UCX has no atomic
-        operation where it handles that.
+        Features besides tags and active messages: streams, remote memory access, atomic operations. Use ``rma`` only
+        with trusted peers: on a transport without remote access of its own, UCX writes to the address in a message
+        without checking the key. With ``amo`` a worker does not notice a peer's death, because UCX offers atomic
+        operations only without its peer-error handling.
 
     Raises
     ------
     LoadError
-        No usable libucp.
+        There is no usable libucp.
     InvalidParamError
-        UCX knows no such setting, or not such a value; or there is no such feature.
+        UCX does not know a setting or accept its value, or a feature is unknown.
 
     Source: ``ucp_init``.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``weft.connect``: reach a listener, blocking or in a loop."""
+"""``weft.connect``: connect to a listener, blocking or in an event loop."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def connect(
     Parameters
     ----------
     address : str
-        ``host:port``, as :attr:`Listener.address` gives it; IPv6 as ``[::1]:port``.
+        ``host:port``, as in :attr:`Listener.address`; IPv6 as ``[::1]:port``.
     timeout : float
         Seconds for the whole attempt.
     info : dict, optional
-        Told to the other side, which has it as :attr:`Peer.remote`; must be JSON.
+        JSON-able values for the other side, which finds them in :attr:`Peer.remote`.
     ssl : ssl.SSLContext, optional
-        Make the connection over TLS; the context says whose certificates are good, and shows this side's. The other
-        side must do so too.
+        Connect over TLS. The context has the trusted certificates and this side's own. The other side must use TLS,
+        too.
     payload : {"refuse", "tls", "clear"}
-        With `ssl`, what to do if no shared memory leads to the other side, so that UCX would send messages over the
-        network, unencrypted: do not connect; send them over the TLS socket; let UCX send them. The stricter of the
-        two sides decides.
+        With `ssl`: what to do if the two processes share no memory, so that UCX would send messages over the network
+        unencrypted. ``refuse``: do not connect. ``tls``: send messages over the TLS socket. ``clear``: let UCX send
+        them. The stricter choice of the two sides applies.
     settings : mapping of str to str, optional
         UCX settings for this side of the connection, as for :class:`Context`. Connections with the same settings
         share a worker.
@@ -56,24 +56,30 @@ def connect(
     Returns
     -------
     Connecting
-        A context manager, blocking (``with``) or asynchronous (``async with``), that gives a :class:`Peer` and
-        closes it at the end (aborts it after an exception); or await it for the peer.
+        A context manager for ``with`` or ``async with``. It gives a :class:`Peer`, closes it at the end of the block,
+        and aborts it after an exception. Or await it for the peer, and close the peer yourself.
 
     Raises
     ------
     UnreachableError
-        On entry: nothing listens there, or no transport leads there.
+        On entry: nothing listens at that address, or no transport reaches it.
     EncryptionError
-        On entry: messages would leave the host unencrypted, and `payload`, of either side, does not allow it.
+        On entry: messages would leave the host unencrypted, and one side's `payload` does not allow it.
     HandshakeError
-        On entry: something else listens there; TlsError if only one side has TLS, CertificateError if a certificate
-        was refused.
+        On entry: the listener does not speak weft; TlsError if only one side uses TLS, CertificateError if a
+        certificate was refused.
     TimedOutError
-        On entry: no answer in time.
+        On entry: no answer within `timeout`.
+
+    Examples
+    --------
+    >>> with weft.connect("10.0.0.2:13337") as peer:  # doctest: +SKIP
+    ...     peer.send(array).wait()
+    ...     reply = peer.recv().wait(timeout=5)
     """
     host, port = split(address)
     if not port:
-        raise InvalidParamError(f"connect to {address!r}: a port is needed, as in host:13337")
+        raise InvalidParamError(f"connect to {address!r}: the port is missing; pass host:port, as in host:13337")
     return Connecting(host, port, timeout, info or {}, named(settings or {}), ssl, policy_of(ssl, payload))
 
 
@@ -82,7 +88,7 @@ _Reached = local.Reached | socket.socket
 
 
 class Connecting:
-    """What :func:`connect` returns: enter it, or await it, for the peer."""
+    """A connection that :func:`connect` is about to make: enter it or await it to get the peer."""
 
     def __init__(
         self,

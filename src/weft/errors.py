@@ -10,9 +10,9 @@ class Error(Exception):
     Attributes
     ----------
     status : int
-        The ``ucs_status_t`` behind the error, or 0 where UCX had no part in it.
+        UCX's ``ucs_status_t``, or 0 if the error does not come from UCX.
     op : str
-        The operation that failed, e.g. ``"tag_send"``; empty where none was under way.
+        The operation that failed, e.g. ``"tag_send"``; empty if there was none.
     """
 
     def __init__(self, message: str = "", *, status: int = 0, op: str = "") -> None:
@@ -22,15 +22,15 @@ class Error(Exception):
 
 
 class ClosedError(Error):
-    """You closed it: the object was used after its own ``close`` or ``abort``."""
+    """You used an object after its own ``close`` or ``abort``."""
 
 
 class PeerLostError(Error, ConnectionError):
-    """They went: the peer died, aborted, or became unreachable. What had arrived was delivered first."""
+    """The peer died, aborted or became unreachable. Messages that had arrived were delivered first."""
 
 
 class PeerClosedError(PeerLostError):
-    """They closed it: the peer said goodbye, and everything that it sent has been delivered."""
+    """The peer closed the connection, and everything that it sent has been delivered."""
 
 
 class CanceledError(Error):
@@ -42,7 +42,7 @@ class TruncatedError(Error):
 
 
 class TimedOutError(Error, TimeoutError):
-    """The time given was over. A request that timed out in ``wait`` is still pending."""
+    """The timeout expired. A request that timed out in ``wait`` is still pending."""
 
 
 class NoMemoryError(Error, MemoryError):
@@ -50,39 +50,39 @@ class NoMemoryError(Error, MemoryError):
 
 
 class InvalidParamError(Error, ValueError):
-    """An argument that UCX or weft cannot take."""
+    """UCX or weft does not accept an argument."""
 
 
 class NotContiguousError(Error, BufferError):
-    """The buffer's items do not lie side by side in memory. Nothing was sent or posted."""
+    """The buffer is not contiguous in memory. Nothing was sent or posted."""
 
 
 class ReadOnlyError(Error, BufferError):
-    """The destination cannot be written. Nothing was posted."""
+    """The destination is read-only. Nothing was posted."""
 
 
 class UnsupportedError(Error):
-    """This build of UCX, or this machine, cannot do it."""
+    """This build of UCX, or this machine, does not support the operation."""
 
 
 class UnreachableError(Error, ConnectionError):
-    """No transport that may be used leads to the peer."""
+    """No permitted transport reaches the peer."""
 
 
 class AddressError(Error, OSError):
-    """This host cannot listen at that address: it is taken, or not this host's, or not permitted."""
+    """This host cannot listen at that address: it is in use, belongs to another host, or is not permitted."""
 
 
 class HandshakeError(Error, ConnectionError):
-    """The peer violated the handshake protocol: it closed the socket, or sent a message that does not belong there."""
+    """The peer violated the handshake protocol: it closed the socket, or sent an unexpected message."""
 
 
 class ProtocolError(HandshakeError):
-    """The other side of a new connection does not speak weft, or not this version of it."""
+    """The other side of a new connection does not speak weft, or has another version of it."""
 
 
 class TlsError(HandshakeError):
-    """TLS negotiation failed: only one of the two sides has TLS, or they have no version or cipher in common."""
+    """TLS negotiation failed: only one side uses TLS, or they share no version or cipher."""
 
 
 class CertificateError(TlsError):
@@ -90,19 +90,19 @@ class CertificateError(TlsError):
 
 
 class EncryptionError(UnreachableError):
-    """Messages would leave this host unencrypted, and one of the two sides does not allow it. None was sent."""
+    """Messages would leave this host unencrypted, and one side does not allow it. None was sent."""
 
 
 class TopologyError(Error, ValueError):
-    """The text that describes a machine is malformed or cut off; the message names its line."""
+    """A description of a machine is malformed or truncated; the message names the line."""
 
 
 class LoadError(Error, ImportError):
-    """No usable libucp: missing, too old, or a second or mixed set in this process."""
+    """There is no usable libucp: it is missing, too old, or mixed with a second UCX in this process."""
 
 
 class ThreadError(Error, RuntimeError):
-    """A worker was used from a thread, or after a fork in a process, that does not own it."""
+    """A worker was used by a thread that does not own it, or by a forked process."""
 
 
 #: ``ucs_status_t`` -> class; anything else is a plain :class:`Error`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``weft.listen``: take connections, blocking or in a loop."""
+"""``weft.listen``: accept connections, blocking or in an event loop."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ def listen(
     Parameters
     ----------
     address : str
-        ``host:port``. Port 0, or none, takes a free one; host ``0.0.0.0`` or ``::`` means every address of this
-        host; only the given one is bound otherwise.
+        ``host:port``. Without a port, or with port 0, the kernel chooses a free one. Host ``0.0.0.0`` or ``::`` means
+        all addresses of this host; otherwise only the given address is bound.
     handler : coroutine function, optional
-        ``async with``: called with each new :class:`Peer`, which is closed when it returns and aborted when it
-        raises. Without a handler, use ``with`` and :meth:`Listener.accept`.
+        For ``async with``: called with each new :class:`Peer`. The peer is closed when the handler returns, and
+        aborted when it raises. Without a handler, use ``with`` and :meth:`Listener.accept`.
     info : dict, optional
-        Told to each peer, which has it as :attr:`Peer.remote`; must be JSON.
+        JSON-able values for each peer, which finds them in :attr:`Peer.remote`.
     ssl : ssl.SSLContext, optional
-        Take connections over TLS only; see :func:`connect`.
+        Accept connections over TLS only; see :func:`connect`.
     payload : {"refuse", "tls", "clear"}
-        With `ssl`, what to do about messages that would leave this host unencrypted; see :func:`connect`.
+        With `ssl`: what to do if messages would leave this host unencrypted; see :func:`connect`.
     settings : mapping of str to str, optional
         UCX settings for this side of the connections, as for :class:`Context`.
 
     Returns
     -------
     Listener
-        A context manager, blocking (``with``) or asynchronous (``async with``).
+        A context manager for ``with`` or ``async with``.
 
     Raises
     ------
@@ -120,7 +120,7 @@ class Listener:
 
     @property
     def bound_address(self) -> str:
-        """``host:port`` as it was bound, a wildcard as such."""
+        """``host:port`` as bound; a wildcard host stays a wildcard."""
         return join(*self._bound())
 
     def _bound(self) -> tuple[str, int]:
@@ -165,7 +165,7 @@ class Listener:
                 self._sockets.append(near)
 
     def stop(self) -> None:
-        """Stop listening. Connections that were made go on."""
+        """Stop listening. Existing connections stay open."""
         sockets, self._sockets = self._sockets, []
         for sock in sockets:
             if (loop := _running_loop()) is not None:
@@ -205,13 +205,13 @@ class Listener:
         Parameters
         ----------
         timeout : float, optional
-            Seconds in which a caller must connect; 0 accepts one that waits already, None waits without bound. A caller
-            then has at least a second for the handshake. One that fails it does not end the wait.
+            Seconds to wait for a caller. 0 accepts one that is already waiting; None waits without limit. The caller
+            then has at least one second for the handshake. A failed handshake does not end the wait.
 
         Raises
         ------
         TimedOutError
-            Nobody connected in time.
+            No connection within `timeout`.
         ClosedError
             The listener was closed, be it by another thread while this one waits.
         """

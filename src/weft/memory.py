@@ -31,11 +31,11 @@ _PREFIX = "ucx_shm_posix_"
 
 @contextlib.contextmanager
 def arrays_in_pool() -> Generator[None]:
-    """Have NumPy make arrays of 64 KiB and more in weft's pool, so that :meth:`weft.Peer.lend` copies nothing.
+    """Have NumPy allocate arrays of 64 KiB and more in weft's pool, so that :meth:`weft.Peer.lend` copies nothing.
 
-    It holds for this thread, or this asyncio task and those that it starts, until the end of the block. What was
-    made in it stays where it is. A forked child sees such arrays as they are at the moment it looks, not as they
-    were when it was forked; what it writes stays its own.
+    A context manager. It applies to this thread, or to this asyncio task and the tasks that it starts, until the end of
+    the block. Arrays made in the block stay in the pool. A forked child sees later changes to such arrays; its own
+    changes stay private.
 
     Raises
     ------
@@ -52,7 +52,10 @@ def arrays_in_pool() -> Generator[None]:
 
 
 def orphans() -> list[Path]:
-    """List the files of this user that UCX made in ``/dev/shm`` and that no process has open or mapped."""
+    """List this user's files in ``/dev/shm`` that UCX made and no process has open or mapped.
+
+    Processes that were killed leave them.
+    """
     from pathlib import Path  # seldom asked for, and half of what weft itself takes to import
 
     found: list[Path] = []
@@ -66,7 +69,7 @@ def orphans() -> list[Path]:
 
 
 def remove_orphans() -> list[Path]:
-    """Remove what :func:`orphans` lists, and return it."""
+    """Remove the files that :func:`orphans` lists; return their paths."""
     found = orphans()
     for path in found:
         path.unlink(missing_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A connection as its user sees it, and how it is made of a handshake's outcome."""
+"""The public side of a connection, and how it is made from the result of a handshake."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def _on_host(nbytes: int, _device: int, _library: str) -> bytearray:
 
 
 class Peer(_native.Peer):
-    """The other side of a connection.
+    """One side of a connection; it sends to the other side and receives from it.
 
-    Made by :func:`weft.connect` and :func:`weft.listen`. Every operation returns a :class:`weft.Request`: wait for it
-    with ``.wait(timeout)``, or ``await`` it. A peer belongs to the thread, and the event loop, that made it.
+    :func:`weft.connect` and :func:`weft.listen` make peers. Every operation returns a :class:`weft.Request`: call
+    ``.wait(timeout)``, or ``await`` it. A peer belongs to the thread, and to the event loop, that made it.
 
     Attributes
     ----------
     local_address, remote_address : str
-        ``host:port`` of the two ends. The caller's port is 0 if the connection was made without TCP, within a host.
+        ``host:port`` of the two ends. Within a host a connection may be made without TCP; the caller's port is then 0.
     same_host : bool
-        The other process has proved that it runs on this host, as this user.
+        Whether the other process has proved that it runs on this host as this user.
     remote : dict
-        What the other side told of itself in the handshake.
+        The ``info`` that the other side passed to :func:`weft.connect` or :func:`weft.listen`.
     round_trip_s : float
-        The shortest round trip that the kernel saw during the handshake, in seconds; 0.0 if it did not tell, or
+        The shortest round trip that the kernel measured during the handshake, in seconds; 0.0 if it measured none, or
         if the connection was made without TCP.
     """
 
@@ -75,38 +75,47 @@ class Peer(_native.Peer):
         self.remote = remote
 
     def send_frames(self, buffers: Sequence[Any], *, lend: bool = False, stage: bool = False) -> Request[None]:
-        """Send several buffers as one message, for :meth:`recv_frames`. Large ones are sent from where they lie.
+        """Send several buffers as one message, for :meth:`recv_frames`. Large buffers are not copied first.
 
-        Those of the host must have the buffer protocol. With `lend`, those of 64 KiB and more are lent where they can
-        be, as by :meth:`lend`, but may be changed once the request is done: what this process then writes is its own,
-        and the peer keeps what was sent. With `stage`, other ones of 1 MiB to 256 MiB are copied into shared memory
-        when it is the message's turn, and lent from there: they may be changed once the request is done, as without,
-        and it is faster where either process has other work to do. Those on a CUDA device need contiguous memory, and
-        ``nbytes``; each travels by itself, and the message is sent when all of them are: send them only to a peer that
-        can take them.
+        Parameters
+        ----------
+        buffers : sequence of contiguous buffers
+            Host memory needs the buffer protocol. Memory of a CUDA device needs ``nbytes``; each such buffer travels
+            separately, and the message is sent when all of them are. Send device memory only to a peer that can
+            receive it. All buffers are locked until the request completes.
+        lend : bool
+            Lend buffers of 64 KiB and more where possible, as :meth:`lend` does. You may change them once the request
+            is done: the peer keeps what was sent.
+        stage : bool
+            Copy other buffers of 1 MiB to 256 MiB into shared memory when the message's turn comes, and lend that.
+            This is faster if either process has other work to do.
+
+        Returns
+        -------
+        Request
+            Done when you may change the buffers.
 
         Raises
         ------
         UnsupportedError
-            One lies in device memory that UCX cannot reach here. Nothing was sent.
+            A buffer is in device memory that UCX cannot reach here. Nothing was sent.
 
-        Cancelling a message with device memory aborts the connection: the other side was promised all of it.
+        Cancelling a message with device memory aborts the connection, because the peer waits for all of it.
         """
         return self.send_packed(self.pack(buffers), lend=lend, stage=stage)
 
     def pack(self, buffers: Sequence[Any]) -> _frames.Packed:
-        """Arrange buffers as a message, for :meth:`send_packed`, with nothing sent in between; see :meth:`send_frames`.
+        """Arrange buffers as a message for :meth:`send_packed`; send nothing else in between. See :meth:`send_frames`.
 
         Returns
         -------
         Packed
-            Has their bytes, and whether one lies on a CUDA device: so a caller need not go through
-            them again.
+            The message. It knows its size in bytes, and whether a buffer is on a CUDA device.
         """
         return _frames.pack(buffers, self._channel.next_place)
 
     def send_packed(self, packed: _frames.Packed, *, lend: bool = False, stage: bool = False) -> Request[None]:
-        """Send `packed`, which :meth:`pack` arranged; `lend` and `stage` are those of :meth:`send_frames`."""
+        """Send `packed`, a message of :meth:`pack`; `lend` and `stage` are as for :meth:`send_frames`."""
         if not packed.placed:
             return self._channel.send(packed.first, packed.large, lend, stage)
         head, *rest = self._channel.send_placed(packed.first, packed.large, lend, stage, packed.placed)
@@ -118,12 +127,17 @@ class Peer(_native.Peer):
         Parameters
         ----------
         allocate : callable
-            ``allocate(nbytes, device, library)`` returns the memory for a buffer that lay on CUDA device number
-            `device`, and was ``cupy``'s, ``numba``'s, ``torch``'s, ``rmm``'s or, if `library` is empty, somebody
-            else's. It is what the list then has. A bytearray if not given.
+            ``allocate(nbytes, device, library)`` returns the memory for a buffer from a CUDA device: `device` is the
+            device's number, `library` is ``cupy``, ``numba``, ``torch``, ``rmm`` or empty. The list contains what it
+            returns. By default such buffers arrive in bytearrays.
 
-        Cancelling withdraws the waiter, never a message; but once device memory is on its way into memory of
-        `allocate`, it aborts the connection.
+        Returns
+        -------
+        Request
+            Its result is the list of buffers.
+
+        Cancelling loses no message. But once device memory is being received into memory of `allocate`, cancelling
+        aborts the connection.
         """
         return Pending(self._channel.recv(), self._channel, lambda message: self._land(message, allocate), [])
 
@@ -142,7 +156,7 @@ class Peer(_native.Peer):
         return buffers, landing
 
     def send_obj(self, obj: object) -> Request[None]:
-        """Send a Python object: pickle protocol 5, its large buffers not copied. For :meth:`recv_obj`."""
+        """Send a Python object with pickle protocol 5, for :meth:`recv_obj`. Its large buffers are not copied."""
         import pickle  # here, and not above: weft's import waits for it otherwise
 
         buffers: list[pickle.PickleBuffer] = []
@@ -150,61 +164,63 @@ class Peer(_native.Peer):
         return self.send_frames([head, *(b.raw() for b in buffers)])
 
     def recv_obj(self) -> Request[Any]:
-        """Receive an object of :meth:`send_obj`.
+        """Receive an object that the peer sent with :meth:`send_obj`.
 
-        Unpickling runs code of the sender's choice: receive objects only from peers that you trust.
+        Unpickling runs code that the sender chooses: receive objects only from peers that you trust.
         """
         return Pending(self._channel.recv(), self._channel, _unpickle, [])
 
     def close(self) -> Request[None]:
-        """Say goodbye, and wait until the peer has received everything that was sent before.
+        """Close the connection after the peer has received everything that was sent before.
 
         Returns
         -------
         Request
-            Done when the peer has it all in its memory, or has closed the connection itself. It stays pending
+            Done when the peer has all messages in its memory, or has closed the connection itself. It stays pending
             while the peer leaves large messages unread.
 
         Raises
         ------
         PeerLostError
-            From the request: the peer was lost before it had everything. The connection is closed all the same.
+            From the request: the peer was lost before it had everything. The connection is closed nevertheless.
         """
         return self._channel.close()
 
     def abort(self) -> None:
-        """Close at once. What was not received is lost; the peer gets PeerLostError. Any thread; idempotent.
+        """Close at once. Messages not yet received are lost; the peer gets PeerLostError. Any thread; idempotent.
 
-        Without an event loop it waits, for 0.1 s at most, until the notice fits into the peer's queue.
+        Without an event loop it waits up to 0.1 s for space in the peer's queue.
         """
         self._channel.abort()
 
     @property
     def closed(self) -> bool:
-        """This side has closed or aborted the connection."""
+        """Whether this side has closed or aborted the connection."""
         return self._channel.closed
 
     @property
     def ended(self) -> bool:
-        """The other side has closed the connection or is gone; messages may be left to receive."""
+        """Whether the other side has closed the connection or is gone; there may be messages left to receive."""
         return self._channel.ended
 
     @property
     def lent_nbytes(self) -> tuple[int, int]:
-        """Bytes that went to the peer and that came from it without being copied, so far."""
+        """Bytes sent to the peer, and bytes received from it, without being copied, so far."""
         return self._channel.lent_sent_nbytes, self._channel.lent_received_nbytes
 
     @property
     def landed(self) -> tuple[int, float, float]:
-        """What a link delivered so far: bytes of large messages that arrived, the seconds in which they were on their
-        way, without the time in which they waited to be received, and the integral over these seconds of how many
-        connections of this thread received over the network. Nothing is counted where TLS carries the messages.
+        """What the link has delivered so far, as ``(nbytes, seconds, busy)``; zeros if TLS carries the messages.
+
+        `nbytes` counts large messages that arrived. `seconds` is how long they were on their way, without the time
+        that they waited to be received. `busy` is the integral, over these seconds, of the number of connections of
+        this thread that were receiving over the network.
         """
         return self._channel.landed
 
     @property
     def memory_types(self) -> list[str]:
-        """What UCX can send from and receive into here: ``host``, ``cuda``, ...; see :class:`weft.Context`."""
+        """Memory types that UCX can send from and receive into here: ``host``, ``cuda``, ..."""
         return self._channel.memory_types
 
     @property
@@ -213,28 +229,28 @@ class Peer(_native.Peer):
         return self._channel.transports
 
     def explain(self) -> Explanation:
-        """Tell which wire carries this connection's messages, and why not another one.
+        """Explain which wire carries this connection's messages, and why others do not.
 
         Returns
         -------
         Explanation
-            To print, or as :meth:`Explanation.json`: lanes, which size goes by which protocol, what UCX expects
-            messages to take, and each transport that is not used, with the reason and what that was read from;
-            ``unknown`` where nothing was found. Nothing is sent, so nothing is measured: ``weft explain`` does that.
-            UCX 1.23 chooses protocols with the first message: before that it has no sizes to tell. Of a connection
-            that weft's own ring carries, UCX is asked nothing, nor is it loaded.
+            Print it, or call its ``json()``. It lists the lanes, the protocol for each size, the time that UCX expects
+            messages to take, and the transports that are not used, each with the reason and its evidence; ``unknown``
+            if there is none. It sends nothing and so measures nothing; ``weft explain`` measures. UCX 1.23 chooses
+            protocols with the first message, and reports no sizes before. UCX is not loaded for a connection that
+            weft's own ring carries.
 
         Raises
         ------
         ClosedError
-            The worker of this connection is closed.
+            The connection's worker is closed.
         PeerLostError
             The peer is gone, and its lanes with it.
         UnsupportedError
-            Its messages go over the TLS connection.
+            TLS carries the messages.
 
-        Where UCX carries the messages, the first call in a process runs ``ucx_info``, half a second in which an event
-        loop stands still.
+        If UCX carries the messages, the first call in a process runs ``ucx_info``, which blocks an event loop for half
+        a second.
         Source: ``ucp_ep_query``, ``ucp_ep_print_info``, ``ucp_ep_evaluate_perf``.
         """
         if not isinstance(self._channel, _native.Channel):
@@ -307,7 +323,7 @@ class Pending(PythonRequest[ResultT_co]):
             self._end()
 
     def done(self) -> bool:
-        """Tell whether the waiter has ended: by completion, failure or cancellation."""
+        """Return whether the request has completed, failed or been cancelled."""
         while not self._done and self._current.done():
             try:
                 self._next(self._current.result())

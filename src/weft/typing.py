@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What operations take and return, for type checkers: memory, and the request for what is under way."""
+"""Types for annotations: the buffers that operations accept, and the requests that they return."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_che
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+__all__ = ["BufferLike", "Request", "SupportsCudaArrayInterface", "SupportsDLPack"]
+
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
 class SupportsDLPack(Protocol):
-    """Tensors of PyTorch, JAX, CuPy and others."""
+    """An array that exports its memory by DLPack, as those of PyTorch, JAX and CuPy do."""
 
     def __dlpack__(self) -> Any: ...
 
@@ -23,13 +25,14 @@ class SupportsDLPack(Protocol):
 
 
 class SupportsCudaArrayInterface(Protocol):
-    """Arrays of Numba and others."""
+    """An array that exports CUDA memory by ``__cuda_array_interface__``, as Numba's do."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 
-#: What can be sent, and, where it may be written, received into.
+#: Memory that can be sent and, if it is writable, received into: anything contiguous with the buffer protocol, DLPack
+#: or ``__cuda_array_interface__``.
 BufferLike: TypeAlias = "Buffer | SupportsDLPack | SupportsCudaArrayInterface"
 
 
@@ -37,12 +40,13 @@ BufferLike: TypeAlias = "Buffer | SupportsDLPack | SupportsCudaArrayInterface"
 class Request(Protocol[ResultT_co]):
     """An operation under way: wait for it with :meth:`wait`, or ``await`` it.
 
-    Every operation returns one, over UCX and over TLS; ``isinstance`` tells. ``Request[memoryview]`` is one whose
-    result is a memoryview. It follows asyncio's future protocol, so ``gather``, ``wait``, ``wait_for``, ``timeout`` and
-    ``shield`` take it as it is; ``create_task`` and ``TaskGroup`` take a coroutine that awaits it.
+    Every operation returns a request, over UCX and over TLS; ``isinstance(x, weft.Request)`` works. The result of a
+    ``Request[memoryview]`` is a memoryview. Requests follow asyncio's future protocol: ``gather``, ``wait``,
+    ``wait_for``, ``timeout`` and ``shield`` accept them directly; ``create_task`` and ``TaskGroup`` need a coroutine
+    that awaits one.
 
-    Cancelling ends the waiter at once. The operation is withdrawn if that can be done, else it runs on, its buffer
-    stays locked until it ends, and its result is dropped; a message that was not received goes back to its connection.
+    Cancelling ends the request at once. The operation is withdrawn if possible. Otherwise it runs on: its buffer stays
+    locked until it ends, and its result is dropped. A message that was not received goes back to its connection.
     """
 
     def wait(self, timeout: float | None = None) -> ResultT_co:
@@ -51,56 +55,61 @@ class Request(Protocol[ResultT_co]):
         Parameters
         ----------
         timeout : float, optional
-            Seconds; below 0 as 0. None waits without bound.
+            Seconds; a negative value counts as 0. None waits without limit.
+
+        Returns
+        -------
+        object
+            The operation's result; None for sends.
 
         Raises
         ------
         TimedOutError
-            `timeout` is over; the request is still pending and may be waited for again.
+            The timeout expired. The request is still pending; you may wait for it again.
         InvalidParamError
-            `timeout` is not a number (NaN).
+            `timeout` is NaN.
         CanceledError
             The request was cancelled.
         ThreadError
             The worker belongs to another thread.
         Error
-            Whatever ended the operation.
+            The error that ended the operation.
 
-        Ctrl-C interrupts it; the request is then still pending.
+        Ctrl-C interrupts the wait; the request is then still pending.
         """
         ...
 
     def __await__(self) -> Generator[Any, None, ResultT_co]: ...
 
     def done(self) -> bool:
-        """Tell whether the waiter has ended: by completion, failure or cancellation."""
+        """Return whether the request has completed, failed or been cancelled."""
         ...
 
     def cancelled(self) -> bool:
-        """Tell whether it was cancelled."""
+        """Return whether the request was cancelled."""
         ...
 
     def result(self) -> ResultT_co:
-        """Return the result, or raise what ended the operation; InvalidStateError while it is pending."""
+        """Return the result, or raise the error that ended the operation; InvalidStateError while it is pending."""
         ...
 
     def exception(self) -> BaseException | None:
-        """Return what ended the operation, or None; InvalidStateError while it is pending."""
+        """Return the error that ended the operation, or None; InvalidStateError while it is pending."""
         ...
 
     def cancel(self, msg: Any = None) -> bool:
-        """End the waiter; return False if it has ended already.
+        """Cancel the request; return False if it is done already.
 
-        `msg` is accepted, as asyncio's futures do, and not used. ThreadError if the worker belongs to another thread.
+        `msg` is accepted as by asyncio's futures, and ignored. ThreadError if the worker belongs to another thread.
         """
         ...
 
     def add_done_callback(self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None) -> None:
-        """Have the running loop call `fn` with this request once it is done, in `context` or a copy of this one."""
+        """Call `fn` with this request, from the running loop and in `context`, once it is done."""
         ...
 
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
-        """Forget `fn`; return how often it had been added."""
+        """Remove `fn`; return how often it had been added."""
         ...
 
     def get_loop(self) -> asyncio.AbstractEventLoop:

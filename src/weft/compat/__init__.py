@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Drop-ins: other libraries' interfaces over weft, so that programs written for them run unchanged.
+"""Drop-in replacements: other libraries' interfaces over weft, so that their programs run unchanged.
 
-- ``ucp``: ucx-py 0.45. ``ucxx``: UCXX 0.52. ``import weft.compat.ucxx as ucxx``, or :func:`install_ucxx`, or for a
-  program and all its child processes, untouched: ``PYTHONPATH=$(python -m weft.compat) python program.py``.
-- ``distributed_ucxx``: its names over weft's ``ucx://``.
-- ``_core``: what ``ucp`` and ``ucxx`` share.
+- :mod:`weft.compat.ucp` has the interface of ucx-py 0.45, :mod:`weft.compat.ucxx` that of UCXX 0.52, and
+  :mod:`weft.compat.distributed_ucxx` the names of distributed-ucxx, over weft's ``ucx://``.
+- Use ``import weft.compat.ucxx as ucxx``, or call :func:`install_ucxx`. To change neither a program nor its child
+  processes, run ``PYTHONPATH=$(python -m weft.compat) python program.py``.
+- ``_core`` has the code that ``ucp`` and ``ucxx`` share.
 """
 
 import importlib
@@ -12,30 +13,32 @@ import pkgutil
 import sys
 from pathlib import Path
 
-#: A folder for PYTHONPATH: what lies in it answers ``import ucp`` and ``import ucxx``.
+__all__ = ["install_distributed_ucxx", "install_ucp", "install_ucxx"]
+
+#: A folder for PYTHONPATH, with the modules ``ucp``, ``ucxx`` and ``distributed_ucxx``.
 PATH = Path(__file__).parent / "path"
 
 
 def install_ucp() -> None:
-    """Have ``import ucp`` give :mod:`weft.compat.ucp` in this process from here on.
+    """Make ``import ucp`` import :mod:`weft.compat.ucp` in this process from now on.
 
     Raises
     ------
     ImportError
-        Another ``ucp`` was imported already: programs that hold names of it would not see these.
+        Another ``ucp`` has already been imported. Code that has names from it would go on using it.
 
-    A child process that is started with spawn imports anew: call this there too, or use PYTHONPATH.
+    Child processes started with spawn import again: call this there, too, or set PYTHONPATH.
     """
     _install("ucp")
 
 
 def install_ucxx() -> None:
-    """Have ``import ucxx`` give :mod:`weft.compat.ucxx` in this process from here on; as :func:`install_ucp`."""
+    """Make ``import ucxx`` import :mod:`weft.compat.ucxx` in this process from now on; see :func:`install_ucp`."""
     _install("ucxx")
 
 
 def install_distributed_ucxx() -> None:
-    """Have ``import distributed_ucxx`` give :mod:`weft.compat.distributed_ucxx`; as :func:`install_ucp`."""
+    """Make ``import distributed_ucxx`` import :mod:`weft.compat.distributed_ucxx`; see :func:`install_ucp`."""
     _install("distributed_ucxx")
 
 
@@ -44,8 +47,8 @@ def _install(name: str) -> None:
     there = sys.modules.get(name)
     if there is not module and hasattr(there, "__version__"):  # not so the file that is calling, path/NAME.py
         raise ImportError(
-            f"install_{name}: {getattr(there, '__file__', there)} was imported as {name} before; "
-            f"call install_{name} first"
+            f"install_{name}: {getattr(there, '__file__', there)} has already been imported as {name}; "
+            f"call install_{name} before that"
         )
     sys.modules[name] = module
     for found in pkgutil.walk_packages(module.__path__, f"weft.compat.{name}."):

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Dask over weft: the ``ucx://`` protocol. Importing this makes ``ucx`` weft's in this process.
+"""Dask over weft: the ``ucx://`` protocol, and functions that show what a cluster's wires carry.
 
-Nothing needs to import it: installing weft is enough (see ``weft/_claim_scheme.py``).
+You need not import this to use ``ucx://``: installing weft is enough (see ``weft/_claim_scheme.py``).
+
+- :func:`transports` and :func:`lanes`: which wire carried what.
+- :func:`links`, :func:`why` and :func:`set_links`: what each link delivers, and what is decided by it.
+- :class:`TopologyCluster`: a cluster with workers placed by the machine's topology.
 """
 
 import importlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A Dask cluster on this machine, with one worker in each place that the machine's topology has."""
+"""A Dask cluster on this machine, with one worker for each place in the machine's topology."""
 
 from __future__ import annotations
 
@@ -27,56 +27,56 @@ _PRELOAD = "weft.dask.place"
 
 
 class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no types
-    """Start a scheduler here, and a worker in each place of a plan; each worker is bound before it starts UCX.
+    """A Dask cluster on this machine: a worker for each GPU or NUMA node, bound to its CPUs and memory.
 
-    ``weft topo --plan`` shows the same plan without starting anything. Options that dask-cuda's LocalCUDACluster
-    has too mean the same. The soft limit of open files of this process is raised to the hard one, for the scheduler
-    and the workers, which inherit it.
+    ``weft topo --plan`` shows the same plan without starting anything. Options of dask-cuda's LocalCUDACluster have the
+    same meaning here. The soft limit of open files of this process is raised to the hard limit, for the scheduler and
+    the workers, which inherit it.
 
     Parameters
     ----------
     per : str, optional
-        ``gpu``, ``numa``, ``l3``, or the number of cores of each worker; ``gpu`` where there are GPUs, else
-        ``numa``.
+        One worker for each ``gpu``, ``numa`` node or ``l3`` cache, or the number of cores for each worker. By default
+        ``gpu`` if there are GPUs, else ``numa``.
     n_workers : int, optional
-        At most so many workers; one in each place otherwise.
+        The maximum number of workers; by default one in each place.
     threads_per_worker : int, optional
-        Threads of each worker; the plan's otherwise: 1 beside a GPU, else one for each core.
+        Threads of each worker. By default 1 for a worker with a GPU, else one for each core.
     memory_limit : int, float, str or None
-        Of each worker: bytes, ``"4 GiB"``, or up to 1 for a fraction of what may be used of the machine's memory; None
-        and 0 are no limit, and ``"auto"`` is the plan's share.
+        Limit of each worker: bytes, ``"4 GiB"``, or a fraction up to 1 of the machine's usable memory. None and 0 mean
+        no limit; ``"auto"`` is the plan's share.
     CUDA_VISIBLE_DEVICES : str or sequence of (int or str), optional
-        GPUs to use, by number or UUID, of MIG instances too; the variable of this process otherwise.
+        GPUs to use, by number or UUID, also of MIG instances; by default this process's environment variable.
     protocol : str
         Dask's protocol.
     host, interface : str, optional
-        The address of scheduler and workers, or the network device that has it, or how several begin (``ib``): each
-        worker then has the nearest. 127.0.0.1 if neither is given.
+        The address of scheduler and workers, or the network device with that address. A prefix of several devices
+        (``ib``) gives each worker the nearest one. 127.0.0.1 if neither is given.
     dashboard_address : str, optional
-        Of the scheduler; None is no dashboard.
+        Address of the scheduler's dashboard; None for no dashboard.
     local_directory : str, optional
-        Where workers put what they spill.
+        Directory for data that workers spill.
     topology : Topology, optional
-        In place of this machine's.
+        Used instead of this machine's.
     asynchronous, silence_logs, name, security, scheduler_port, worker_dashboard_address
-        As for ``distributed.LocalCluster``; workers have no dashboard unless asked for.
+        As for ``distributed.LocalCluster``; workers have no dashboard by default.
     env : mapping of str to str, optional
-        Variables for the workers' environment; they go before those of the plan.
+        Environment variables for the workers; they override the plan's.
     pre_import : str, optional
-        Modules that workers import before they take tasks, with commas between them.
+        Modules that workers import before they accept tasks, separated by commas.
     **dask_cuda
-        None: LocalCUDACluster's options that have no meaning here are refused with the reason.
+        Other options of LocalCUDACluster are refused, with the reason.
 
     Attributes
     ----------
     layout : Plan
-        Where each worker is, and why.
+        The place of each worker, and the reasons for it.
 
     Raises
     ------
     InvalidParamError
-        The machine has no such places, or none that this process may use; `memory_limit` is none; an option of
-        LocalCUDACluster's for RMM, spilling or transports was given.
+        The machine has no such places, or none that this process may use; `memory_limit` is invalid; or an option of
+        LocalCUDACluster for RMM, spilling or transports was given.
     """
 
     layout: Plan
@@ -159,7 +159,7 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         raise InvalidParamError(f"scale: the plan has {len(self._places)} places for workers, and all are taken")
 
     def scale(self, n: int = 0, memory: int | str | None = None, cores: int | None = None) -> Any:
-        """Have so many workers, or as many as have so much memory or so many cores: at most one in each place."""
+        """Set the number of workers, or their total memory or cores; at most one worker in each place."""
         if memory is not None:
             n = max(n, math.ceil(parse_bytes(memory) / self._memory_per_worker()))
         if cores is not None:
@@ -186,16 +186,16 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         maximum: float = math.inf,
         **kwargs: Any,
     ) -> Any:
-        """Adapt to the load, as ``SpecCluster.adapt`` does, with at most one worker in each place.
+        """Adapt the number of workers to the load, as ``SpecCluster.adapt`` does; at most one worker in each place.
 
         Parameters
         ----------
         Adaptive : type
-            The class that decides; Dask's own if not given.
+            The class that decides; by default Dask's own.
         minimum, maximum : float
-            Numbers of workers; more than there are places counts as all of them.
+            Numbers of workers. More than the number of places means all places.
         **kwargs
-            Given to `Adaptive`.
+            Passed to `Adaptive`.
         """
         places = len(self._places)
         return super().adapt(Adaptive, min(minimum, places), min(maximum, places), **kwargs)

@@ -62,7 +62,7 @@ _comms: weakref.WeakSet[UCX] = weakref.WeakSet()
 
 
 class UCX(Comm):  # type: ignore[misc]
-    """One connection between two Dask processes."""
+    """A comm between two Dask processes: each Dask message is one weft message."""
 
     def __init__(self, peer: Peer, *, local_addr: str, peer_addr: str, deserialize: bool, worker: str = "") -> None:
         super().__init__(deserialize=deserialize)
@@ -88,12 +88,12 @@ class UCX(Comm):  # type: ignore[misc]
 
     @property
     def transports(self) -> list[str]:
-        """The lanes that carry this comm, as ``transport/device``."""
+        """The lanes that carry this comm's messages, as ``transport/device``."""
         return self._peer.transports
 
     @property
     def lent(self) -> bool:
-        """Whether memory was lent, this way or that."""
+        """Whether memory was lent, in either direction."""
         return any(self._peer.lent_nbytes)
 
     def handshake_info(self) -> dict[str, Any]:
@@ -187,16 +187,16 @@ class UCX(Comm):  # type: ignore[misc]
     # ---- values in pieces: no messages of Dask, so the reader must know (`learn.pieces`) -----------------------------
 
     def send_piece(self, piece: memoryview) -> Request[None]:
-        """Send bytes as they are, from where they lie."""
+        """Send bytes unchanged, without copying them first."""
         return self._peer.send(piece)
 
     def recv_piece(self, into: memoryview) -> Request[int]:
-        """Receive such bytes to where they belong."""
+        """Receive such bytes into their final place."""
         return self._peer.recv_into(into)
 
     @contextlib.contextmanager
     def sending_pieces(self, nbytes: int) -> Generator[None]:
-        """Count what is sent in the block as one transfer of so many bytes."""
+        """Count everything sent in the block as one transfer of `nbytes` bytes."""
         began, links = time.perf_counter(), self._links
         sending = None if links is None else links.begin_send(nbytes)
         try:
@@ -207,7 +207,7 @@ class UCX(Comm):  # type: ignore[misc]
             self._traffic.sent(nbytes, began)
 
     def pieces_received(self, nbytes: int, seconds: float | None, at_once: int) -> None:
-        """Count what was received so as one transfer; `seconds` is None where they tell nothing of the link."""
+        """Count received pieces as one transfer; `seconds` is None if the time says nothing about the link."""
         self._traffic.received(nbytes)
         if self._links is not None:
             self._links.received_pieces(nbytes, seconds, at_once)
@@ -268,7 +268,7 @@ def _say_once(why: str) -> None:
 
 
 class UCXConnector(Connector):  # type: ignore[misc]
-    """Connects to a :class:`UCXListener`."""
+    """Makes a :class:`UCX` comm to a :class:`UCXListener`; distributed calls it."""
 
     async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> UCX:
         context, payload = _security(PREFIX + address, connection_args)
@@ -299,7 +299,7 @@ class UCXConnector(Connector):  # type: ignore[misc]
 
 
 class UCXListener(BaseListener):  # type: ignore[misc]
-    """Listens on one address of this host, or on all of them."""
+    """Listens on one address of this host, or on all of them; distributed calls it."""
 
     prefix = PREFIX
 
@@ -422,7 +422,7 @@ def _address_host(loc: str) -> str:
 
 
 class UCXBackend(Backend):  # type: ignore[misc]
-    """What distributed's registry knows ``ucx`` by."""
+    """The entry for ``ucx`` in distributed's registry of protocols."""
 
     def get_connector(self) -> UCXConnector:
         return UCXConnector()
@@ -448,9 +448,13 @@ class UCXBackend(Backend):  # type: ignore[misc]
 
 
 def lanes() -> dict[str, list[str]]:
-    """Return the lanes of this process's open comms: peer's address to ``["ring/memory"]``, ``["tcp/eth0", ...]``.
+    """Return the lanes of this process's open comms.
 
-    ``lent`` is one of them where memory was lent, this way or that.
+    Returns
+    -------
+    dict of str to list of str
+        The peer's address to its lanes, as ``["ring/memory"]`` or ``["tcp/eth0"]``; ``lent`` is one of them if memory
+        was lent, in either direction.
     """
     by_peer: dict[str, list[str]] = {}
     for comm in list(_comms):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What of a machine stands in weft's way, and how to mend it.
+"""Examine a machine for problems that affect weft, and say how to fix them.
 
 - ``finding``: a level, what was found, the evidence, the remedy, the source of both.
 - ``machine``: what a check may look at: files below a root, the environment, what commands said.

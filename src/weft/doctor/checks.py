@@ -47,7 +47,20 @@ CHECKS: Mapping[str, Check] = {
 
 
 def examine(machine: Machine, *, port: int | None = None) -> dict[str, Finding]:
-    """Run all checks over `machine`, and the one of a port where one is given."""
+    """Run all checks on `machine`, and the check of `port` if one is given.
+
+    Parameters
+    ----------
+    machine : Machine
+        From :func:`weft.doctor.here.read`.
+    port : int, optional
+        A port that other hosts must reach.
+
+    Returns
+    -------
+    dict of str to Finding
+        By the name of the check.
+    """
     wanted = dict(CHECKS) if port is None else {**CHECKS, "port": checks_network.port(port)}
     return {name: _printable(check(machine)) for name, check in wanted.items()}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a check has to say. No finding without evidence, no remedy that is applied already."""
+"""The result of a check: no finding without evidence, and no remedy that is already applied."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from enum import IntEnum
 
 
 class Level(IntEnum):
-    """How bad it is.
+    """The severity of a finding.
 
-    Where a check does not apply, this machine has nothing to check. A note is what may be better, or could not be read;
-    a warning costs speed or will fail under load; with an error, something that the machine has cannot be used at all.
+    ``NOT_APPLICABLE``: this machine has nothing to check. ``NOTE``: something could be better, or could not be read.
+    ``WARNING``: it costs speed, or will fail under load. ``ERROR``: a part of the machine cannot be used at all.
     """
 
     NOT_APPLICABLE = -1
@@ -26,19 +26,19 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes
     ----------
     level : Level
     what : str
-        One line.
+        The finding, in one line.
     evidence : tuple of str
-        What was read, as ``file: text`` or ``command: text``.
+        What the check read, as ``file: text`` or ``command: text``.
     remedy : str
-        What to do; empty where there is nothing to do.
+        What to do; empty if nothing needs to be done.
     source : str
-        Where the rule is from.
+        Where the rule comes from.
     """
 
     level: Level
@@ -49,30 +49,30 @@ class Finding:
 
 
 def not_applicable(what: str, *evidence: str) -> Finding:
-    """There is nothing of the kind on this machine."""
+    """Return a finding: the check does not apply to this machine."""
     return Finding(Level.NOT_APPLICABLE, what, evidence)
 
 
 def ok(what: str, *evidence: str) -> Finding:
-    """All is well."""
+    """Return a finding: no problem."""
     return Finding(Level.OK, what, evidence)
 
 
 def note(what: str, *evidence: str, remedy: str = "", source: str = "") -> Finding:
-    """It works; it may be better, or could not be read."""
+    """Return a finding: it works, but could be better, or could not be read."""
     return Finding(Level.NOTE, what, evidence, remedy, source)
 
 
 def warning(what: str, *evidence: str, remedy: str, source: str) -> Finding:
-    """It costs speed, or fails under load."""
+    """Return a finding: it costs speed, or fails under load."""
     return Finding(Level.WARNING, what, evidence, remedy, source)
 
 
 def error(what: str, *evidence: str, remedy: str, source: str) -> Finding:
-    """Something does not work at all."""
+    """Return a finding: something does not work at all."""
     return Finding(Level.ERROR, what, evidence, remedy, source)
 
 
 def exit_code(levels: list[Level]) -> int:
-    """Return 0, 1 with a warning or an error; 2 is a wrong command line's."""
+    """Return the exit code: 1 if there is a warning or an error, else 0."""
     return int(max(levels, default=Level.OK) > Level.NOTE)

@@ -29,12 +29,16 @@ _UNSYNCHRONISED = 0x40  # STA_UNSYNC of struct timex
 
 
 def read(*, firewall: bool = False) -> Machine:
-    """Look at this machine. Starts a few commands, and waits for them `LIMIT_S` at most.
+    """Read everything that checks need from this machine. It runs a few commands, for at most 1.2 s together.
 
     Parameters
     ----------
     firewall : bool
-        Ask for the packet filter's rules too.
+        Read the packet filter's rules, too.
+
+    Returns
+    -------
+    Machine
     """
     machine = files()
     programs = {f"getent ahosts {machine.host}": "getent"}

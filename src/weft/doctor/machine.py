@@ -25,26 +25,26 @@ CAP_IPC_LOCK, CAP_SYS_PTRACE, CAP_SYS_ADMIN = 14, 19, 21
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine as checks see it.
+    """A machine, as the checks read it.
 
     Attributes
     ----------
     root : Path
-        Where ``proc``, ``sys``, ``etc`` and ``dev`` are.
+        The folder with ``proc``, ``sys``, ``etc`` and ``dev``.
     environ : mapping
         The environment.
     commands : mapping
-        Command line -> what it printed; None where it failed or was too slow; no entry where it is not installed.
+        Command line to its output; None if it failed or was too slow; no entry if it is not installed.
     folders : tuple of str
         ``sys.path``.
     host : str
-        The name of the machine.
+        The machine's host name.
     shm_nbytes : tuple of (int, int), optional
-        Size of ``/dev/shm``, and what is free of it.
+        Size of ``/dev/shm``, and free bytes there.
     memfd : str, optional
-        What the kernel refused when a memfd was made and sealed; empty if it refused nothing, None if not tried.
+        The step that the kernel refused when a memfd was made and sealed; empty if none, None if not tried.
     synchronised : bool, optional
-        The kernel's clock follows another.
+        Whether the kernel's clock is synchronised.
     """
 
     root: Path
@@ -57,11 +57,11 @@ class Machine:
     synchronised: bool | None = None
 
     def path(self, name: str) -> Path:
-        """Return where the file `name`, absolute or not, is below the root."""
+        """Return the path of the file `name`, absolute or not, below the root."""
         return self.root / name.lstrip("/")
 
     def text(self, name: str) -> str | None:
-        """Read a file, stripped; its first 8 MiB if it is longer. None if it cannot be read."""
+        """Read the file `name`, stripped, up to 8 MiB. None if it cannot be read."""
         try:
             with self.path(name).open("rb") as file:
                 return file.read(_MOST_NBYTES).decode(errors="replace").strip()
@@ -69,41 +69,41 @@ class Machine:
             return None
 
     def number(self, name: str) -> int | None:
-        """Read a number; None if there is none."""
+        """Read a number from the file `name`; None if there is none."""
         value = self.text(name)
         return int(value) if value is not None and re.fullmatch(r"[0-9]{1,20}", value, re.ASCII) else None
 
     def names(self, folder: str) -> list[str]:
-        """List a folder; empty if it cannot be read."""
+        """List the names in `folder`; empty if it cannot be read."""
         try:
             return sorted(os.listdir(self.path(folder)))
         except (OSError, ValueError):
             return []
 
     def link(self, name: str) -> str:
-        """Return what a symbolic link holds, or an empty string."""
+        """Return the target of the symbolic link `name`, or an empty string."""
         try:
             return os.readlink(self.path(name))
         except (OSError, ValueError):
             return ""
 
     def has(self, name: str) -> bool:
-        """Tell whether the file or folder `name` is there."""
+        """Return whether the file or folder `name` exists."""
         return os.path.exists(self.path(name))
 
     def quote(self, name: str) -> str:
-        """Return a file and what its first line says, as evidence."""
+        """Return the path and the first line of the file `name`, as evidence."""
         value = self.text(name)
         return f"/{name.lstrip('/')}: " + ("not there" if value is None else brief(value) or "empty")
 
     @cached_property
     def topology(self) -> Topology:
-        """CPUs, memory, GPUs, NICs and limits; GPUs by the PCI bus, as NVML may take seconds to start."""
+        """CPUs, memory, GPUs, NICs and limits; GPUs from the PCI bus, because NVML may take seconds to start."""
         return discovery.read(self.root, environ=self.environ)
 
     @cached_property
     def distributions(self) -> dict[str, tuple[str, str]]:
-        """What is installed: name -> (version, folder of its metadata). The first on the path counts."""
+        """Installed distributions: name to (version, folder of its metadata). The first on the path counts."""
         found: dict[str, tuple[str, str]] = {}
         for folder in self.folders:
             for name in self.names(folder):
@@ -120,7 +120,7 @@ class Machine:
 
     @cached_property
     def own_namespaces(self) -> tuple[str, ...] | None:
-        """Kinds of namespaces in which this process is not with the first one; None if that is not known."""
+        """Kinds of namespaces that this process does not share with the first process; None if not known."""
         links = {kind: self.link(f"proc/self/ns/{kind}") for kind in FIRST_NAMESPACES}
         if not any(links.values()):
             return None
@@ -128,7 +128,7 @@ class Machine:
 
     @property
     def container(self) -> str:
-        """What shows that this is a container; empty outside of one."""
+        """The evidence that this is a container; empty outside of one."""
         if self.own_namespaces == ():
             return ""  # a virtual machine whose disk was made from an image of a container keeps the marks
         for name in (".dockerenv", "run/.containerenv"):
@@ -145,7 +145,7 @@ class Machine:
         return "SLURM_JOB_ID" in self.environ
 
     def limit(self, name: str) -> tuple[int | None, int | None] | None:
-        """Read a limit of this process, soft and hard; None within is unlimited, None alone not known."""
+        """Read the limit `name` of this process, soft and hard; None inside means unlimited, None alone not known."""
         found = re.search(rf"^{re.escape(name)}\s+(\S+)\s+(\S+)", self.text("proc/self/limits") or "", re.MULTILINE)
         if not found or not all(re.fullmatch(r"[0-9]{1,20}|unlimited", word, re.ASCII) for word in found.groups()):
             return None

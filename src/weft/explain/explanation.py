@@ -25,7 +25,7 @@ _WIDTH = 120
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """What a message of `nbytes` takes one way: what UCX expects, and what was measured; None where nothing was."""
+    """The one-way time of a message of `nbytes`: as UCX expects it, and as measured; None if there is none."""
 
     nbytes: int
     predicted_s: float | None
@@ -34,32 +34,34 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Which wire carries the messages of a connection, and why not another one. ``print`` it, or take :meth:`json`.
+    """Which wire carries a connection's messages, and why others do not. ``print`` it, or call :meth:`json`.
 
     Attributes
     ----------
     peer, local_address : str
         ``host:port`` of the two ends of the connection's socket.
     same_host : bool
-        The other process has proved that it is on this host; if not, `apart` says what is known of why.
+        Whether the other process has proved that it is on this host.
     apart : str
+        If not: the known reason.
     why_ucx : str
-        Why UCX carries the messages of a connection on this host, in place of weft's own ring; empty where the ring
-        does, and across the network.
+        Why UCX and not weft's own ring carries the messages within this host; empty if the ring does, and across the
+        network.
     ucx : str
-        Which libucp is in use; empty where the ring carries the messages, which takes none.
+        The libucp in use; empty if the ring carries the messages, which needs none.
     endpoint : str
-        The ``ucp_ep_h``, as hexadecimal; empty where the ring carries the messages.
+        The ``ucp_ep_h``, in hexadecimal; empty if the ring carries the messages.
     scope : str
-        UCX's name for the endpoint's configuration, ``intra-node cfg#0``, or ``unknown``; of the ring ``intra-node``.
+        UCX's name for the endpoint's configuration, e.g. ``intra-node cfg#0``, or ``unknown``; ``intra-node`` for the
+        ring.
     settings : dict of str to Setting
-        What limits the choice, and who set it.
+        Settings that limit the choice, and who set them.
     lanes : list of Lane
     sizes : list of Size
-        Which size goes by which protocol and lane.
+        The protocol and lane for each range of sizes.
     times : list of Time
     transports : list of Verdict
-        The ring, and every transport that UCX may have, with the reason why it is used or not.
+        The ring and all transports of UCX, each with the reason why it is used or not.
     """
 
     peer: str
@@ -77,7 +79,7 @@ class Explanation:
     transports: list[Verdict]
 
     def json(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return the explanation as JSON-able values."""
         return {**asdict(self), "lines": list(self.lines)}
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Several hosts on one machine: network namespaces, cables with a rate and a delay, and a command on each.
+"""Several emulated hosts on one machine: network namespaces joined by cables with a rate and a delay.
 
 ``network`` is the file and what follows from it, ``lab`` builds and removes, ``command`` is ``weft lab``.
 """

@@ -45,17 +45,17 @@ _KEEPER = 'printf %s "$0" > /proc/sys/kernel/hostname && echo up && exec sleep i
 
 
 class Lab:
-    """Hosts on this machine, joined by cables; a context manager that builds them and takes them down.
+    """Emulated hosts on this machine, joined by cables; a context manager that builds and removes them.
 
     Parameters
     ----------
     network : Network
-        Of :func:`weft.lab.read` or :func:`weft.lab.parse`.
+        From :func:`weft.lab.read` or :func:`weft.lab.parse`.
 
     Raises
     ------
     UnsupportedError
-        On entry: this is not root, a tool is missing, or the kernel does not permit it. Nothing is left behind.
+        On entry: the process is not root, a tool is missing, or the kernel does not permit it. Nothing is left behind.
     """
 
     def __init__(self, network: Network) -> None:
@@ -85,7 +85,7 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """End the processes that :meth:`start` started, and all others in the namespaces; remove those. Idempotent."""
+        """End all processes of the lab and remove its namespaces. Idempotent."""
         for process in self._processes:
             if process.poll() is None:
                 process.terminate()
@@ -101,24 +101,24 @@ class Lab:
         self._namespaces, self._processes, self._keepers = {}, [], {}
 
     def address(self, host: str, *, cable: int = 0, version: int = 4) -> str:
-        """Return the host's address on a cable, counted as in the file; `version` is 4 or 6, of IP."""
+        """Return a host's IP address on a cable, numbered as in the file; `version` is 4 or 6."""
         return self.network.address(host, cable=cable, version=version)
 
     def device(self, cable: int = 0) -> str:
-        """Name the network device of a cable, the same on each of its hosts."""
+        """Return the name of a cable's network device, the same on each of its hosts."""
         return f"lab{cable}"
 
     def ip(self, host: str, *arguments: str) -> str:
-        """Run ``ip`` with `arguments` on a host and return what it prints."""
+        """Run ``ip`` with `arguments` on a host and return its output."""
         return _run("ip", "-n", self._namespace(host), *arguments)
 
     def command(self, host: str, command: Sequence[str], *, own_ipc: bool = True) -> list[str]:
-        """Return what runs `command` on a host. It becomes the command: one process id, the same streams.
+        """Return a command line that runs `command` on a host, in the same process and with the same streams.
 
         Parameters
         ----------
         own_ipc : bool
-            In the host's IPC namespace, without which UCX takes processes of other hosts for neighbours.
+            Use the host's IPC namespace. Otherwise UCX takes processes of other hosts for processes of this one.
         """
         namespace = self._namespace(host)
         cpus = next(each.cpus for each in self.network.hosts if each.name == host)
@@ -127,9 +127,9 @@ class Lab:
         return ["ip", "netns", "exec", namespace, *bind, *enter, "--", *command]
 
     def start(self, host: str, command: Sequence[str], **popen: Any) -> subprocess.Popen[Any]:
-        """Start `command` on a host as a process, which ends with the lab. `popen` goes to ``subprocess.Popen``.
+        """Start `command` on a host as a process that ends with the lab; `popen` is passed to ``subprocess.Popen``.
 
-        Its environment has ``WEFT_LAB_HOST``, the host's name.
+        The environment variable ``WEFT_LAB_HOST`` is the host's name.
         """
         environment = {**(popen.pop("env", None) or os.environ), "WEFT_LAB_HOST": host}
         process = subprocess.Popen(self.command(host, command), env=environment, **popen)
@@ -187,14 +187,14 @@ class Lab:
 
 
 def leftovers() -> list[str]:
-    """List the namespaces of labs whose process is gone."""
+    """List the network namespaces of labs whose process is gone."""
     listed = _run("ip", "netns", "list").splitlines()
     namespaces = {line.split()[0] for line in listed if line} | {path.name for path in _ETC.glob("weft-*")}
     return sorted(each for each in namespaces if (match := _PREFIX.fullmatch(each)) and not _alive(int(match[1])))
 
 
 def clean() -> list[str]:
-    """Remove what labs left whose process is gone, with the processes in it; return the namespaces' names."""
+    """Remove labs whose process is gone, with the processes in them; return the names of their namespaces."""
     _check_root()
     found = leftovers()
     for namespace in found:

@@ -26,7 +26,7 @@ SWITCH = "switch"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host: a name that the others find in ``/etc/hosts``, and the CPUs of its processes, all if None."""
+    """A host: its name, which the others find in ``/etc/hosts``, and the CPUs of its processes; None means all."""
 
     name: str
     cpus: str | None = None
@@ -34,7 +34,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """A cable between two hosts, or a switch with a cable to each of more; rate and delay hold one way, each way."""
+    """A cable between two hosts, or a switch with a cable to each of several; rate and delay apply each way."""
 
     between: tuple[str, ...]
     rate: str | None = None
@@ -43,20 +43,20 @@ class Cable:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Hosts and the cables between them, checked. `cables` are the ``[[links]]`` of the file, in its order."""
+    """Hosts and the cables between them. `cables` are the ``[[links]]`` of the file, in its order."""
 
     hosts: tuple[Host, ...]
     cables: tuple[Cable, ...]
 
     def address(self, host: str, *, cable: int = 0, version: int = 4) -> str:
-        """Return the host's address on that cable, counted as in the file; `version` is 4 or 6, of IP."""
+        """Return a host's IP address on a cable, numbered as in the file; `version` is 4 or 6."""
         number = self.cables[cable].between.index(host) + 1
         if version == 4:
             return f"10.77.{cable}.{number}"
         return str(ipaddress.IPv6Address(0xFD77 << 112 | cable << 64 | number))
 
     def seen_from(self, host: str) -> dict[str, str]:
-        """Return the address of each host as `host` reaches it; those that it shares no cable with are left out."""
+        """Return the address at which `host` reaches each host that it shares a cable with."""
         found: dict[str, str] = {}
         for i, cable in enumerate(self.cables):
             if host in cable.between:
@@ -76,7 +76,7 @@ def read(path: str | Path) -> Network:
     Raises
     ------
     InvalidParamError
-        The file cannot be read, is no TOML, or describes no lab.
+        The file cannot be read, is not TOML, or does not describe a lab.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -86,12 +86,12 @@ def read(path: str | Path) -> Network:
 
 
 def parse(record: Mapping[str, Any]) -> Network:
-    """Make the network of `record`, the contents of a lab's file; docs/lab.md describes its keys.
+    """Make a network from `record`, the contents of a lab's file as a dictionary; docs/lab.md describes its keys.
 
     Raises
     ------
     InvalidParamError
-        It describes no lab.
+        `record` does not describe a lab.
     """
     _refuse_others("the file", record, {"hosts", "links"})
     tables: Mapping[str, Any] | None = record.get("hosts")
@@ -143,13 +143,13 @@ def _refuse_others(what: str, table: Any, known: set[str]) -> None:
 
 
 def namespaces(network: Network, prefix: str) -> dict[str, str]:
-    """Name the network namespace of each host, and of the switch of each cable that has one."""
+    """Return the names of the network namespaces: of each host, and of each switch."""
     switches = [f"{SWITCH}{i}" for i, cable in enumerate(network.cables) if len(cable.between) > 2]
     return {name: f"{prefix}-{name}" for name in [*(host.name for host in network.hosts), *switches]}
 
 
 def commands(network: Network, namespaces: Mapping[str, str]) -> Iterator[list[str]]:
-    """Yield what builds the network between the namespaces, which are there, in order."""
+    """Yield, in order, the commands that build the network between existing namespaces."""
     for namespace in namespaces.values():
         yield ["ip", "-n", namespace, "link", "set", "lo", "up"]
     for i, cable in enumerate(network.cables):

@@ -14,17 +14,21 @@ from weft.topo.model import Gpu, Nic, Topology
 
 
 def read(root: Path = Path("/"), *, driver: Any | None = None, environ: Mapping[str, str] | None = None) -> Topology:
-    """Read the machine below `root`. Reads files only; nothing is started or changed.
+    """Read the topology of the machine below `root`. It reads files only; it starts and changes nothing.
 
     Parameters
     ----------
     root : Path
-        Where ``sys`` and ``proc`` are.
+        The folder with ``sys`` and ``proc``: this machine's, or a copy from another one.
     driver : module, optional
-        ``pynvml`` (`weft.topo.nvml.load`), to know the GPUs' names, memory, NVLinks and MIG instances. Without
-        it, GPUs are what the PCI bus shows.
+        ``pynvml``, from `weft.topo.nvml.load`, for the GPUs' names, memory, NVLinks and MIG instances. Without it, the
+        GPUs are read from the PCI bus.
     environ : mapping of str to str, optional
-        The environment of the process that is to be placed, which tells what memory its Slurm job has.
+        The environment of the process to place; it has the memory of a Slurm job.
+
+    Returns
+    -------
+    Topology
     """
     nodes = sysfs.read_nodes(root)
     cpus = sysfs.read_cpus(root, nodes)

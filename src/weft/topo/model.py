@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a machine consists of, as far as it matters for placing work. Data only; None is "not known"."""
+"""The parts of a machine that matter for placing work. Data only; None means "not known"."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """A logical CPU. `core` and `l3` are named by their lowest CPU, so that they are unique in the machine."""
+    """A logical CPU. `core` and `l3` are the number of their lowest CPU, which is unique in the machine."""
 
     id: int
     core: int
@@ -32,7 +32,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """Memory and the CPUs beside it; either may be missing (a GPU's memory, memory on CXL)."""
+    """A NUMA node: memory and the CPUs next to it. Either may be missing (a GPU's memory, memory on CXL)."""
 
     id: int
     cpus: tuple[int, ...]
@@ -41,7 +41,7 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU. `name` is nvidia-smi's ``GPU0``; `cpus` and `node` are those beside it; `mig` are UUIDs of instances."""
+    """A GPU. `name` is nvidia-smi's ``GPU0``; `cpus` and `node` are the nearest; `mig` has its instances' UUIDs."""
 
     name: str
     index: int
@@ -56,7 +56,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of a NIC; `number` is None for a network device, which has one. `rate_bps` is bits/second."""
+    """A port of a NIC. `number` is None for a network device, which has one port; `rate_bps` is in bits per second."""
 
     number: int | None
     up: bool
@@ -68,10 +68,10 @@ class Port:
 class Nic:
     """A network device, or an RDMA device with the network devices on the same card in `netdevs`.
 
-    `kind` is ``infiniband``, ``roce`` or ``efa`` (Amazon's) for RDMA devices that UCX has transports for, ``iwarp`` or
-    ``unspecified`` for others; ``ethernet`` or ``ipoib`` for network devices; ``unknown``, without `ports`, where it is
-    known from nvidia-smi alone. `pci` is the way from the host bridge down; `master` the bond or bridge that a
-    network device belongs to, which then has the address.
+    `kind` is ``infiniband``, ``roce`` or ``efa`` (Amazon's) for RDMA devices that UCX supports, ``iwarp`` or
+    ``unspecified`` for other RDMA devices, ``ethernet`` or ``ipoib`` for network devices, and ``unknown``, without
+    `ports`, if only nvidia-smi reports it. `pci` is the path from the host bridge; `master` is the bond or bridge that
+    a network device belongs to, which then has the address.
     """
 
     name: str
@@ -84,17 +84,16 @@ class Nic:
 
     @property
     def rdma(self) -> bool:
-        """Whether it is an RDMA device that a UCX with verbs may use."""
+        """Whether it is an RDMA device that a UCX with verbs can use."""
         return self.kind in ("infiniband", "roce", "efa")
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What of the machine this process may use.
+    """The part of the machine that this process may use.
 
-    `cpu_quota` counts CPUs of time (1.5: one and a half), `memory_nbytes` is the limit of the control group or the
-    Slurm job, `memory_by` which of them; None is no limit. `why` names, for each thing that is withheld, what
-    withholds it.
+    `cpu_quota` is CPU time in CPUs, e.g. 1.5. `memory_nbytes` is the limit of the control group or the Slurm job, and
+    `memory_by` says which; None means no limit. `why` gives the reason for each restriction.
     """
 
     cpus: tuple[int, ...]
@@ -107,10 +106,10 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A machine: what it has, what joins its devices, and how much of it this process may use.
+    """A machine: its parts, the interconnects between its devices, and the part that this process may use.
 
-    `interconnects` has every two devices once. `allowed` is None, and `cpus` and `nodes` are empty, where only
-    nvidia-smi's text is known. `source` says what was read, and what could not be.
+    `interconnects` has one entry for each pair of devices. If only the output of nvidia-smi is known, `allowed` is
+    None, and `cpus` and `nodes` are empty. `source` says what was read, and what could not be read.
     """
 
     source: tuple[str, ...]
@@ -124,10 +123,10 @@ class Topology:
 
     @property
     def usable_nbytes(self) -> int | None:
-        """How much of the memory this process may use; None if that is not known."""
+        """The memory that this process may use, in bytes; None if that is not known."""
         limit = self.allowed.memory_nbytes if self.allowed else None
         return limit if limit is not None else self.memory_nbytes
 
     def between(self, a: str, b: str) -> Interconnect | None:
-        """Return what lies between two devices by name, or None where that is not known."""
+        """Return the interconnect between two devices, given by name; None if it is not known."""
         return next((interconnect for one, other, interconnect in self.interconnects if {one, other} == {a, b}), None)

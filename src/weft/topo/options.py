@@ -27,25 +27,25 @@ _DEVICE = re.compile(r"[0-9]+|GPU-\S+|MIG-\S+")
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What is asked for.
+    """Options of a plan.
 
     Attributes
     ----------
     per : str
-        ``gpu`` (an instance where MIG is on), ``numa``, ``l3``, or the number of cores of each worker.
+        One worker for each ``gpu`` (or MIG instance), ``numa`` node or ``l3`` cache, or the number of cores for each.
     workers : int, optional
-        The most workers; all that fit otherwise.
+        The maximum number of workers; by default all that fit.
     threads : int, optional
         Threads of each worker.
     memory_nbytes : int, optional
-        Memory limit of each worker; 0 is none.
+        Memory limit of each worker in bytes; 0 means none.
     gpus : tuple of str, optional
-        The GPUs that may be used, as in ``CUDA_VISIBLE_DEVICES``: numbers, UUIDs or their beginnings, of MIG
-        instances too. As CUDA does, what is no device (``-1``, Slurm's ``NoDevFiles``) hides itself and the rest.
+        The GPUs to use, as in ``CUDA_VISIBLE_DEVICES``: numbers, UUIDs or prefixes of them, also of MIG instances. As
+        in CUDA, an entry that is no device (``-1``, Slurm's ``NoDevFiles``) hides itself and all later ones.
     interface : str, optional
-        The network device that carries the workers' addresses; or how several begin, such as ``ib``: the nearest.
+        The network device of the workers' addresses; a prefix of several, such as ``ib``, selects the nearest.
     towards : str, optional
-        The network device on the way to the scheduler. Where UCX is told its devices, tcp has this one of those for it.
+        The network device on the route to the scheduler, which UCX's tcp then uses.
     """
 
     per: str

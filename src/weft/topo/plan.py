@@ -24,13 +24,12 @@ from weft.topo.options import PlanOptions, is_device
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """One worker. `cpus` empty: not restricted. `nodes` empty: the kernel's memory policy stays as it is.
+    """One worker of a plan.
 
-    `interface` is the network device of its address, if one was asked for.
-    `memory_nbytes` is 0 where no limit was asked for, and None where there is nothing to take it from.
-
-    `transports` are weft's ring on the host itself, and what UCX has to choose from in that place; `env` is what the
-    worker's environment needs, and `reasons` has an entry for each choice.
+    If `cpus` is empty, the worker is not bound; if `nodes` is empty, the kernel's memory policy does not change.
+    `memory_nbytes` is 0 without a limit, and None if the machine's memory is not known. `interface` is the network
+    device of the worker's address, if one was requested. `transports` has weft's ring, and those that UCX can choose
+    from. `env` has the variables for the worker's environment, and `reasons` one entry for each choice.
     """
 
     name: str
@@ -49,7 +48,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The workers, and what was left out of the machine and why."""
+    """The workers, and notes on the parts of the machine that are not used, with the reasons."""
 
     workers: tuple[WorkerPlan, ...]
     notes: tuple[str, ...]
@@ -66,7 +65,17 @@ class _Place:
 
 
 def plan(topology: Topology, options: PlanOptions) -> Plan:
-    """Lay workers out over `topology` as `options` ask.
+    """Plan the workers for `topology`. A pure function: it reads, sets and starts nothing.
+
+    Parameters
+    ----------
+    topology : Topology
+        From :func:`weft.topo.discovery.read`.
+    options : PlanOptions
+
+    Returns
+    -------
+    Plan
 
     Raises
     ------

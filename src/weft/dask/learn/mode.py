@@ -35,20 +35,20 @@ async def _switch(client: Any, mode: config.LinksMode) -> None:
 
 
 def set_links(client: Any, mode: config.LinksMode) -> Any:
-    """Change ``weft.links`` on a running cluster: its scheduler, and the workers that it has now.
+    """Change the setting ``weft.links`` of a running cluster: of its scheduler and its current workers.
 
     Parameters
     ----------
     client : distributed.Client
-        Of the cluster.
+        A client of the cluster.
     mode : str
-        ``learn``, ``observe`` or ``off``. What was learned stays. Connections that are open go on measuring, or not,
-        as they began.
+        ``learn``: measure, and decide by it. ``observe``: only measure. ``off``: neither. What was learned is kept.
+        Existing connections go on measuring, or not, as before.
 
     Raises
     ------
     InvalidParamError
-        `mode` is none of these.
+        `mode` is another string.
     UnsupportedError
         The scheduler does not listen on ``ucx://``.
     """

@@ -31,7 +31,7 @@ _BLOCKS = "▁▂▃▄▅▆█"
 
 @dataclass(frozen=True)
 class Link:
-    """What is expected of the link from one worker to another.
+    """The expected performance of the link from one worker to another.
 
     Attributes
     ----------
@@ -40,17 +40,17 @@ class Link:
     memory : str
         Type of memory, ``host`` or ``cuda``.
     latency_s : float
-        Seconds, whatever the size.
+        Seconds for a message of any size.
     bandwidth_Bps : float or None
-        Bytes a second; None where all that went was lent, so that time does not grow with size.
+        Bytes per second; None if all bytes were lent, so that the time does not depend on the size.
     spread : float
         Standard deviation of the bandwidth's logarithm: 0.1 is 10 %, 2 is a guess.
     lent_share : float or None
-        Of the bytes that went, the share that was lent; None if nothing went.
+        Share of the transferred bytes that was lent; None if there were none.
     samples : float
-        Transfers of this pair that count; less as they grow old.
+        Transfers of this pair that count; old ones count less.
     known_from : str
-        ``pair``, ``hosts``, ``kind`` of link, or ``assumed``.
+        Where the figures come from: this ``pair``, its ``hosts``, the ``kind`` of link, or ``assumed``.
     """
 
     source: str
@@ -65,20 +65,20 @@ class Link:
 
 
 class Links:
-    """What was learned: print it, show it in a notebook, or take `rows`.
+    """What a cluster has learned about its links: print it, show it in a notebook, or use `rows`.
 
     Attributes
     ----------
     links : list of Link
-        Those that were seen, slowest first.
+        The links that were measured, slowest first.
     mode : str
-        ``learn``, ``observe`` or ``off``, as the scheduler was configured.
+        The scheduler's setting: ``learn``, ``observe`` or ``off``.
     decides : bool
-        Whether Dask's decisions are taken by it now: links differ, and `mode` is ``learn``.
+        Whether Dask's decisions use it now: `mode` is ``learn``, and the links differ.
     ports : list of dict
-        What a host's port takes in or out, in bytes/second, where transfers at the same time have shown it.
+        Bytes per second into or out of a host's port, where concurrent transfers have shown it.
     samples, refused : int
-        Measurements that were taken, and such as no link can be.
+        Number of measurements that were used, and of impossible ones that were refused.
     """
 
     def __init__(self, told: dict[str, Any]) -> None:
@@ -113,9 +113,9 @@ class Links:
         return sorted({link.source for link in self.links} | {link.destination for link in self.links})[:_MOST_IN_MAP]
 
     def heat_map(self) -> str:
-        """Return a map of sources (rows) by destinations, as text: from the slowest link to the fastest, ▁ to █.
+        """Return a map of sources (rows) by destinations, as text: ▁ is the slowest link, █ the fastest.
 
-        ``=`` is memory that is lent; ``.`` was never seen.
+        ``=`` marks lent memory; ``.`` marks pairs that were never measured.
         """
         names = self._names()
         at = {(link.source, link.destination): link for link in self.links if link.memory == "host"}
@@ -244,19 +244,19 @@ async def _collect(client: Any) -> Links:
 
 
 def links(client: Any) -> Any:
-    """Return what a cluster has learned of the links between its workers.
+    """Return what a cluster has learned about the links between its workers.
 
     Parameters
     ----------
     client : distributed.Client
-        Of the cluster. Only its scheduler is asked.
+        A client of the cluster. Only its scheduler is asked.
 
     Returns
     -------
     Links
-        A table and a heat map that print themselves, in a notebook too; ``.rows`` is a list of dictionaries,
-        ``.to_json()`` a string. To be awaited if `client` is asynchronous.
+        Prints as a table and a heat map, also in a notebook; ``.rows`` is a list of dictionaries, ``.to_json()`` a
+        string. If `client` is asynchronous, await it first.
 
-    Workers tell what they have measured with their heartbeats, so the latest transfers come a second later or so.
+    Workers report measurements with their heartbeats, so the latest transfers appear about a second later.
     """
     return client.sync(_collect, client)

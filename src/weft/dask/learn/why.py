@@ -11,20 +11,20 @@ from weft.dask.observe.traffic import EXTENSION
 
 @dataclass(frozen=True)
 class Why:
-    """Where one task was sent, and what was known then; it prints itself.
+    """Why a task runs on its worker: print it.
 
     Attributes
     ----------
     key : str
-        The task's.
+        The task's key.
     worker : str or None
-        The name of the worker that it was sent to last, or that has its result; None if there is none.
+        The name of the worker that the task was last sent to, or that has its result; None if there is none.
     decided_by : str
-        ``links``: the model's times were what counted; ``dask``: Dask's own method.
+        ``links``: the predicted times of the links decided; ``dask``: Dask's own method did.
     reason : str
-        In a sentence.
+        The reason, as a sentence.
     fetch_s : dict of str to float
-        For each candidate, by name, the seconds that fetching what the task needs was expected to take there.
+        For each candidate worker, by name: the seconds that it was expected to need to fetch the task's inputs.
     """
 
     key: str
@@ -83,13 +83,13 @@ def why(client: Any, key: Any) -> Any:
     Parameters
     ----------
     client : distributed.Client
-        Of the cluster. Only its scheduler is asked.
+        A client of the cluster. Only its scheduler is asked.
     key : str, tuple or distributed.Future
         The task.
 
     Returns
     -------
     Why
-        It prints itself. To be awaited if `client` is asynchronous.
+        Print it. If `client` is asynchronous, await it first.
     """
     return client.sync(_ask, client, getattr(key, "key", key))

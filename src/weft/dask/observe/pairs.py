@@ -30,28 +30,28 @@ _CAPTION = (
 
 @dataclass(frozen=True)
 class Pair:
-    """What went one way between two processes.
+    """The traffic from one process to another.
 
     Attributes
     ----------
     source, destination : str
-        Names: the worker's in Dask, ``scheduler``, ``client``, or an address where it is none of those. Workers that
-        share a process share a name.
+        The worker's name in Dask, ``scheduler``, ``client``, or else an address. Workers that share a process share a
+        name.
     lanes : tuple of str
         As ``transport/device``; ``lent`` if memory was lent.
     messages, nbytes, lent_nbytes : int
-        Dask messages, the bytes in them, and how many of those were mapped in place of moved.
+        Dask messages, their bytes, and the bytes of those that were lent: mapped by the receiver instead of moved.
     lent_messages : int
-        The messages that had such bytes.
+        The messages with lent bytes.
     seconds : float or None
-        From send to completion, added up; None where only the receiver was asked.
+        Sum of the times from send to completion; None if only the receiver reported.
     bandwidth_Bps : float or None
-        Median of the latest transfers that moved 1 MiB or more; None if there was none.
+        Bytes per second: median of the latest transfers that moved 1 MiB or more; None if there was none.
     errors : int
-        Comms with `destination` that broke at `source`.
+        Comms to `destination` that broke, as counted by `source`.
     requests_Bps : float or None
-        Bytes a second of whole requests, lent or moved, from when `destination` asked until it had them; Dask's own
-        mean. None between any but workers, or if there was no request of 1 MB.
+        Bytes per second of whole requests, lent or moved, from the request until `destination` had the data; Dask's own
+        mean. None except between workers, or if no request had 1 MB.
     """
 
     source: str
@@ -133,9 +133,14 @@ def format_lent(pair: Pair) -> str:
 
 
 class Transports:
-    """A table of :class:`Pair`: print it, show it in a notebook, or take its `rows`.
+    """Traffic between the processes of a cluster: print it, show it in a notebook, or use `rows`.
 
-    ``silent`` is the number of workers that did not answer: those that had just died, and were not yet missed.
+    Attributes
+    ----------
+    pairs : list of Pair
+        One for each direction between two processes, most bytes first.
+    silent : int
+        Number of workers that did not answer, because they had just died.
     """
 
     def __init__(self, pairs: list[Pair], silent: int = 0) -> None:
