@@ -167,7 +167,7 @@ def losses(records: Records) -> str:
             if "ucx_perftest" in sides and (times := stats.ratio(sides["weft"], sides["ucx_perftest"])).low > 1:
                 rows.append([name, "weft", "ucx_perftest", str(times)])
     rows += [["Dask", row.name, "the same over tcp", within(row)] for row in dask_rows(records) if row.wall.high >= 1]
-    return table(["", "weft", "beside", "takes so many times as long"], rows) if rows else "Nowhere in these records."
+    return table(["", "weft", "beside", "weft's time / theirs"], rows) if rows else "Nowhere in these records."
 
 
 def dask_rows(records: Records) -> list[Row]:

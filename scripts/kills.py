@@ -318,7 +318,7 @@ def report(outcomes: list[Outcome], files_before: int) -> dict[str, Any]:
         times = [o.told_after_s for o in outcomes if o.case.phase == phase]
         if times:
             median, most = statistics.median(times) * 1000, max(times) * 1000
-            print(f"{phase:>12}: {len(times)} kills, told after {median:.1f} ms, at most {most:.1f}")
+            print(f"{phase:>12}: {len(times)} kills, noticed after {median:.1f} ms, at most {most:.1f}")
             told[phase] = [round(seconds, 6) for seconds in sorted(times)]
     wrong = sum(not right(outcome) for outcome in outcomes)
     left = len(memory.orphans()) - files_before

@@ -81,16 +81,16 @@ def kills(record: Record) -> str:
     """Say how soon survivors were told, for each thing that was going on; and what was seen beside it."""
     told = record["told_after_s"]
     lines = [
-        f"- {phase}: {len(seconds):,} kills, told after {format_seconds(statistics.median(seconds))} (median), at most "
-        f"{format_seconds(max(seconds))}"
+        f"- {phase}: {len(seconds):,} kills, noticed after {format_seconds(statistics.median(seconds))} (median), "
+        f"at most {format_seconds(max(seconds))}"
         for phase, seconds in told.items()
     ]
     total, descriptors = sum(map(len, told.values())), list(record["descriptors"].values())
     other, soon = record["other_errors"], f"{record['soon_s']:g} s"
-    wrong = f"Of {total:,} kills {other} had another error, or none; {record['wrong'] - other} came after {soon}"
-    beside = f"{record['steady_rounds']:,} rounds of the connection beside them"
-    files = f"{record['files_left']} files more in `/dev/shm` than before"
-    held = f"{span(descriptors)} descriptors, looked at each hundred, {descriptors[-1]} at the end"
+    wrong = f"Of {total:,} kills {other} raised a wrong error, or none; {record['wrong'] - other} came after {soon}"
+    beside = f"{record['steady_rounds']:,} round trips on another connection meanwhile"
+    files = f"{record['files_left']} more files in `/dev/shm` than before"
+    held = f"{span(descriptors)} descriptors, counted every hundred kills, {descriptors[-1]} at the end"
     return "\n".join([*lines, "", f"{wrong}; {beside}; {files}; {held}."])
 
 
@@ -126,13 +126,13 @@ def fuzz_ring(record: Record) -> str:
 def soak(record: Record) -> str:
     """Say what both processes held, from the first mark to the last."""
     (name, taken) = next((name, record[name]) for name in ("cycles", "handovers") if name in record)
-    lines = [f"{taken['count']:,} {name}, looked at {len(taken['connector_and_listener'])} times:", ""]
+    lines = [f"{taken['count']:,} {name}, checked {len(taken['connector_and_listener'])} times:", ""]
     for side, marks in zip(("connector", "listener"), zip(*taken["connector_and_listener"], strict=True), strict=True):
         descriptors, mappings, resident = zip(*marks, strict=True)
         held = f"{span(descriptors)} descriptors, {span(mappings)} mappings"
         step, at = max((b - a, n) for n, (a, b) in enumerate(itertools.pairwise(resident), 2))
-        grew = f"; most, {step:,}, came before the look no. {at}" if step > 0 else ""
-        lines.append(f"- {side}: {held}, {resident[0]:,} KiB at the first look, {resident[-1]:,} at the last{grew}")
+        grew = f"; the largest step, {step:,} KiB, came before check {at}" if step > 0 else ""
+        lines.append(f"- {side}: {held}, {resident[0]:,} KiB at the first check, {resident[-1]:,} at the last{grew}")
     verdict = f"**not flat: {'; '.join(record['faults'])}**" if record["faults"] else "flat"
     return "\n".join([*lines, f"- {record['files_left']} files left in `/dev/shm`; the script's verdict: {verdict}"])
 
@@ -194,7 +194,7 @@ def hoplite(record: Record) -> str:
         name, size = cell.split()
         cells = (_median_and_span(each.get(protocol, ())) for protocol in protocols)
         lines.append(f"| {name} | {format_size(int(size))} | {' | '.join(cells)} |")
-    lines += ["", f"{record['workers']} workers; a median of the rounds, in brackets what they lie within."]
+    lines += ["", f"{record['workers']} workers; medians of the rounds, with their range in brackets."]
     return "\n".join([*lines, *(f"- {cell} failed: {why}" for cell, why in record["failed"].items())])
 
 
@@ -205,9 +205,7 @@ def xoscar_calls(record: Record) -> str:
     for row in record["rows"]:
         cells = (_median_and_span(row["round_trip_s"][channel]) for channel in channels)
         lines.append(f"| {format_size(row['nbytes'])} | {' | '.join(cells)} |")
-    said = (
-        f"xoscar {record['xoscar']}; there and back; a median of the rounds' medians, in brackets what they lie within."
-    )
+    said = f"xoscar {record['xoscar']}; round trips; medians of the rounds' medians, with their range in brackets."
     return "\n".join([*lines, "", said])
 
 
@@ -249,7 +247,7 @@ def distributed(record: Record) -> str:
         f"{named(name)} ({', '.join(protocol for protocol, outcome in outcomes.items() if outcome == 'flaky')})"
         for name, outcomes in record.get("flaky", {}).items()
     ]
-    lines += ["", f"Differ for no reason that is known: {', '.join(unknown) or 'none'}."]
+    lines += ["", f"Differ for an unknown reason: {', '.join(unknown) or 'none'}."]
     lines += [f"Failed once, and passed alone: {', '.join(once)}."] if once else []
     both = record.get("failed_with_every_protocol")
     return "\n".join([*lines, *([f"Failed with each protocol: {', '.join(map(named, both))}."] if both else [])])
@@ -282,7 +280,7 @@ def rdma(record: Record) -> str:
         for number, boot in enumerate(record["boots"], 1)
         if boot["wrong"]
     ]
-    right = f"{len(seconds) - len(wrong)} of {len(seconds)} boots right, each with {len(record['cases'])} cases"
+    right = f"{len(seconds) - len(wrong)} of {len(seconds)} boots passed, each with {len(record['cases'])} cases"
     return "\n".join([f"{right}, in {span([round(s) for s in seconds], ' s')}.", *wrong])
 
 

@@ -77,7 +77,7 @@ def measured(rounds: int) -> dict[str, Any]:
             argv = [sys.executable, "-c", CONNECTOR, *addresses, *addresses[-1:] * AGAIN]
             imported, seconds, counts = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout)
             for name, value in (
-                ("import weft, asyncio being there", imported),
+                ("import weft (asyncio already imported)", imported),
                 ("first connect of a process", seconds[0]),
                 ("connect to another process", statistics.median(seconds[1:PROCESSES])),
                 ("connect again to the same", statistics.median(seconds[PROCESSES:])),

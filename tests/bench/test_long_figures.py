@@ -27,11 +27,12 @@ def test_kills():
     }
     record |= {"steady_rounds": 1234, "descriptors": {"100": 44, "104": 32}, "files_left": 0}
     assert figures.kills(record).splitlines() == [
-        "- idle: 3 kills, told after 2 ms (median), at most 500 ms",
-        "- lent: 1 kills, told after 1.5 s (median), at most 1.5 s",
+        "- idle: 3 kills, noticed after 2 ms (median), at most 500 ms",
+        "- lent: 1 kills, noticed after 1.5 s (median), at most 1.5 s",
         "",
-        "Of 4 kills 1 had another error, or none; 1 came after 1 s; 1,234 rounds of the connection beside them; "
-        "0 files more in `/dev/shm` than before; 32 to 44 descriptors, looked at each hundred, 32 at the end.",
+        "Of 4 kills 1 raised a wrong error, or none; 1 came after 1 s; 1,234 round trips on another connection "
+        "meanwhile; 0 more files in `/dev/shm` than before; 32 to 44 descriptors, counted every hundred kills, "
+        "32 at the end.",
     ]
 
 
@@ -62,11 +63,11 @@ def test_soak(name, faults, said):
     marks = [[[24, 300, 4000], [28, 310, 5000]], [[24, 301, 4100], [27, 310, 5000]]]
     record = {name: {"count": 10_000, "connector_and_listener": marks}, "files_left": 1, "faults": faults}
     assert figures.soak(record).splitlines() == [
-        f"10,000 {name}, looked at 2 times:",
+        f"10,000 {name}, checked 2 times:",
         "",
-        "- connector: 24 descriptors, 300 to 301 mappings, 4,000 KiB at the first look, 4,100 at the last; "
-        "most, 100, came before the look no. 2",
-        "- listener: 27 to 28 descriptors, 310 mappings, 5,000 KiB at the first look, 5,000 at the last",
+        "- connector: 24 descriptors, 300 to 301 mappings, 4,000 KiB at the first check, 4,100 at the last; "
+        "the largest step, 100 KiB, came before check 2",
+        "- listener: 27 to 28 descriptors, 310 mappings, 5,000 KiB at the first check, 5,000 at the last",
         f"- 1 files left in `/dev/shm`; the script's verdict: {said}",
     ]
 
@@ -101,7 +102,7 @@ def test_distributed_s_tests():
         "| `tests/test_x.py` | 3 / 0 / 0 / 2 | 2 / 1 / 0 / 1, pytest ended with 3 |",
         "",
     ]
-    said = "Differ for no reason that is known: "
+    said = "Differ for an unknown reason: "
     assert figures.distributed(record).splitlines() == [*table, f"{said}none."]
     both = {"tcp": "passed", "ucx": "failed"}
     record["differences"] = {"x::a": {**both, "reason": "tcp:// is spelled out"}, "x::b": {**both, "reason": None}}
@@ -148,7 +149,7 @@ def test_hoplite():
         "|---|---|---|---|",
         "| gather | 1 KiB | 2 ms (1 ms-3 ms) | 1 ms (1 ms-1 ms) |",
         "",
-        "8 workers; a median of the rounds, in brackets what they lie within.",
+        "8 workers; medians of the rounds, with their range in brackets.",
         "- gather 1024, tcp failed: boom",
     ]
 
@@ -174,7 +175,7 @@ def test_everything():
 def test_rdma():
     boots = [{"seconds": 200.4, "wrong": []}, {"seconds": 300, "wrong": ["one: killed"]}]
     assert figures.rdma({"cases": ["one", "two"], "boots": boots}).splitlines() == [
-        "1 of 2 boots right, each with 2 cases, in 200 to 300 s.",
+        "1 of 2 boots passed, each with 2 cases, in 200 to 300 s.",
         "- boot 2: one: killed",
     ]
 

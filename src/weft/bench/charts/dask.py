@@ -46,14 +46,14 @@ def page(record: Mapping[str, Any]) -> str:
     rounds = f"{record['rounds']} round{'s' if record['rounds'] != 1 else ''}"
     parts = [
         f"<h1>{html.escape(title)}</h1>",
-        f'<p class="note">Dask, {workers} worker processes, {rounds} each, in turns.</p>',
+        f'<p class="note">Dask, {workers} worker processes, {rounds} for each protocol, in turns.</p>',
         f"<p{' class=wrong' if wrong else ''}>{html.escape(report.correctness(record))}</p>",
         '<ul class="verdict">',
         *(f"<li>{html.escape(line)}</li>" for line in report.verdicts(record)),
         "</ul>",
         _comparison(record),
         "<h2>Wall clock</h2>",
-        '<p class="note">Bars are medians, dots the single rounds. Less is better.</p>',
+        '<p class="note">Bars are medians, dots are single rounds. Less is better.</p>',
         _svg(_draw_wall, record, 3 * len(_names(record)), _WALL_HEIGHT),
         "<h2>Bandwidth between the workers</h2>",
         f'<p class="note">{html.escape(_p2p_note(record))} More is better.</p>',
@@ -206,12 +206,12 @@ def _lent(record: Mapping[str, Any]) -> str:
 
 
 def _p2p_note(record: Mapping[str, Any]) -> str:
-    text = "The middle half of all transfers, the mark is the median, as the receiving worker's log has them"
+    text = "Bars: the middle half of all transfers, as logged by the receiving worker; mark: the median"
     least = {e["p2p_min_nbytes"] for e in record["workloads"]}
     if least == {0}:
-        return f"{text}; none was as large as {format_nbytes(report.P2P_MIN_NBYTES)}, so all count."
-    text = f"{text}; from {format_nbytes(max(least))} on"
-    return f"{text}, or all where none was that large." if 0 in least else f"{text}."
+        return f"{text}; none had {format_nbytes(report.P2P_MIN_NBYTES)}, so all count."
+    text = f"{text}; transfers of {format_nbytes(max(least))} and more"
+    return f"{text}, or all if none was that large." if 0 in least else f"{text}."
 
 
 def _idle(record: Mapping[str, Any]) -> str:
@@ -273,7 +273,7 @@ def _name(e: Mapping[str, Any], variant: str) -> str:
 
 @styled
 def overview(rows: Sequence[Row], record: Mapping[str, Any]) -> Figure:
-    """Draw what ucx:// takes of tcp://'s time; on the axis, half and double are the same step.
+    """Draw the ratio of ucx://'s time to tcp://'s, on a logarithmic axis.
 
     `record` is one of those that `rows` come from, whose machine and versions are told.
     """
@@ -292,5 +292,5 @@ def overview(rows: Sequence[Row], record: Mapping[str, Any]) -> Figure:
     axes.set_xlim(min(row.wall.low for row in rows) / 1.3, max(1.6, 1.9 * max(row.wall.high for row in rows)))
     drawing.ticks(axes.xaxis, lambda value: f"{value:g}" if value != 1 else "1 = tcp", locator=FixedLocator(_TICKS))
     drawing.rows(axes, [row.name for row in rows])
-    axes.set_title("Wall clock over ucx://, of tcp://'s: left of 1 is faster", loc="left")
+    axes.set_title("Wall clock, ucx:// / tcp:// (below 1: ucx:// is faster)", loc="left")
     return figure

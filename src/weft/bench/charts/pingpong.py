@@ -70,8 +70,8 @@ def page(record: Mapping[str, Any]) -> str:
     ]
     parts = [
         "<h1>One-way latency</h1>",
-        '<p class="note">Half a round trip between two pinned processes. Dot: median of all rounds; line: what the '
-        "rounds lie within. Less is better.</p>",
+        '<p class="note">Half a round trip between two pinned processes. Dot: median of all rounds; line: range of '
+        "the rounds. Less is better.</p>",
         svg(chart(record), "latencies"),
         table(["size", "library", "over", "median", "p99", "spread", "GB/s"], rows, range(3, 7)),
         '<ul class="verdict">',

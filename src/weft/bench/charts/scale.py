@@ -120,8 +120,8 @@ def page(record: Mapping[str, Any]) -> str:
     head, rows = scale_table.rows(record)
     parts = [
         f"<h1>{title}</h1>",
-        f'<p class="note">A Dask cluster as its workers become more; {rounds}, protocols in turns. Lines are medians, '
-        "bands what the rounds lie within, a cross a cluster that did not come up. Less is better.</p>",
+        f'<p class="note">A Dask cluster with a growing number of workers; {rounds}, protocols in turns. Lines are '
+        "medians, bands the range of the rounds; a cross marks a cluster that did not start. Less is better.</p>",
         *(f"<p>{html.escape(line)}</p>" for line in scale_table.failures(record)),
         *(f'<p class="note">{html.escape(note)}</p>' for note in scale_table.notes(record)),
         svg(chart(record), "scale"),

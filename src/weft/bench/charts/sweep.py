@@ -128,7 +128,7 @@ def page(record: Mapping[str, Any]) -> str:
     parts = [
         f"<h1>{title}</h1>",
         f'<p class="note">Two pinned processes on one machine, {rounds}, {record["seconds_per_cell"]} s for each '
-        "point. Colour: transport. Full line: blocking; dashed: await. Band: what the rounds lie within. Tables: "
+        "point. Colour: transport. Full line: blocking; dashed: await. Band: range of the rounds. Tables: "
         "medians, of latencies also p99 in brackets.</p>",
         *(f'<p class="note">{html.escape(note)}</p>' for note in sweep_table.notes(record)),
     ]

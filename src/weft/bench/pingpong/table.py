@@ -12,7 +12,7 @@ from weft.bench.common import stats
 if TYPE_CHECKING:
     from rich.table import Table
 
-CAPTION = "spread: of the rounds' medians; (low-high): what the rounds' ratios lay within"
+CAPTION = "spread: of the rounds' medians; (low-high): range of the rounds' ratios"
 LENT = "lent: handed over, not copied and not read"
 
 #: What is weft's: of older records "weft", which were its tags.

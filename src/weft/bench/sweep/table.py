@@ -120,7 +120,7 @@ def notes(record: Mapping[str, Any]) -> Iterator[str]:
         names = dict.fromkeys(r["transport"] for r in record["records"] if r["transport"] in WITHOUT_PEER_ERRORS)
         yield f"{', '.join(names)}: endpoints that do not report a lost peer; weft's connections never use these"
     if any(r["memory"] == MAPPED for r in record["records"]):
-        yield "lent: the pages are handed over, and read by nobody; lent-read: the receiver reads them all"
+        yield "lent: the pages are handed over, and the receiver reads none; lent-read: the receiver reads all"
     yield from remarks(record["environment"], 2)
 
 
