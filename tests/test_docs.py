@@ -132,3 +132,26 @@ def test_every_check_that_containers_name_is_the_doctors():
     named = {check.strip() for row in rows for check in row.split(",") if check.strip()}
     assert len(named) >= 9
     assert named <= {*checks.CHECKS}
+
+
+#: A measured figure: times and rates with a decimal point. Limits and settings have none, as a rule.
+MEASURED = re.compile(r"\b\d+\.\d+ (?:ns|us|ms|s|MB/s|GB/s)\b|\b\d\.\d\d \(\d\.\d\d-")
+#: What says where a figure comes from, or that it is no measurement.
+ORIGIN = re.compile(r"by hand|tested with|at most|at least|limit|within|every|plus|slept")
+
+
+def paragraphs_of(page):
+    """The text of a page outside of what is written from records: paragraphs, each with the table that follows it."""
+    text = re.sub(r"<!-- figures: .*?<!-- end of figures -->|^```.*?^```$", "", page.read_text(), flags=re.S | re.M)
+    return re.split(r"\n\s*\n(?!\|)|\n(?=- )", text)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [p for p in sorted([ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")]) if p.stem != "design"],
+    ids=lambda page: page.stem,
+)
+def test_a_figure_in_the_text_has_a_record_or_was_taken_by_hand(page):
+    """`scripts/benchmarks.py` writes figures between marks; a figure elsewhere says `(by hand)`."""
+    silent = [p for p in paragraphs_of(page) if MEASURED.search(p) and not ORIGIN.search(p)]
+    assert silent == []
