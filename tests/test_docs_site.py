@@ -56,6 +56,13 @@ def test_every_block_of_python_runs(page, tmp_path):
     subprocess.run([sys.executable, program], check=True, timeout=120)
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_a_block_that_starts_a_cluster_can_be_saved_and_run(page):
+    """Workers are spawned, and import the script: without a guard they would start clusters, and fail."""
+    starting = [block for block in blocks(page, "python") if re.search(r"\b(Local|Topology)Cluster\(", block)]
+    assert [block for block in starting if "if __name__ ==" not in block] == []
+
+
 def test_pages_with_blocks_are_found():
     assert {p.stem for p in SITE if blocks(p, "python")} >= {"index", "start", "slurm", "tls", "coming_from"}
 
@@ -204,6 +211,7 @@ SAID_BY_OTHERS = {
     "The 'ucx' protocol was removed from Distributed",
     "Can't instantiate abstract class UCXConnector",
     "unknown address scheme 'ucx'",
+    "An attempt has been made to start a new process before ...",
     "Nanny failed to start",
     "Address already in use",
 }
