@@ -79,7 +79,7 @@ def connect(
     """
     host, port = split(address)
     if not port:
-        raise InvalidParamError(f"connect to {address!r}: the port is missing; pass host:port, as in host:13337")
+        raise InvalidParamError(f"connect to {address!r}: a port is needed, as in host:13337")
     return Connecting(host, port, timeout, info or {}, named(settings or {}), ssl, policy_of(ssl, payload))
 
 

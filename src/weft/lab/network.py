@@ -34,7 +34,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """A cable between two hosts, or a switch with a cable to each of several; rate and delay apply each way."""
+    """A cable between two hosts, or a switch with a cable to each of more; rate and delay hold one way, each way."""
 
     between: tuple[str, ...]
     rate: str | None = None
