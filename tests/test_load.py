@@ -306,7 +306,7 @@ def test_a_library_of_another_kind_of_machine_is_refused(fake: Callable[..., Pat
 def test_a_library_without_a_version_is_no_libucp(fake: Callable[..., Path]) -> None:
     file = fake()
     shutil.copy(file.with_name("libuct.so.0"), file)
-    assert f"{file} is no libucp" in refusal(WEFT_LIBUCX=file)
+    assert f"{file} is not a libucp" in refusal(WEFT_LIBUCX=file)
 
 
 # --- what is mapped already ---------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def test_a_blocking_listener_turns_away_and_goes_on(caplog):
         address = listener.address
 
         def call():
-            with pytest.raises(weft.TlsError, match="wants TLS"):
+            with pytest.raises(weft.TlsError, match="requires TLS"):
                 weft.connect(address, timeout=100).open()
             with weft.connect(address, ssl=authority().connector()) as peer:
                 peer.send(b"x").wait(100)
@@ -77,13 +77,13 @@ CASES = {
         lambda: authority().connector(shows=False),
         weft.CertificateError,
         "the other side refuses this one's certificate, or wants one and got none",
-        "the other side showed no certificate",
+        "the other side presented no certificate",
     ),
     "a connector without TLS": (
         lambda: authority().listener(),
         lambda: None,
         weft.TlsError,
-        "the other side wants TLS",
+        "the other side requires TLS",
         "does not speak TLS; it began with b'WEFT",
     ),
     "a listener without TLS": (

@@ -290,7 +290,7 @@ def _version(libucp: ctypes.CDLL, path: str) -> tuple[int, int, int]:
     try:
         ask = libucp.ucp_get_version
     except AttributeError as error:
-        raise _error(f"{path} is no libucp: it has no ucp_get_version", _REMEDY) from error
+        raise _error(f"{path} is not a libucp: it has no ucp_get_version", _REMEDY) from error
     ask.argtypes = [ctypes.POINTER(ctypes.c_uint)] * 3
     ask.restype = None
     major, minor, release = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint()

@@ -90,7 +90,11 @@ def test_each_option_is_heeded_or_told_of(load, line, capsys):
     ("load", "line", "said"),
     [
         ("merge", "--rmm-pool-size 30GB", "note: --rmm-pool-size is ignored: RMM is used as it is configured\n"),
-        ("svd", "--enable-nvlink", "note: --enable-nvlink is ignored: UCX is told by UCX_TLS and UCX_NET_DEVICES\n"),
+        (
+            "svd",
+            "--enable-nvlink",
+            "note: --enable-nvlink is ignored: configure UCX with UCX_TLS and UCX_NET_DEVICES\n",
+        ),
         ("merge", "-b dask", ""),
         ("dot", "-o dot --multiprocessing-method spawn", ""),
     ],

@@ -118,7 +118,7 @@ def test_what_is_lent(tmp_path, capsys):
         for measure in ("latency", "bandwidth", "bibandwidth")
     ]
     assert {r["lanes"] for r in record["records"]} == {"lent", "lent-read"}
-    assert "lent-read: the receiver reads them all" in capsys.readouterr().out
+    assert "lent-read: the receiver reads all" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ async def test_sides_that_do_not_agree_are_told_at_once(case: str, caplog: Any) 
     listen_args = theirs.get_listen_args("scheduler") if theirs else {}
     connect_args = ours.get_connection_args("client") if ours else {}
     text = {
-        "no TLS here": "the other side wants TLS, and this one was given no `ssl`",
+        "no TLS here": "the other side requires TLS, and this side has no `ssl`",
         "no TLS there": "the other side does not speak TLS",
         "another authority": "refuses the other's certificate",
     }[case]

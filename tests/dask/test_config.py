@@ -117,7 +117,7 @@ def test_settings_without_a_name_are_refused() -> None:
         timeout=100,
         check=False,
     )
-    assert "InvalidParamError: weft.ucx: 'tcp' is no mapping" in done.stderr
+    assert "InvalidParamError: weft.ucx: 'tcp' is not a mapping" in done.stderr
     assert "DASK_WEFT__UCX__TLS" in done.stderr
 
 

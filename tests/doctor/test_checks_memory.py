@@ -34,7 +34,7 @@ def test_no_dev_shm(machine):
 def test_room_for_links_and_not_for_low_level_workers(machine):
     said = [checks_memory.shared_memory(machine(shm_nbytes=(64 << 20, free << 20), **BY_UCX)).what for free in (19, 20)]
     assert said[0].endswith(
-        "room for 12 links of UCX's between processes of this host, and for no low-level worker, which wants 20 MiB"
+        "room for 12 links of UCX's between processes of this host, and for no low-level worker, which needs 20 MiB"
     )
     assert said[1].endswith("room for 13 links of UCX's between processes of this host")
 

@@ -106,7 +106,7 @@ def test_a_quota_for_fewer_workers_than_places_leaves_places_free(sockets):
 def test_what_is_asked_for_wins(sockets):
     made = plan(sockets, PlanOptions("l3", workers=3, threads=7, memory_nbytes=123))
     assert [(worker.threads, worker.memory_nbytes) for worker in made.workers] == [(7, 123)] * 3
-    assert made.notes[-1] == "1 of 4 places are left free: so many workers were asked for"
+    assert made.notes[-1] == "1 of 4 places are left free: fewer workers were requested"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def split(address: str) -> tuple[str, int]:
     elif address.count(":") == 1:
         host, _, port = address.partition(":")
     if port and not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise InvalidParamError(f"address {address!r}: {port!r} is no port between 0 and 65535")
+        raise InvalidParamError(f"address {address!r}: {port!r} is not a port between 0 and 65535")
     return host, int(port or 0)
 
 

@@ -213,7 +213,7 @@ class ConnectionWorker:
                 raise PeerLostError(f"{what}: the link between the two processes was lost; connect again")
             return link
         if not new:
-            raise PeerLostError(f"{what}: the other side wants to use a link that is gone; connect again")
+            raise PeerLostError(f"{what}: the other side tried to use a link that no longer exists; connect again")
         return self.add(remote_id, link_id, native)
 
     def add(self, remote_id: str, link_id: str, native: _native.Link | None = None) -> Link:

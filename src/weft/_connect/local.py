@@ -167,7 +167,7 @@ def _make_link(
         if "use" in reply:
             link = worker.link_to(listener)
             if link is None or link.id != reply["use"]:
-                raise PeerLostError(f"{what}: the other side wants to use a link that is gone; connect again")
+                raise PeerLostError(f"{what}: the other side tried to use a link that no longer exists; connect again")
             return link, None
         link = worker.follow(remote_id, field(reply, "link", dict, what), what, prepared)
         link.join(address_of(reply, what), to.sock, name, memory)
@@ -207,7 +207,7 @@ def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any
         if "link" in hello:
             link = worker.links.get(remote_id)
             if link is None or link.lost or link.id != hello["link"]:
-                raise PeerLostError(f"{what}: the other side wants to use a link that is gone; connect again")
+                raise PeerLostError(f"{what}: the other side tried to use a link that no longer exists; connect again")
         else:
             link = worker.add(remote_id, os.urandom(8).hex(), _native.prepare_link(worker.native, True, name))
             reply["address"] = link.join(address_of(hello, what), sock, name, memory)

@@ -51,7 +51,7 @@ def decode(body: bytes, what: str) -> dict[str, Any]:
     said = cast("dict[str, Any]", message)
     if "error" in said:
         if said.get("tls") is True:
-            raise TlsError(f"{what}: the other side wants TLS, and this one was given no `ssl` (in Dask: `security`)")
+            raise TlsError(f"{what}: the other side requires TLS, and this side has no `ssl` (in Dask: `security`)")
         refused = PeerLostError if said.get("gone") is True else UnreachableError
         raise refused(f"{what}: the other side refused: {str(said['error'])[:1000]}")
     return said

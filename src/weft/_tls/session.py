@@ -147,7 +147,7 @@ def named(error: ssl.SSLError, what: str) -> TlsError:
             " trust the authority that signed it, and is it made out to this host?"
         )
     if "DID_NOT_RETURN_A_CERTIFICATE" in reason:
-        return CertificateError(f"{what}: the other side showed no certificate, and this side wants one")
+        return CertificateError(f"{what}: the other side presented no certificate, and this side requires one")
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
         return CertificateError(
             f"{what}: the other side refuses this one's certificate, or wants one and got none ({reason});"

@@ -85,7 +85,7 @@ def ucx() -> dict[str, str]:
     settings: Mapping[str, Any] = _get("ucx") or {}
     if not isinstance(settings, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] # from the user
         raise InvalidParamError(
-            f"weft.ucx: {settings!r} is no mapping of UCX's settings; name one, as in DASK_WEFT__UCX__TLS={settings}"
+            f"weft.ucx: {settings!r} is not a mapping of UCX settings; name one, as in DASK_WEFT__UCX__TLS={settings}"
         )
     return _of_distributed_ucxx() | {_name(name): _text(value) for name, value in settings.items()}
 
@@ -100,7 +100,7 @@ def _of_distributed_ucxx() -> dict[str, str]:
         "distributed.comm.ucx.environment", {}
     )
     if not isinstance(given, Mapping):
-        raise InvalidParamError(f"distributed-ucxx.environment: {given!r} is no mapping of UCX's settings")
+        raise InvalidParamError(f"distributed-ucxx.environment: {given!r} is not a mapping of UCX settings")
     told = {_name(name): _text(value) for name, value in cast("Mapping[str, Any]", given).items()}
     return {name: value for name, value in told.items() if f"UCX_{name}" not in os.environ}
 

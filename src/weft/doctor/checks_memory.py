@@ -51,7 +51,7 @@ def shared_memory(machine: Machine) -> Finding:
         evidence.append(f"/proc/self/mountinfo: {_SHM} is {brief(mounts[-1])}")
     if left:
         evidence.append(f"{_SHM}: {len(left)} files of UCX's, in use or left by processes that were killed")
-    clean = "python -c 'import weft.memory; weft.memory.remove_orphans()' removes what nobody uses; " if left else ""
+    clean = "python -c 'import weft.memory; weft.memory.remove_orphans()' removes unused files; " if left else ""
     remedy = f"{clean}{_grow(machine)}"
     if not why:
         return _beside_the_ring(free, evidence, remedy)
@@ -63,7 +63,7 @@ def shared_memory(machine: Machine) -> Finding:
     if links < 64:
         what = f"{format_nbytes(free)} free in {_SHM}: room for {links} links of UCX's between processes of this host"
         if free < WORKER_FREE_NBYTES:
-            what += f", and for no low-level worker, which wants {format_nbytes(WORKER_FREE_NBYTES)}"
+            what += f", and for no low-level worker, which needs {format_nbytes(WORKER_FREE_NBYTES)}"
         return warning(what, *evidence, remedy=_grow(machine), source="docs/design.md: shared memory")
     return ok(f"{format_nbytes(free)} free in {_SHM}: room for {links} links of UCX's", *evidence)
 
@@ -85,7 +85,7 @@ def _without_shm(machine: Machine, why: str) -> Finding:
 def _beside_the_ring(free: int, evidence: list[str], remedy: str) -> Finding:
     """Judge what is free where weft's ring carries the links: UCX needs some for workers of its own."""
     if free < WORKER_FREE_NBYTES:
-        what = f"{format_nbytes(free)} free in {_SHM}: a low-level worker wants {format_nbytes(WORKER_FREE_NBYTES)}"
+        what = f"{format_nbytes(free)} free in {_SHM}: a low-level worker needs {format_nbytes(WORKER_FREE_NBYTES)}"
         return note(f"{what}; connections on this host need none", *evidence, remedy=remedy, source=_SHM_SOURCE)
     return ok(f"{format_nbytes(free)} free in {_SHM}; connections on this host need none", *evidence)
 
@@ -112,12 +112,12 @@ def shared_huge_pages(machine: Machine) -> Finding:
     if mode in ("advise", "always", "within_size", "force"):
         return ok(f"shared memory can use huge pages: {mode}", *evidence)
     if not mode:
-        return note("whether shared memory may lie in huge pages is not known", *evidence)
+        return note("it is not known whether shared memory can use huge pages", *evidence)
     if mode == "never" and ordinary != "never" and (how := _may_mount(machine)):
         return ok(f"shared memory can use huge pages, on a tmpfs that weft mounts {how}", *evidence)
     where = "on the host: " if machine.container else ""
     return note(
-        f"shared memory lies in small pages ({mode}): large arrays cost more page faults",
+        f"shared memory uses small pages ({mode}): large arrays cost more page faults",
         *evidence,
         remedy=f"{where}echo advise > /{file}; memory that asks for huge pages then has them",
         source=_THP_SOURCE,
@@ -144,13 +144,13 @@ def huge_pages(machine: Machine) -> Finding:
     evidence = [machine.quote(file), machine.quote("proc/sys/vm/nr_hugepages")]
     if mode == "never":
         return note(
-            "memory lies in small pages: NumPy's large arrays cost more page faults",
+            "memory uses small pages: NumPy's large arrays cost more page faults",
             *evidence,
             remedy=f"{'on the host: ' if machine.container else ''}echo madvise > /{file}; NumPy asks for them",
             source=_THP_SOURCE,
         )
     if not mode:
-        return note("whether memory may lie in huge pages is not known", *evidence)
+        return note("it is not known whether memory can use huge pages", *evidence)
     return ok(f"huge pages: {mode}" + (f", {reserved} reserved" if reserved else ""), *evidence)
 
 
@@ -187,7 +187,7 @@ def memory_limit(machine: Machine) -> Finding:
     what = f"{format_nbytes(limit)} of {format_nbytes(have)} may be used"
     source = "Linux, Documentation/admin-guide/cgroup-v2.rst: memory.max; sbatch(1): --mem"
     if limit < 1 << 30:
-        remedy = "ask for more: --mem in Slurm, --memory for a container; what lies in /dev/shm counts too"
+        remedy = "ask for more: --mem in Slurm, --memory for a container; /dev/shm counts, too"
         return warning(what, *why, remedy=remedy, source=source)
     return note(f"{what}, shared memory included", *why, source=source)
 

@@ -226,7 +226,7 @@ def verbs(machine: Machine) -> Finding:
     folder = found.path.rpartition("/")[0]
     if found.verbs and not _verbs_library(machine, folder):
         return error(
-            f"libucp was built with verbs, and there is no libibverbs.so.1 for it: {found}",
+            f"libucp was built with verbs, but libibverbs.so.1 is missing: {found}",
             f"{folder}/ucx: libuct_ib is there",
             "/etc/ld.so.cache: no libibverbs.so.1",
             remedy="apt-get install ibverbs-providers (Debian, Ubuntu), or rdma-core",

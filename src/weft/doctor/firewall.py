@@ -78,7 +78,7 @@ def _firewalld(machine: Machine, number: int, evidence: list[str]) -> tuple[str 
     said = machine.commands.get(FIREWALLD)
     if said is None:
         if FIREWALLD in machine.commands:
-            evidence.append(f"{FIREWALLD}: not looked at: firewalld does not run, is slow, or wants root")
+            evidence.append(f"{FIREWALLD}: not looked at: firewalld does not run, is slow, or needs root")
         return None, False
     zones = re.findall(r"^(\S+) \((?:[^)]*\b)?active\)\n((?:[ \t].*\n?)*)", said, re.MULTILINE)
     if not zones:

@@ -103,7 +103,7 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
         raise InvalidParamError(f"plan: {options.workers} workers: at least 1 is needed")
     elif options.workers is not None and options.workers < len(places):
         notes.append(
-            f"{len(places) - options.workers} of {len(places)} places are left free: so many workers were asked for"
+            f"{len(places) - options.workers} of {len(places)} places are left free: fewer workers were requested"
         )
         places = places[: options.workers]
     elif options.workers is not None and options.workers > len(places):

@@ -23,7 +23,7 @@ class Told(NamedTuple):
 
 
 _RMM = Told("RMM is used as it is configured")
-_UCX = Told("UCX is told by UCX_TLS and UCX_NET_DEVICES")
+_UCX = Told("configure UCX with UCX_TLS and UCX_NET_DEVICES")
 _SPILL = Told("weft spills no device memory: dask-cuda does", refused=True)
 _PROFILE = Told("one page cannot show protocols that take turns; use Dask's performance_report", refused=True)
 _FORK = "give it as DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD, which Dask reads"
