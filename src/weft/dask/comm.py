@@ -196,7 +196,7 @@ class UCX(Comm):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def sending_pieces(self, nbytes: int) -> Generator[None]:
-        """Count everything sent in the block as one transfer of `nbytes` bytes."""
+        """Count what is sent in the block as one transfer of so many bytes."""
         began, links = time.perf_counter(), self._links
         sending = None if links is None else links.begin_send(nbytes)
         try:
@@ -207,7 +207,7 @@ class UCX(Comm):  # type: ignore[misc]
             self._traffic.sent(nbytes, began)
 
     def pieces_received(self, nbytes: int, seconds: float | None, at_once: int) -> None:
-        """Count received pieces as one transfer; `seconds` is None if the time says nothing about the link."""
+        """Count what was received so as one transfer; `seconds` is None where they tell nothing of the link."""
         self._traffic.received(nbytes)
         if self._links is not None:
             self._links.received_pieces(nbytes, seconds, at_once)
