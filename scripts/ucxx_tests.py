@@ -46,6 +46,7 @@ RUNS = {"async/": f"{UCXX}/_lib_async/tests", "core/": f"{UCXX}/_lib/tests", "da
 
 POINTER = "asks for the address of an object of C++, which is refused"
 STREAM = "UCXX's streams are refused: connections of two processes share one endpoint of UCX's, and its stream"
+LEGACY = "asks for ucxx://, which was UCXX's name for ucx:// beside ucx-py, and is not there"
 THREAD = "a progress thread is refused: a worker of weft's belongs to the thread that made it"
 
 NO_GPU = {"* NVMLError": "asks NVIDIA's driver"}
@@ -56,6 +57,9 @@ REFUSED = {
     "async/test_ucx_accessors::test_ucxx_endpoint_property": POINTER,
     "async/test_listener::test_listener_handler_": "replaces private functions of UCXX's listener",
     "dask/test_ucxx_config": "the file imports a private function, which makes UCX_TLS of keys without effect here",
+    **{f"dask/test_ucxx::test_ucxx_localcluster[{processes}-ucxx]": LEGACY for processes in (True, False)},
+    **{f"dask/test_ucxx::test_ucxx_protocol[{port}-ucxx]": LEGACY for port in (0, 1234)},
+    **{f"dask/test_worker::test_protocol_from_scheduler_address[{kind}-ucxx]": LEGACY for kind in ("Worker", "Nanny")},
     "core/test_config::test_config_property": "weft leaves sysv and cma out where UCX's default is all",
     "core/test_ucx_handles::test_ucxx_handles": POINTER,
 }

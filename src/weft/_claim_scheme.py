@@ -23,7 +23,6 @@ import types
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from weft.errors import InvalidParamError
@@ -31,9 +30,6 @@ from weft.errors import InvalidParamError
 _REGISTRY = "distributed.comm.registry"
 #: Dask makes values of variables Python's, so that ``false`` is False; of these words it makes strings.
 _WORDS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false", ""), False)}
-
-#: In PYTHONPATH, it has a distributed_ucxx that is weft's own. Dask tries that while weft.dask cannot be imported yet.
-_ALIASES = Path(__file__).parent / "compat" / "path"
 
 log = logging.getLogger("weft")
 
@@ -46,7 +42,9 @@ def claim(_sizeof: object = None) -> None:
     if importlib.util.find_spec("distributed") is None:
         return
     other = importlib.util.find_spec("distributed_ucxx")
-    if other is None or (other.origin and Path(other.origin).parent == _ALIASES):
+    # UCXX's is a package. A module of one file is weft's alias, which distributed would try while weft.dask cannot be
+    # imported yet.
+    if other is None or not other.submodule_search_locations:
         sys.modules.setdefault("distributed.comm.ucx", types.ModuleType("distributed.comm.ucx"))
         return
     backend = _Deferred(config.get("weft.claim-ucx", True))
