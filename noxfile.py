@@ -37,7 +37,7 @@ def tests(session: nox.Session) -> None:
 def everything(session: nox.Session) -> None:
     """Run all tests with all that they can use (3 GB; apt-get as root); arguments after ``--`` go to the script."""
     session.run("bash", ".ci/packages", external=True)
-    session.install("--group", "dev", ".", "jax", "ml_dtypes", "tensorflow-cpu")
+    session.install("--group", "dev", "--group", "lint", ".", "jax", "ml_dtypes", "tensorflow-cpu")
     # Where PyTorch's own index cannot be reached, PyPI's, which brings CUDA's libraries.
     torch = "uv pip install torch"
     session.run("bash", "-c", f"{torch} --torch-backend=cpu || {torch}", external=True)

@@ -219,7 +219,8 @@ def _median_and_span(seconds: Sequence[float]) -> str:
 def everything(record: Record) -> str:
     """Say how the whole suite went with all that it can use, and what was skipped all the same."""
     counts = ", ".join(f"{times:,} {outcome}" for outcome, times in record["counts"].items())
-    lines = [f"{counts}.", ""]
+    only = f"With `{' '.join(record['arguments'])}`: " if record.get("arguments") else ""
+    lines = [f"{only}{counts}.", ""]
     for each in record["skipped"]:
         lacks = f"for want of {each['lacks']}" if each["lacks"] else "**could be installed**"
         lines.append(f"- skipped {each['tests']}, {lacks}: {each['why']}")

@@ -170,6 +170,7 @@ def test_everything():
         "- skipped 1, **could be installed**: no Slurm",
         "- `t::a` failed: boom",
     ]
+    assert figures.everything(record | {"arguments": ["tests/a", "-q"]}).startswith("With `tests/a -q`: 2,000 passed")
 
 
 def test_rdma():
