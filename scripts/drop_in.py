@@ -24,7 +24,7 @@ from weft.bench.common.options import add_json
 from weft.bench.common.outcome import write_record
 
 TIMEOUT_S = 3000
-TEST_TIMEOUT_S = 120
+TEST_TIMEOUT_S = 300
 END_S = 20
 
 
