@@ -2,6 +2,7 @@
 """Labs that stand and fall, on this machine: root, iproute2 and a kernel that permits it, or these are skipped."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +79,25 @@ def test_a_switch():
             answering.stdout.readline()
         assert said(standing, "c", sys.executable, "-c", ASK) == ["yes"]
     assert mine() == []
+
+
+SEND = "import socket, sys; socket.socket(type=socket.SOCK_DGRAM).sendto(bytes(1000), (sys.argv[1], 9))"
+
+
+@pytest.mark.slow
+def test_pairs_and_flows_go_by_classes_of_their_own():
+    pairs = [{"between": ["a", "b"], "rate": "10mbit"}]
+    link = {"between": ["a", "b", "c"], "rate": "100mbit", "rate_per_flow": "20mbit", "pairs": pairs}
+    with lab.Lab(lab.parse({"hosts": {"a": {}, "b": {}, "c": {}}, "links": [link]})) as standing:
+        for other in "bc":
+            said(standing, "a", sys.executable, "-c", SEND, standing.address(other))
+        shown = labs._run("tc", "-n", standing._namespaces["a"], "-s", "class", "show", "dev", "lab0")
+        classes = re.findall(r"htb 1:(\w+) .*\n Sent (\d+)", shown)
+        used = {int(number, 16): int(nbytes) for number, nbytes in classes if int(nbytes) >= 1000}
+        assert used.pop(0x10) < 2000  # the pair's
+        assert used.pop(1) >= 2000  # all of it
+        (flow,) = used
+        assert flow >= 0x1000
 
 
 def test_what_fails_on_the_way_leaves_nothing(monkeypatch):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from weft.lab import network
+from weft.lab import network, shaping
 from weft.lab.network import Cable, Host, Network
 
 TWO = """
@@ -20,6 +20,7 @@ between = ["a", "b"]
 rate = "100mbit"
 delay = "5ms"
 """
+PAIRED = "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n[[links.pairs]]\n"
 THREE = Network((Host("a"), Host("b"), Host("c")), (Cable(("a", "b")), Cable(("a", "b", "c"), "1gbit", "2ms")))
 
 
@@ -53,6 +54,11 @@ def test_a_file(tmp_path):
         ("[hosts.a]\n[[links]]\nbetween = ['a', 'x']", "link 0: no such host: x"),
         ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\nrate = 'fast'", "rate='fast'"),
         ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\ndelay = 5", "delay=5"),
+        (f"{PAIRED}between = ['a', 'b']\nrate = 'fast'", "link 0, pair 0: rate='fast'"),
+        (f"{PAIRED}between = ['a', 'c']", "must name two hosts of the link"),
+        (f"{PAIRED}between = ['a', 'b']\n[[links.pairs]]\nbetween = ['b', 'a']", "are the same hosts"),
+        ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\npairs = 1", "pairs must be tables"),
+        ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\nrate_per_flow = 1", "rate_per_flow=1 is no rate"),
         ("[hosts.a", "lab "),
     ],
 )
@@ -90,6 +96,28 @@ def test_a_switch():
     ]
     assert len([line for line in built if "tbf" in line]) == 6  # both ways of three cables
     assert len([line for line in built if "netem" in line]) == 3  # one way: from the hosts
+
+
+def test_pairs_behind_a_switch():
+    pairs = [{"between": ["b", "a"], "rate": "10mbit", "delay": "5ms"}]
+    link = {"between": ["a", "b", "c"], "rate": "100mbit", "pairs": pairs}
+    built = commands(network.parse({"hosts": {"a": {}, "b": {}, "c": {}}, "links": [link]}))
+    of_a = [line for line in built if line.startswith("tc -n weft-1-0-a ")]
+    assert of_a[1].endswith("1:1 htb rate 100mbit ceil 100mbit burst 131072b cburst 131072b quantum 60000")
+    assert "parent 1:1 classid 1:10 htb rate 64kbit ceil 10mbit " in of_a[3]
+    assert of_a[4].endswith("parent 1:10 netem delay 5ms limit 100000")
+    assert of_a[5].endswith("protocol ip prio 1 u32 match ip dst 10.77.0.2/32 flowid 1:10")
+    assert of_a[6].endswith("protocol ipv6 prio 2 u32 match ip6 dst fd77::2/128 flowid 1:10")
+    assert len(of_a) == 7
+    assert [line for line in built if line.startswith("tc -n weft-1-0-b ") and "dst 10.77.0.1/32" in line]
+    assert sum("tbf" in line for line in built) == 4  # the switch's ports, and c
+
+
+def test_a_cap_for_each_flow():
+    link = {"between": ["a", "b"], "rate": "200mbit", "rate_per_flow": "50mbit"}
+    built = commands(network.parse({"hosts": {"a": {}, "b": {}}, "links": [link]}))
+    assert sum("ceil 50mbit" in line for line in built) == 2 * shaping.FLOW_CLASSES
+    assert sum("bpf bytecode 10,177 0 0 14," in line for line in built) == 2
 
 
 def test_names_lead_over_cables_that_are_shared():

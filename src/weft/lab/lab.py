@@ -35,6 +35,8 @@ _TOOLS = {
     "nsenter": "util-linux",
     "taskset": "util-linux",
 }
+#: The kernel's modules that shape, and the keys of the file that need them.
+_MODULES = {"sch_netem": "delay", "sch_tbf": "rate", "sch_htb": "pairs and rate_per_flow"}
 _COMMAND_S = 10.0
 #: Seconds that devices have to come up, and processes to end when they are asked to.
 _UP_S, _END_S = 10.0, 5.0
@@ -249,7 +251,10 @@ def _run(*command: str) -> str:
 
 def _remedy(command: Sequence[str], said: str) -> str:
     if "qdisc kind is unknown" in said:
-        module, key = ("sch_netem", "delay") if "netem" in command else ("sch_tbf", "rate")
+        module, key = next((m, k) for m, k in _MODULES.items() if m.removeprefix("sch_") in command)
+        return f"; this kernel has no {module}: modprobe {module}, or leave {key} out of the file"
+    if "classifier not found" in said:
+        module, key = ("cls_bpf", "rate_per_flow") if "bpf" in command else ("cls_u32", "pairs")
         return f"; this kernel has no {module}: modprobe {module}, or leave {key} out of the file"
     if "Operation not permitted" in said:
         return "; is this a container without CAP_NET_ADMIN and CAP_SYS_ADMIN?"

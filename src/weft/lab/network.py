@@ -12,14 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from weft.errors import InvalidParamError
+from weft.lab.shaping import DELAY, RATE, Way, shape
 from weft.topo import cpulist
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
-_DELAY = re.compile(r"\d+(?:\.\d+)?(?:us|ms|s)")
-_BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-#: A shaper lets so much pass at once: 10 ms of the rate, and two of the largest packets that a veth takes.
-_BURST_S, _BURST_NBYTES = 0.01, 128 << 10
 _MOST = 250  # hosts on a cable, and cables: each has its own /24
 SWITCH = "switch"
 
@@ -33,12 +29,26 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """Two hosts of a cable between which rate and delay are others than its own, each way."""
+
+    between: tuple[str, str]
+    rate: str | None = None
+    delay: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Cable:
-    """A cable between two hosts, or a switch with a cable to each of more; rate and delay hold one way, each way."""
+    """A cable between two hosts, or a switch with a cable to each of more; rate and delay hold one way, each way.
+
+    `rate_per_flow` is what a single TCP connection gets at most, except between `pairs`.
+    """
 
     between: tuple[str, ...]
     rate: str | None = None
     delay: str | None = None
+    rate_per_flow: str | None = None
+    pairs: tuple[Pair, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +130,48 @@ def _host(name: str, table: Any) -> Host:
 
 def _cable(index: int, table: Any, hosts: set[str]) -> Cable:
     what = f"link {index}"
-    _refuse_others(what, table, {"between", "rate", "delay"})
-    given: list[Any] | None = table.get("between")
-    between = [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
-    rate, delay = table.get("rate"), table.get("delay")
-    if between != given or len(between) not in range(2, _MOST + 1) or len({*between}) < len(between):
-        raise InvalidParamError(f'{what}: between={given!r} must name two hosts or more, as ["a", "b"]')
+    _refuse_others(what, table, {"between", "rate", "delay", "rate_per_flow", "pairs"})
+    between = _between(what, table)
     if unknown := [name for name in between if name not in hosts]:
         raise InvalidParamError(f"{what}: no such host: {', '.join(map(str, unknown))}")
-    if rate is not None and not _RATE.fullmatch(str(rate)):
-        raise InvalidParamError(f'{what}: rate={rate!r} is no rate as "100mbit" (kbit, mbit, gbit)')
-    if delay is not None and not _DELAY.fullmatch(str(delay)):
+    given: list[Any] | None = table.get("pairs", [])
+    if not isinstance(given, list):
+        raise InvalidParamError(f"{what}: pairs must be tables, [[links.pairs]]")
+    pairs = tuple(_pair(f"{what}, pair {i}", pair, between) for i, pair in enumerate(given))
+    if len({frozenset(pair.between) for pair in pairs}) < len(pairs):
+        raise InvalidParamError(f"{what}: two of its pairs are the same hosts")
+    rate, delay = _rate(what, table, "rate"), _delay(what, table)
+    return Cable(between, rate, delay, _rate(what, table, "rate_per_flow"), pairs)
+
+
+def _pair(what: str, table: Any, hosts: tuple[str, ...]) -> Pair:
+    _refuse_others(what, table, {"between", "rate", "delay"})
+    between = _between(what, table)
+    if len(between) != 2 or not {*between} <= {*hosts}:
+        raise InvalidParamError(f"{what}: between={list(between)!r} must name two hosts of the link")
+    return Pair((between[0], between[1]), _rate(what, table, "rate"), _delay(what, table))
+
+
+def _between(what: str, table: Mapping[str, Any]) -> tuple[str, ...]:
+    given: list[Any] | None = table.get("between")
+    between = [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
+    if between != given or len(between) not in range(2, _MOST + 1) or len({*between}) < len(between):
+        raise InvalidParamError(f'{what}: between={given!r} must name two hosts or more, as ["a", "b"]')
+    return tuple(between)
+
+
+def _rate(what: str, table: Mapping[str, Any], key: str) -> str | None:
+    rate = table.get(key)
+    if rate is not None and not RATE.fullmatch(str(rate)):
+        raise InvalidParamError(f'{what}: {key}={rate!r} is no rate as "100mbit" (kbit, mbit, gbit)')
+    return rate
+
+
+def _delay(what: str, table: Mapping[str, Any]) -> str | None:
+    delay = table.get("delay")
+    if delay is not None and not DELAY.fullmatch(str(delay)):
         raise InvalidParamError(f'{what}: delay={delay!r} is no time as "5ms" (us, ms, s)')
-    return Cable(tuple(between), rate, delay)
+    return delay
 
 
 def _refuse_others(what: str, table: Any, known: set[str]) -> None:
@@ -166,7 +205,17 @@ def commands(network: Network, namespaces: Mapping[str, str]) -> Iterator[list[s
                 # an IPv6 address is not used before the kernel has looked for another of its kind, which takes seconds
                 yield ["ip", "-n", namespaces[name], "addr", "add", address, "dev", device, *["nodad"][: version == 6]]
             yield ["ip", "-n", namespaces[name], "link", "set", device, "up"]
-            yield from _shape(namespaces[name], device, cable.rate, cable.delay)
+            ways = tuple(_ways(network, i, name))
+            per_flow = cable.rate_per_flow
+            yield from shape(namespaces[name], device, cable.rate, cable.delay, ways=ways, rate_per_flow=per_flow)
+
+
+def _ways(network: Network, index: int, host: str) -> Iterator[Way]:
+    for pair in network.cables[index].pairs:
+        if host in pair.between:
+            other = pair.between[pair.between.index(host) - 1]
+            address, address6 = (network.address(other, cable=index, version=version) for version in (4, 6))
+            yield Way((address, address6), pair.rate, pair.delay)
 
 
 def _switch(index: int, cable: Cable, namespaces: Mapping[str, str]) -> Iterator[list[str]]:
@@ -178,19 +227,4 @@ def _switch(index: int, cable: Cable, namespaces: Mapping[str, str]) -> Iterator
         ends = ["netns", namespaces[name], "type", "veth", "peer", "name", port, "netns", switch]
         yield ["ip", "link", "add", f"lab{index}", *ends]
         yield ["ip", "-n", switch, "link", "set", port, "master", "bridge", "up"]
-        yield from _shape(switch, port, cable.rate, None)  # the way to the host; the delay is on the way from it
-
-
-def _shape(namespace: str, device: str, rate: str | None, delay: str | None) -> Iterator[list[str]]:
-    add = ["tc", "-n", namespace, "qdisc", "add", "dev", device]
-    if rate is not None:
-        burst = max(int(_bits(rate) / 8 * _BURST_S), _BURST_NBYTES)
-        yield [*add, "root", "handle", "1:", "tbf", "rate", rate, "burst", f"{burst}b", "latency", "50ms"]
-    if delay is not None:
-        yield [*add, *(["parent", "1:1"] if rate is not None else ["root"]), "netem", "delay", delay, "limit", "100000"]
-
-
-def _bits(rate: str) -> float:
-    match = _RATE.fullmatch(rate)
-    assert match is not None
-    return float(match[1]) * _BITS[match[2]]
+        yield from shape(switch, port, cable.rate, None)  # the way to the host; the delay is on the way from it

@@ -33,6 +33,7 @@ def collect() -> dict[str, object]:
         "load_average": list(os.getloadavg()),
         "kernel": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
+        "tcp_congestion_control": _congestion_control(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "weft": _version("weft-ucx"),
         "ucx": _ucx(),
@@ -65,6 +66,13 @@ def _cpu_model() -> str | None:
     if "CPU part" in fields:
         return f"implementer {fields.get('CPU implementer', '?')} part {fields['CPU part']}"
     return None
+
+
+def _congestion_control() -> str | None:
+    try:
+        return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
 
 
 def _version(distribution: str) -> str | None:
