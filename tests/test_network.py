@@ -176,6 +176,48 @@ def test_ucx_listens_on_the_device_of_the_connection_only(hosts, family):
     assert {address for address, _ in listening_at(calling.pid)} <= {b.ipv4, b.ipv6}
 
 
+FLOWS_SERVED = """
+async def answer(peer):
+    while True:
+        await peer.send(await peer.recv())
+async def main():
+    async with weft.listen(sys.argv[1], answer) as listener:
+        say(listener.address)
+        await asyncio.to_thread(sys.stdin.readline)
+asyncio.run(main())
+"""
+FLOWS = """
+async def main():
+    async with asyncio.timeout(40):
+        for flow in (0, 0, 1, 1, 2):
+            peer = await weft.connect(sys.argv[1], flow=flow)
+            await peer.send(bytes(1 << 20))
+            assert len(await peer.recv()) == 1 << 20
+            say(flow)
+            await asyncio.to_thread(sys.stdin.readline)
+            globals().setdefault("peers", []).append(peer)
+asyncio.run(main())
+"""
+
+
+def established_at(pid):
+    return sum(line.split()[3] == "01" for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:])
+
+
+def test_each_flow_has_its_own_tcp_connection(hosts):
+    a, b = hosts
+    listening = a.python(FLOWS_SERVED, bound(a, "IPv4"))
+    calling = b.python(FLOWS, listening.line())
+    counts = []
+    for _ in range(5):
+        calling.line()
+        counts.append(established_at(calling.pid))
+        calling.say()
+    assert counts[1] == counts[0], "two connections of one flow share it"
+    assert counts[2] == counts[3] == 2 * counts[0]
+    assert counts[4] == 3 * counts[0]
+
+
 #: One side that works, or waits, until the other is lost; then it tells when, and how each operation ended.
 PARTY = """
 phase, weft._connect.sockets.VANISHED_AFTER_S = sys.argv[3], int(sys.argv[4])

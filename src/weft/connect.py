@@ -31,6 +31,7 @@ def connect(
     ssl: SSLContext | None = None,
     payload: EncryptionPolicy = "refuse",
     settings: Mapping[str, str] | None = None,
+    flow: int = 0,
 ) -> Connecting:
     """Connect to a listener.
 
@@ -52,6 +53,9 @@ def connect(
     settings : mapping of str to str, optional
         UCX settings for this side of the connection, as for :class:`Context`. Connections with the same settings
         share a worker.
+    flow : int
+        Connections of one flow to a process share a TCP connection where UCX's tcp carries them; those of another have
+        their own, for networks that cap each (clouds do). On one host it changes nothing.
 
     Returns
     -------
@@ -80,7 +84,7 @@ def connect(
     host, port = split(address)
     if not port:
         raise InvalidParamError(f"connect to {address!r}: a port is needed, as in host:13337")
-    return Connecting(host, port, timeout, info or {}, named(settings or {}), ssl, policy_of(ssl, payload))
+    return Connecting(host, port, timeout, info or {}, named(settings or {}), ssl, policy_of(ssl, payload), flow)
 
 
 #: What leads to the listener: the short way, or a TCP socket.
@@ -99,9 +103,10 @@ class Connecting:
         settings: tuple[tuple[str, str], ...],
         ssl: SSLContext | None,
         policy: EncryptionPolicy | None,
+        flow: int,
     ) -> None:
         self._host, self._port, self._timeout, self._info = host, port, timeout, info
-        self._settings, self._ssl = settings, ssl
+        self._settings, self._ssl, self._flow = settings, ssl, flow
         self._policy: EncryptionPolicy | None = policy
         self._peer: Peer | None = None
 
@@ -120,7 +125,7 @@ class Connecting:
     def _steps(self, workers: Workers, to: _Reached, name: str) -> handshake.Steps | local.LocalSteps:
         if isinstance(to, local.Reached):
             return local.client(workers, name, to, self._info)
-        route = Route(to.getsockname()[0], self._settings)
+        route = Route(to.getsockname()[0], self._settings, self._flow)
         steps = handshake.client(workers, route, name, to, self._info, self._policy)
         if self._ssl is None:
             return steps

@@ -2,8 +2,8 @@
 """What a thread or event loop has of its own: its workers, and the links from them to other workers.
 
 One worker for each loop (or thread, for the blocking face) and each way out: one for peers on this host, which
-has no network transport at all, and one for each network device that a connection needed. A link lasts until one
-of the two workers is closed; connections come and go on it.
+has no network transport at all, and one for each network device, and flow over it, that a connection needed. A link
+lasts until one of the two workers is closed; connections come and go on it.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Workers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self.loop = loop
-        self._workers: dict[tuple[bool, tuple[tuple[str, str], ...] | None], ConnectionWorker] = {}
+        self._workers: dict[tuple[bool, tuple[tuple[str, str], ...] | None, int], ConnectionWorker] = {}
         self.listens: set[str] = set()  #: the names of its listeners' Unix sockets
         self.calls: dict[str, OtherHandshake] = {}  #: by such a name, the handshake that may make a link to there
         self._shutdown: AsyncGenerator[None] | None = None
@@ -247,14 +247,15 @@ class Workers:
 
     def worker(self, route: Route, *, same_host: bool) -> ConnectionWorker:
         """Return the worker for peers on this host that UCX reaches, or for those that `route` leads to."""
-        return self._worker(same_host, tuple(sorted(route.settings(same_host=same_host).items())))
+        flow = 0 if same_host else route.flow
+        return self._worker(same_host, tuple(sorted(route.settings(same_host=same_host).items())), flow)
 
     def ring_worker(self) -> ConnectionWorker:
         """Return the worker for peers on this host, without UCX."""
         return self._worker(True, None)
 
-    def _worker(self, same_host: bool, settled: tuple[tuple[str, str], ...] | None) -> ConnectionWorker:
-        key = (same_host, settled)
+    def _worker(self, same_host: bool, settled: tuple[tuple[str, str], ...] | None, flow: int = 0) -> ConnectionWorker:
+        key = (same_host, settled, flow)
         worker = self._workers.get(key)
         if worker is None or worker.native.closed:
             context = None if settled is None else _context(settled)

@@ -18,11 +18,13 @@ TLS_WITHIN_HOST, TLS_ACROSS_NETWORK = "^tcp,sysv,cma,ib", "^posix,sysv,cma"
 class Route(NamedTuple):
     """The address of this host that a connection uses; UCX's network transports are limited to its device.
 
-    `ucx` holds UCX settings that the user gave for the connection, sorted by name, without ``UCX_``.
+    `ucx` holds UCX settings that the user gave for the connection, sorted by name, without ``UCX_``. Connections of
+    another `flow` have another worker, and so another link: UCX's tcp has one TCP connection for each.
     """
 
     host: str
     ucx: tuple[tuple[str, str], ...] = ()
+    flow: int = 0
 
     @property
     def memory_only(self) -> bool:
