@@ -333,6 +333,10 @@ class LinkModel:
         """Return the workers that are known, by name."""
         return self._places
 
+    def workers_by_host(self) -> Mapping[str, Set[str]]:
+        """Return the workers that are known, by their hosts."""
+        return self._workers_on
+
 
 def _hosts(kind: InterconnectClass, a: Place, b: Place, memory: str) -> Pair:
     """Name what is learned of two hosts together; within one, of each kind of link."""
