@@ -53,6 +53,8 @@ logger = logging.getLogger("distributed.comm.ucx")
 
 PREFIX = "ucx://"
 
+#: A connection argument of Dask's: which flow a comm is to be (`learn.fanout` asks for more than one).
+FLOW = "weft_flow"
 #: Frames are never split: each is received into one block, so there is nothing to join.
 _WHOLE = 2**62
 #: Seconds that a graceful close waits for a peer that does not take what was sent.
@@ -101,7 +103,7 @@ class UCX(Comm):  # type: ignore[misc]
         told: dict[str, Any] = {
             device.CAPABILITY: holds,
             measured.TOLD: config.links() == "learn",
-            measured.JOINS: True,
+            measured.JOINS: measured.ROUTES,
         }
         if not self._peer.same_host:
             from weft.dask.learn import compress  # which a worker on a host of its own peers has no use for
@@ -195,22 +197,28 @@ class UCX(Comm):  # type: ignore[misc]
         return self._peer.recv_into(into)
 
     @contextlib.contextmanager
-    def sending_pieces(self, nbytes: int) -> Generator[None]:
-        """Count what is sent in the block as one transfer of so many bytes."""
+    def sending_pieces(self, nbytes: int) -> Generator[list[int]]:
+        """Count what is sent in the block as one transfer of so many bytes, or of as many as are put in the list."""
+        sent = [nbytes]
         began, links = time.perf_counter(), self._links
         sending = None if links is None else links.begin_send(nbytes)
         try:
-            yield
+            yield sent
         finally:
             if sending is not None and links is not None:
                 links.end_send(sending)
-            self._traffic.sent(nbytes, began)
+            self._traffic.sent(sent[0], began)
 
-    def pieces_received(self, nbytes: int, seconds: float | None, at_once: int) -> None:
-        """Count what was received so as one transfer; `seconds` is None where they tell nothing of the link."""
+    def pieces_received(
+        self, nbytes: int, seconds: float | None, at_once: float, *, of_nbytes: int | None = None
+    ) -> None:
+        """Count what was received so as one transfer, or as a part of one of `of_nbytes`, `at_once` pieces at a time.
+
+        `seconds` is None where they tell nothing of the link.
+        """
         self._traffic.received(nbytes)
         if self._links is not None:
-            self._links.received_pieces(nbytes, seconds, at_once)
+            self._links.received_pieces(nbytes, seconds, at_once, of_nbytes)
 
     async def close(self) -> None:
         if self._peer.closed:
@@ -281,6 +289,7 @@ class UCXConnector(Connector):  # type: ignore[misc]
                 settings=config.ucx(),
                 ssl=context,
                 payload=payload,
+                flow=connection_args.get(FLOW, 0),
             )
         except (ProtocolError, TlsError, EncryptionError, InvalidParamError) as e:  # the next would fare no better
             _say_once(str(e))

@@ -571,9 +571,9 @@ class _Fetched:
         return fetch(self.stock, rpc=rpc, keys=keys, worker=worker, **options)
 
 
-def serve(worker: Worker, handlers: Mapping[str, Callable[..., Any]]) -> None:
-    """Have a worker answer requests of ours; one that it does not know of would never be answered (core.py:780)."""
-    worker.handlers.update(handlers)
+def serve(server: Worker | Scheduler, handlers: Mapping[str, Callable[..., Any]]) -> None:
+    """Have a server answer requests of ours; one that it does not know of would never be answered (core.py:780)."""
+    server.handlers.update(handlers)
 
 
 def look_for_sources(worker: Worker, itself: str) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _WAIT_S = 200.0
 _TINY = 10_000
+#: In which every worker has told the scheduler what it has measured.
+_HEARTBEATS_S = 3.0
 
 
 def numbers(nbytes: int, seed: int) -> Any:
@@ -51,6 +53,20 @@ def fan_out(client: Client, workers: Sequence[str], nbytes: int, seed: int, tell
     sums = client.gather(found)
     _check(set(sums), {int(numbers(nbytes, seed).sum())}, "sums")
     return seconds
+
+
+def fetch(client: Client, workers: Sequence[str], nbytes: int, seed: int, tell: Callable[[], None]) -> float:
+    """Have the second worker read what the first has made."""
+    return fan_out(client, workers[:2], nbytes, seed, tell)
+
+
+def by_relay(client: Client, workers: Sequence[str], nbytes: int, seed: int, tell: Callable[[], None]) -> float:
+    """Have the second worker read what the first has made, after something has gone over each link."""
+    first, second, third = (*workers, *workers)[:3]
+    for ends in ((first, second), (first, third), (third, second)):
+        fan_out(client, ends, 4 << 20, seed, tell)
+    time.sleep(_HEARTBEATS_S)
+    return fan_out(client, workers[:2], nbytes, seed, tell)
 
 
 def replicate(client: Client, workers: Sequence[str], nbytes: int, seed: int, _: Callable[[], None]) -> float:
@@ -185,6 +201,8 @@ def tiny(client: Client, _: Sequence[str], __: int, seed: int, ___: Callable[[],
 JOBS: dict[str, Callable[..., float]] = {
     "fan-out": fan_out,
     "fan-out, kill": fan_out,
+    "fetch": fetch,
+    "by relay": by_relay,
     "replicate": replicate,
     "transpose": transpose,
     "merge": merge,

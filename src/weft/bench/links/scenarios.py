@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weft import lab
 
@@ -23,6 +23,10 @@ class Scenario(NamedTuple):
         Workers of the first host, if not as many as of the others.
     warm : int
         How often each job is run before it is measured.
+    rate_per_flow : str
+        Of each TCP connection, if it has a cap.
+    slow : str
+        The rate between the first two hosts, if it is another.
     """
 
     title: str
@@ -33,12 +37,16 @@ class Scenario(NamedTuple):
     nbytes: int = 100 * MIB
     first: int | None = None
     warm: int = 0
+    rate_per_flow: str = ""
+    slow: str = ""
 
     @property
     def network(self) -> lab.Network:
         """The lab."""
         names = [f"h{i}" for i in range(self.hosts)]
-        link = {"between": names} | ({"rate": self.rate} if self.rate else {})
+        link: dict[str, Any] = {"between": names} | ({"rate": self.rate} if self.rate else {})
+        link |= {"rate_per_flow": self.rate_per_flow} if self.rate_per_flow else {}
+        link |= {"pairs": [{"between": names[:2], "rate": self.slow}]} if self.slow else {}
         return lab.parse({"hosts": {name: {} for name in names}, "links": [link] if len(names) > 1 else []})
 
     @property
@@ -57,6 +65,8 @@ SCENARIOS = {
     "copies": Scenario("replicate to 8 other hosts", 9, 1, "200mbit", ("replicate",), nbytes=32 * MIB),
     "pairs": Scenario("8 hosts of 2 workers want it", 9, 2, "200mbit", ("fan-out",), first=1),
     "kill": Scenario("and one of the 8 is killed", 9, 1, "200mbit", ("fan-out, kill",)),
+    "route": Scenario("10 Mb/s, beside two links of 100", 3, 1, "100mbit", ("by relay",), 24 * MIB, slow="10mbit"),
+    "flows": Scenario("200 Mb/s, 50 for a flow", 2, 1, "200mbit", ("fetch",), warm=1, rate_per_flow="50mbit"),
     "islands": Scenario("2 hosts of 4 workers", 2, 4, "100mbit", _GRAPHS, nbytes=32 * MIB, warm=2),
     "uniform": Scenario("2 hosts of 1 worker, no limit", 2, 1, "", _GRAPHS, nbytes=32 * MIB, warm=2),
     "tiny": Scenario("2 hosts of 1 worker, no limit", 2, 1, "", ("tiny tasks",), warm=1),

@@ -37,6 +37,14 @@ def serve(worker: Worker) -> None:
         known = fanout()
         return {"status": "gone"} if known is None else await known.hand_on(comm, chain, begin)
 
+    async def hand_slices(comm: Any, chain: str, flow: int = 0) -> Any:
+        known = fanout()
+        return {"status": "gone"} if known is None else await known.hand_slices(comm, chain, flow)
+
+    async def relay(**what: Any) -> dict[str, Any]:
+        known = fanout()
+        return {"status": "no"} if known is None else known.relay(**what)
+
     async def lend(comm: Any, chain: str) -> Any:
         known = fanout()
         return {"status": "gone"} if known is None else await known.lend(comm, chain)
@@ -52,6 +60,8 @@ def serve(worker: Worker) -> None:
     handlers: dict[str, Callable[..., Any]] = {
         "join": join,
         "pieces": hand_on,
+        "slices": hand_slices,
+        "relay": relay,
         "borrow": lend,
         "took": took,
         "there": there,

@@ -16,6 +16,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from weft.dask import config
 from weft.dask.learn.place import Placing
+from weft.dask.learn.relays import name_relay
 from weft.links import LinkModel, Place, store
 
 if TYPE_CHECKING:
@@ -117,6 +118,12 @@ class SchedulerLinks:
             self._sending = {
                 pair: at for pair, at in self._sending.items() if pair[0] in workers and pair[1] in workers
             }
+
+    def route(self, **asked: Any) -> dict[str, Any]:
+        """Name a relay to a worker that gets a large value over a slow link."""
+        if self.mode != "learn":
+            return {"relay": ""}
+        return name_relay(self.model, self.scheduler.workers, **asked)
 
     def set_mode(self, mode: config.LinksMode) -> None:
         """Change what is done from now on; what was learned stays."""

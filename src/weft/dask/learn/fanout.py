@@ -4,7 +4,8 @@
 A worker that wants such a value asks its holder to join (`weft_join`). The holder answers with the small frames, the
 sizes of the large ones, and from whom to get them: itself or another that is getting them now (``weft.links.fanout``
 decides). Pieces come by `weft_pieces`, from the first one that is not here; a worker on the parent's host waits for
-the whole and borrows it (`weft_borrow`). Whoever loses its parent joins again, and those behind it just wait. All else
+the whole and borrows it (`weft_borrow`). Over a slow link they may come by way of a third worker (``relays``), and over
+several connections (``slices``). Whoever loses its parent joins again, and those behind it just wait. All else
 that goes wrong ends in Dask's own request to the holder, which is also how smaller values go. How pieces travel is in
 ``pieces``.
 
@@ -23,17 +24,20 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from distributed import core
+from distributed.comm import connect
 from distributed.comm.utils import from_frames, to_frames
 from distributed.core import Status
 from distributed.protocol import Serialize
 from distributed.utils import nbytes
 
 from weft._frames import HOST
-from weft.dask.learn import measured, pieces
+from weft.dask.learn import measured, pieces, relays, slices
 from weft.dask.learn.collect import place_of
 from weft.dask.offload import read_offloads, write_offloads
 from weft.links import LinkModel
 from weft.links.fanout import LEAST_NBYTES, Chain, piece_nbytes
+from weft.links.flows import Flows
+from weft.links.route import Pace
 
 if TYPE_CHECKING:
     from distributed.worker import Worker
@@ -49,10 +53,23 @@ _STALLED_S = 10.0
 #: Seconds for which a chain is kept that somebody seems to wait for still; and so many times what it took this worker.
 _MOST_S, _MOST_TIMES = 60.0, 4.0
 _BUSY_S = 0.15
+#: A transfer that is expected to take so long, or is so large, may come over several connections.
+_SLICED_S, _SLICED_NBYTES = 1.0, 64 << 20
 #: Hosts of which the holder is told what they deliver here.
 _MOST_HOSTS = 64
 
 Fetch = Callable[..., Awaitable[dict[str, Any]]]
+#: Told what a byte takes now, says whether a transfer is to be given up.
+Slow = Callable[[float], Awaitable[bool]]
+Keeping = tuple[Pace, Slow]
+
+
+class _SlowError(pieces.GoneError):
+    """It is given up, because it is slow."""
+
+
+async def _always(_: float) -> bool:
+    return True
 
 
 @functools.cache
@@ -83,7 +100,10 @@ class Fanout:
     ----------
     counts : dict
         Values that came in pieces or were ``borrowed``, ``pieces`` that were sent, parents that were ``lost``, and
-        values that in the end came as Dask has it (``given_up``).
+        values that in the end came as Dask has it (``given_up``). Values that began to come ``by_relay``, relays that
+        were lost or too slow (``relays_lost``), and connections opened beside a first one (``flows``).
+    flows : Flows
+        Over how many connections values come from a host.
     """
 
     def __init__(self, worker: Worker, model: LinkModel) -> None:
@@ -93,7 +113,11 @@ class Fanout:
         self._copies: dict[str, pieces.Copy] = {}
         self._numbers = itertools.count()
         self._telling: set[asyncio.Task[None]] = set()
-        self.counts = {"received": 0, "borrowed": 0, "pieces": 0, "lost": 0, "given_up": 0}
+        self._pulling = 0
+        self.flows = Flows()
+        self._relays = relays.Relays(self._worker, model, self._pull)
+        counted = ("received", "borrowed", "pieces", "lost", "given_up", "by_relay", "relays_lost", "flows")
+        self.counts = dict.fromkeys(counted, 0)
 
     # ---- handing out ------------------------------------------------------------------------------------------------
 
@@ -211,6 +235,31 @@ class Fanout:
             copy.users -= 1
             worker.transfer_outgoing_count -= 1
         return Status.dont_reply
+
+    async def hand_slices(self, comm: Any, chain: str, flow: int = 0) -> Any:
+        """Send the pieces of a value that are asked for, as they come; `flow` 0 is the first comm of a transfer."""
+        copy, worker = self._copies.get(chain), self._worker()
+        if copy is None or worker is None or copy.failed:
+            return {"status": "gone"}
+        copy.users += 1
+        worker.transfer_outgoing_count += not flow
+        worker.transfer_outgoing_count_total += not flow
+        try:
+            await comm.write({"status": "OK", "whole": copy.whole, "alone": not measured.sends()})
+            sent = await slices.send(comm, copy, counted=not flow)
+            self.counts["pieces"] += sent
+        except (OSError, pieces.GoneError) as e:
+            logger.debug("slices for %s: %r", comm.peer_address, e)
+            comm.abort()
+        finally:
+            copy.users -= 1
+            worker.transfer_outgoing_count -= not flow
+        return Status.dont_reply
+
+    def relay(self, source: str, chain: str, frames: list[int], piece: int) -> dict[str, Any]:
+        """Agree, or not, to hand a value on that this worker does not want."""
+        agreed = self._relays.agree(source, chain, frames, piece, self._copies)
+        return {"status": "OK" if agreed else "no"}
 
     async def lend(self, comm: Any, chain: str) -> Any:
         """Send a value to a worker of this host when it is here; the comm lends it."""
@@ -342,7 +391,7 @@ class Fanout:
                         return await self._borrow(rpc, parent, chain, deserializers)
                     if copy is None:
                         copy = self._copies[chain] = pieces.Copy(frames, piece)
-                    await self._pull(rpc, parent, chain, copy)
+                    await self._come(rpc, source, parent, chain, copy)
                     break
                 except (OSError, pieces.GoneError) as e:
                     if parent == source and isinstance(e, OSError):
@@ -360,6 +409,36 @@ class Fanout:
         finally:
             if copy is not None:
                 self._later(_LINGER_S, self._drop_copy, chain)
+
+    async def _come(self, rpc: Any, source: str, parent: str, chain: str, copy: pieces.Copy) -> None:
+        """Get what is still to come from a parent, by the way that is expected to be the fastest."""
+        if parent != source:  # it gets it itself, so it is as fast as it can be
+            await self._pull(rpc, parent, chain, copy)
+            return
+        through = await self._relays.find(rpc, source, chain, copy)
+        while True:
+            if through is not None:
+                self.counts["by_relay"] += 1
+                relay = through.worker
+                try:
+                    await self._pull(rpc, relay, chain, copy, (through.pace, _always))
+                    return
+                except (OSError, pieces.GoneError) as e:
+                    logger.debug("%s: not by way of %s any more: %r", chain, relay, e)
+                    self.counts["relays_lost"] += 1
+                    self._relays.avoid(relay)
+            found: list[relays.Through] = []
+
+            async def slow(seconds_per_byte: float, found: list[relays.Through] = found) -> bool:
+                other = await self._relays.find(rpc, source, chain, copy, seconds_per_byte)
+                found += [other] if other is not None else []
+                return bool(found)
+
+            try:
+                await self._pull(rpc, source, chain, copy, (self._relays.direct_pace(source, copy), slow))
+                return
+            except _SlowError:
+                through = found[0]
 
     async def _join_again(
         self, rpc: Any, source: str, key: Any, chain: str, failed: Collection[str]
@@ -388,15 +467,82 @@ class Fanout:
         self.counts["received"] += 1
         return copy.value
 
-    async def _pull(self, rpc: Any, parent: str, chain: str, copy: pieces.Copy) -> None:
+    async def _pull(self, rpc: Any, parent: str, chain: str, copy: pieces.Copy, keeping: Keeping | None = None) -> None:
         comm = await rpc.connect(parent)
+        self._pulling += 1
         try:
-            answer = await _request(comm, "weft_pieces", chain=chain, begin=copy.have)
+            sliced = measured.routes(comm) and self._may_slice(parent, copy)
+            if sliced:
+                answer = await _request(comm, "weft_slices", chain=chain)
+            else:
+                answer = await _request(comm, "weft_pieces", chain=chain, begin=copy.have)
             if answer["status"] != "OK":
                 raise pieces.GoneError
-            await self._watch(rpc, parent, pieces.receive(comm, copy, timed=answer["whole"]), lambda: copy.have)
+            if sliced:
+                coming = self._slices(rpc, comm, parent, chain, copy, answer)
+            else:
+                coming = pieces.receive(comm, copy, timed=answer["whole"])
+            if keeping is not None:
+                coming = self._at_pace(coming, copy, *keeping)
+            await self._watch(rpc, parent, coming, lambda: copy.have)
         finally:
+            self._pulling -= 1
             rpc.reuse(parent, comm)
+
+    def _may_slice(self, parent: str, copy: pieces.Copy) -> bool:
+        nbytes = sum(map(len, copy.pieces[copy.have :]))
+        if self.flows.best(place_of(parent).host) > 1 or nbytes >= _SLICED_NBYTES:
+            return True
+        known = self._model.predict(parent, self._address(), time.monotonic())
+        return nbytes * known.seconds_per_byte >= _SLICED_S
+
+    async def _slices(
+        self, rpc: Any, comm: Any, parent: str, chain: str, copy: pieces.Copy, answer: dict[str, Any]
+    ) -> None:
+        host, model = place_of(parent).host, self._model
+        egress = model.port_seconds_per_byte("egress", host)
+        port = max(egress, model.port_seconds_per_byte("ingress", place_of(self._address()).host))
+        nbytes = sum(map(len, copy.pieces[copy.have :]))
+        alone = self._pulling == 1 and bool(answer.get("alone")) and bool(answer.get("whole"))
+        trial = self.flows.begin(host, nbytes, may_try=alone, port_Bps=1 / port if port else 0.0)
+
+        async def another(number: int) -> Any:
+            other = await connect(parent, deserialize=rpc.deserialize, weft_flow=number, **rpc.connection_args)
+            self.counts["flows"] += 1
+            told = await _request(other, "weft_slices", chain=chain, flow=number)
+            if told["status"] != "OK":
+                other.abort()
+                raise OSError(f"{parent} has no {chain}")
+            return other
+
+        receiving = slices.Receiving(copy, trial, another)
+        await receiving.run(comm, timed=bool(answer["whole"]))
+        if receiving.ending is not None:
+            self._background(receiving.ending)
+
+    async def _at_pace(self, coming: Coroutine[Any, Any, None], copy: pieces.Copy, pace: Pace, slow: Slow) -> None:
+        """Await pieces for as long as they come as fast as they must; else ask whether to give them up.
+
+        Raises
+        ------
+        _SlowError
+            They were given up.
+        """
+        task = asyncio.ensure_future(coming)
+        try:
+            while not task.done():
+                before, began = copy.have_nbytes, time.monotonic()
+                await asyncio.wait({task}, timeout=pace.window_s)
+                now = time.monotonic()
+                if task.done() or pace.kept(copy.have_nbytes, now):
+                    continue
+                if await slow((now - began) / max(1, copy.have_nbytes - before)) and not task.done():
+                    raise _SlowError
+            task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
 
     async def _borrow(self, rpc: Any, parent: str, chain: str, deserializers: Any) -> Any:
         comm = await rpc.connect(parent)
@@ -435,7 +581,9 @@ class Fanout:
                 await asyncio.wait({task})
 
     def _tell(self, rpc: Any, source: str, chain: str, *, whole: bool) -> None:
-        task = asyncio.ensure_future(self._tell_one(rpc, source, chain, whole))
+        self._background(asyncio.ensure_future(self._tell_one(rpc, source, chain, whole)))
+
+    def _background(self, task: asyncio.Task[None]) -> None:
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
@@ -447,6 +595,7 @@ class Fanout:
 
     def close(self) -> None:
         """Let nobody have anything any more."""
+        self._relays.close()
         for copy in self._copies.values():
             copy.fail()
         self._copies.clear()

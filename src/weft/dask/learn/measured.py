@@ -26,6 +26,8 @@ MOST_PEERS = 256
 TOLD = "weft-told"
 #: And that it can be asked to join (``fanout``), whether it does anything about that or not.
 JOINS = "weft-joins"
+#: From this value of it on, a worker relays and hands out slices, and a scheduler names relays (``relays``).
+ROUTES = 2
 
 #: What a transfer is told as: bytes, seconds, and how many were received at once on average.
 Transfer = tuple[int, float, float]
@@ -99,6 +101,11 @@ class _Outflow:
 _outflow = _Outflow()
 
 
+def sends() -> int:
+    """Return how many sends over the network are under way."""
+    return _outflow.flows
+
+
 class CommLinks:
     """One comm's part.
 
@@ -144,18 +151,20 @@ class CommLinks:
         if self._worker:
             _tell(self._worker, news)
 
-    def received_pieces(self, nbytes: int, seconds: float | None, at_once: int) -> None:
+    def received_pieces(self, nbytes: int, seconds: float | None, at_once: float, of_nbytes: int | None = None) -> None:
         """Take a value that came in pieces, `at_once` of which were asked for at any time.
 
-        `seconds` is None where the sender had to wait for them itself.
+        `seconds` is None where the sender had to wait for them itself. They are those of the whole transfer, of
+        `of_nbytes` over several comms, where that is given.
         """
         landed, before = self._peer.landed, self._landed
         self._landed, self._borrowed = landed, self._peer.lent_nbytes[1]
         news = Measured()
         news.moved_nbytes = nbytes
         asked_s = landed[1] - before[1]
-        if seconds and asked_s > 0 and nbytes >= LEAST_NBYTES:
-            news.transfers.append((nbytes, seconds, max(1.0, (landed[2] - before[2]) / asked_s / at_once)))
+        whole = nbytes if of_nbytes is None else of_nbytes
+        if seconds and asked_s > 0 and whole >= LEAST_NBYTES:
+            news.transfers.append((whole, seconds, max(1.0, (landed[2] - before[2]) / asked_s / at_once)))
         measured = _of(self._process)
         measured.transfers += news.transfers
         measured.moved_nbytes += nbytes
@@ -181,3 +190,9 @@ class CommLinks:
 def _tell(worker: str, news: Measured) -> None:
     for listener in listeners:
         listener(worker, news)
+
+
+def routes(comm: Any) -> bool:
+    """Tell whether the other side of a comm knows of relays and slices."""
+    known = comm.remote_info.get(JOINS)
+    return isinstance(known, int) and known >= ROUTES

@@ -34,10 +34,13 @@ class PieceComm(Protocol):
 
     def send_piece(self, piece: memoryview) -> Request[None]: ...
     def recv_piece(self, into: memoryview) -> Request[int]: ...
-    def sending_pieces(self, nbytes: int) -> AbstractContextManager[None]: ...
-    def pieces_received(self, nbytes: int, seconds: float | None, at_once: int) -> None: ...
+    def sending_pieces(self, nbytes: int) -> AbstractContextManager[list[int]]: ...
+    def pieces_received(
+        self, nbytes: int, seconds: float | None, at_once: float, *, of_nbytes: int | None = None
+    ) -> None: ...
     async def read(self) -> Any: ...
     async def write(self, msg: Any) -> int: ...
+    async def close(self) -> None: ...
     def abort(self) -> None: ...
 
 
@@ -59,6 +62,8 @@ class Copy:
     ----------
     have : int
         Pieces that are here, from the first.
+    beyond : set of int
+        The numbers of others that are.
     value : object
         What the frames are of, once somebody has made it of them.
     """
@@ -77,6 +82,7 @@ class Copy:
             if len(memory) >= SMALL_NBYTES:
                 self.pieces += [memory[at : at + piece_nbytes] for at in range(0, len(memory), piece_nbytes)]
         self.have = 0 if coming else len(self.pieces)
+        self.beyond: set[int] = set()
         self.value: Any = None
         self.failed = False
         self.users = 0
@@ -86,6 +92,23 @@ class Copy:
     def whole(self) -> bool:
         """Whether every piece is here."""
         return self.have == len(self.pieces)
+
+    @property
+    def have_nbytes(self) -> int:
+        """The bytes of the pieces that are here."""
+        return sum(map(len, self.pieces[: self.have])) + sum(len(self.pieces[number]) for number in self.beyond)
+
+    def landed(self, number: int) -> None:
+        """Take note that a piece is here; those before it may not be."""
+        self.beyond.add(number)
+        while self.have in self.beyond:
+            self.beyond.discard(self.have)
+            self.have += 1
+        self.change()
+
+    async def changed(self) -> None:
+        """Return when something has changed."""
+        await self._changed.wait()
 
     def change(self) -> None:
         """Wake whoever waits for more: a piece is here, the value is made, or nothing more will come."""
@@ -174,6 +197,7 @@ async def receive(comm: PieceComm, copy: Copy, *, timed: bool) -> None:
         The other side has gone, or sent something else; the comm is aborted. What is here stays.
     """
     under_way: deque[Request[int]] = deque()
+    copy.beyond.clear()  # they come again
     posted = first = copy.have
     began = time.perf_counter()
     try:

@@ -42,6 +42,7 @@ def attach(server: object) -> None:
 
         extension = SchedulerTraffic(server)
         if patches.extend(server, EXTENSION, extension):
+            patches.serve(server, {"weft_route": lambda **asked: extension.links.route(**asked)})
             _register_metrics()
             _add_page(server, extension)
             server.add_plugin(SaveAtEnd(extension.links))

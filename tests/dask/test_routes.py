@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A large value comes by way of a third worker, or over several connections; whatever fails on the way, it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, Scheduler, Worker, wait
+
+from weft.dask.learn import chains, fanout, measured, pieces, slices
+from weft.dask.observe.traffic import EXTENSION
+from weft.links import route as routes
+
+MiB = 1 << 20
+NBYTES = 16 * MiB
+SLOW, FAST = 1.25e6, 12.5e6  # bytes a second: 10 and 100 Mb/s
+
+
+class Hosts:
+    """A scheduler and workers in this process, each at an address that Dask takes for a host of its own."""
+
+    def __init__(self, client: Any, scheduler: Scheduler, workers: list[Worker]) -> None:
+        self.client, self.scheduler, self.workers = client, scheduler, workers
+
+    def part(self, number: int) -> Any:
+        return chains.of[self.workers[number]]
+
+    def teach(self, rates: dict[tuple[int, int], float]) -> None:
+        """Teach the scheduler, and each receiver, what links deliver."""
+        extension: Any = self.scheduler.extensions[EXTENSION]
+        for (a, b), rate in rates.items():
+            source, destination = self.workers[a].address, self.workers[b].address
+            for model in (extension.links.model, self.part(b)._model):
+                for worker in (source, destination):
+                    model.place(worker, fanout.place_of(worker))
+                for _ in range(4):
+                    model.observe(source, destination, NBYTES, NBYTES / rate, fanout.time.monotonic())
+
+    async def fetched(self, nbytes: int = NBYTES) -> None:
+        """Have worker 1 sum what worker 0 has made, and check it."""
+        made = self.client.submit(np.arange, nbytes // 8, workers=[self.workers[0].address], pure=False)
+        await wait(made)
+        found = self.client.submit(np.sum, made, workers=[self.workers[1].address], pure=False)
+        assert await found == (nbytes // 8) * (nbytes // 8 - 1) // 2
+
+
+@contextlib.asynccontextmanager
+async def hosts(count: int = 3) -> AsyncIterator[Hosts]:
+    with dask.config.set({"weft.links": "learn", "distributed.admin.system-monitor.gil.enabled": False}):
+        async with (
+            Scheduler(protocol="ucx", host="127.0.0.1", dashboard_address=":0") as scheduler,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            workers = [
+                await stack.enter_async_context(
+                    Worker(scheduler.address, host=f"127.0.0.{2 + i}", nthreads=1, dashboard_address=":0")
+                )
+                for i in range(count)
+            ]
+            async with Client(scheduler.address, asynchronous=True) as client:
+                yield Hosts(client, scheduler, workers)
+
+
+ROUTED = {(0, 1): SLOW, (0, 2): FAST, (2, 1): FAST}
+
+
+def run(test: Callable[[Hosts], Coroutine[Any, Any, None]], count: int = 3) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(100), hosts(count) as here:
+            await test(here)
+
+    asyncio.run(bounded())
+    gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "_LINGER_S", 0.05)
+    monkeypatch.setattr(fanout, "_SLICED_S", 1e9)
+
+
+def test_a_value_comes_by_way_of_a_third_worker_which_keeps_nothing() -> None:
+    async def test(here: Hosts) -> None:
+        here.teach(ROUTED)
+        await here.fetched()
+        assert here.part(1).counts["by_relay"] == here.part(1).counts["received"] == 1
+        assert here.part(2).counts["pieces"] == here.part(0).counts["pieces"] == 16
+        assert here.part(2).counts["received"] == 0
+        assert not here.workers[2].data
+        async with asyncio.timeout(30):
+            while here.part(2)._copies or here.part(2)._relays._relaying:
+                await asyncio.sleep(0.01)
+        await here.fetched(4 * MiB)  # too small for pieces
+        assert here.part(1).counts["by_relay"] == 1
+
+    run(test)
+
+
+def test_a_relay_that_dies_is_done_without_from_the_piece_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    begins: list[int] = []
+    stock, stock_hand_on = pieces.send, fanout.Fanout.hand_on
+
+    async def send(comm: Any, copy: Any, begin: int) -> None:
+        if copy.value is None:  # the relay's
+            for number in range(5):
+                await comm.send_piece(await copy.until(number))
+            raise pieces.GoneError
+        await stock(comm, copy, begin)
+
+    async def hand_on(self: Any, comm: Any, chain: str, begin: int) -> Any:
+        begins.append(begin)
+        return await stock_hand_on(self, comm, chain, begin)
+
+    monkeypatch.setattr(pieces, "send", send)
+    monkeypatch.setattr(fanout.Fanout, "hand_on", hand_on)
+
+    async def test(here: Hosts) -> None:
+        here.teach(ROUTED)
+        await here.fetched()
+        assert here.part(1).counts["relays_lost"] == here.part(1).counts["received"] == 1
+        assert here.part(1).counts["given_up"] == here.part(1).counts["lost"] == 0
+        assert begins[:2] == [0, 0]
+        assert 0 < begins[2] <= 5
+        await here.fetched()
+        assert here.part(1).counts["by_relay"] == 1, "it is avoided for a while"
+
+    run(test)
+
+
+def test_a_relay_that_is_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock, freed = pieces.send, asyncio.Event()
+
+    async def send(comm: Any, copy: Any, begin: int) -> None:
+        if copy.value is None:
+            await comm.send_piece(await copy.until(0))
+            await freed.wait()
+        await stock(comm, copy, begin)
+
+    monkeypatch.setattr(pieces, "send", send)
+    monkeypatch.setattr(routes, "_LEAST_WINDOW_S", 0.01)
+    monkeypatch.setattr(routes, "_WINDOW_PIECES", 0)
+
+    async def test(here: Hosts) -> None:
+        here.teach(ROUTED)
+        await here.fetched()
+        freed.set()
+        assert here.part(1).counts["relays_lost"] == here.part(1).counts["received"] == 1
+
+    run(test)
+
+
+def test_a_link_that_becomes_slow_in_the_middle_is_left_for_a_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock, freed, direct = pieces.send, asyncio.Event(), list[int]()
+
+    async def send(comm: Any, copy: Any, begin: int) -> None:
+        if copy.value is not None and not direct:
+            direct.append(begin)
+            for number in range(3):
+                await comm.send_piece(await copy.until(number))
+            await freed.wait()
+        await stock(comm, copy, begin)
+
+    monkeypatch.setattr(pieces, "send", send)
+    monkeypatch.setattr(routes, "_LEAST_WINDOW_S", 0.01)
+    monkeypatch.setattr(routes, "_WINDOW_PIECES", 0)
+
+    async def test(here: Hosts) -> None:
+        here.teach({(0, 1): FAST, (0, 2): FAST, (2, 1): FAST})
+        await here.fetched()
+        freed.set()
+        assert here.part(1).counts["by_relay"] == here.part(1).counts["received"] == 1
+        assert here.part(2).counts["pieces"] == 13, "the three that were here came once"
+
+    run(test)
+
+
+@pytest.mark.parametrize("number", [2, -1], ids=["relay", "scheduler"])
+def test_whoever_knows_nothing_of_relays_is_not_asked(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(here: Hosts) -> None:
+        here.teach(ROUTED)
+        server: Any = here.scheduler if number < 0 else here.workers[number]
+        for op in [op for op in server.handlers if op in ("weft_route", "weft_relay")]:
+            del server.handlers[op]
+        monkeypatch.setattr(measured, "routes", lambda comm: comm.peer_address != server.address)
+        await here.fetched()
+        assert here.part(1).counts["by_relay"] == 0
+        assert here.part(1).counts["received"] == 1
+
+    run(test)
+
+
+def test_a_worker_relays_no_more_than_it_has_room_for() -> None:
+    async def test(here: Hosts) -> None:
+        part = here.part(2)
+        source = here.workers[0].address
+        here.workers[2].memory_manager.memory_limit = 64 * MiB
+        for sizes, piece in (([9 * MiB], MiB), ([-1], MiB), ([MiB], 0), ([], MiB), (["x"], MiB), ([1 << 70], MiB)):
+            assert part.relay(source, "c", sizes, piece) == {"status": "no"}, sizes
+        assert part.relay(source, "c1", [MiB], MiB) == part.relay(source, "c2", [MiB], MiB) == {"status": "OK"}
+        assert part.relay(source, "c3", [MiB], MiB) == {"status": "no"}
+        async with asyncio.timeout(30):
+            while part._copies:  # the source has no such chains
+                await asyncio.sleep(0.01)
+
+    run(test)
+
+
+def test_a_question_that_is_nonsense_has_no_relay_for_an_answer() -> None:
+    async def test(here: Hosts) -> None:
+        here.teach(ROUTED)
+        a, b, c = (worker.address for worker in here.workers)
+        extension: Any = here.scheduler.extensions[EXTENSION]
+        asked: dict[str, Any] = {"source": a, "destination": b, "nbytes": NBYTES}
+        assert extension.links.route(**asked)["relay"] == c
+        nonsense: list[dict[str, Any]] = [
+            {"source": "x"},
+            {"nbytes": -1},
+            {"nbytes": 1e30},
+            {"seconds_per_byte": float("inf")},
+            {"seconds_per_byte": -1.0},
+            {"avoid": [c]},
+        ]
+        for wrong in nonsense:
+            assert extension.links.route(**{**asked, **wrong}) == {"relay": ""}
+
+    run(test)
+
+
+def test_slices_come_over_as_many_connections_as_bring_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = slices.send
+
+    async def test(here: Hosts) -> None:
+        part = here.part(1)
+        monkeypatch.setattr(fanout, "_SLICED_S", 0.0)
+        await here.fetched()
+        assert part.counts["flows"] == 0, "one is all that a small value is worth"
+        part.flows._hosts["127.0.0.2"].best = 4
+
+        async def send(comm: Any, copy: Any, *, counted: bool) -> int:
+            while part.counts["flows"] < 3:  # else one of them may bring it before the others are there
+                await asyncio.sleep(0.001)
+            return await stock(comm, copy, counted=counted)
+
+        monkeypatch.setattr(slices, "send", send)
+        await here.fetched(32 * MiB)
+        assert part.counts["flows"] == 3
+        assert part.counts["received"] == 2
+        async with asyncio.timeout(30):
+            while here.part(0).counts["pieces"] < 16 + 32:
+                await asyncio.sleep(0.01)
+        assert here.part(0).counts["pieces"] == 16 + 32, "each piece once"
+
+    run(test, 2)
+
+
+def test_what_a_connection_that_breaks_did_not_bring_comes_over_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = slices.send
+
+    async def send(comm: Any, copy: Any, *, counted: bool) -> int:
+        if counted:
+            return await stock(comm, copy, counted=True)
+        await asyncio.sleep(0.01)
+        comm.abort()
+        raise OSError("broken")
+
+    async def test(here: Hosts) -> None:
+        part = here.part(1)
+        monkeypatch.setattr(slices, "send", send)
+        part.flows.begin("127.0.0.2", 0)
+        part.flows._hosts["127.0.0.2"].best = 4
+        await here.fetched()
+        assert part.counts["received"] == 1
+        assert part.counts["given_up"] == part.counts["lost"] == 0
+
+    run(test, 2)
+
+
+def test_a_piece_that_does_not_exist_ends_the_comm_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = slices.Receiving._receive
+
+    async def receive(self: Any, flow: Any, number: int) -> None:
+        await flow.comm.send_piece(memoryview((1 << 40).to_bytes(8, "little")))
+        await stock(self, flow, number)
+
+    async def test(here: Hosts) -> None:
+        part = here.part(1)
+        part.flows.begin("127.0.0.2", 0)
+        part.flows._hosts["127.0.0.2"].best = 2
+        monkeypatch.setattr(slices.Receiving, "_receive", receive)
+        await here.fetched()
+        assert part.counts["given_up"] == 1
+        assert part.counts["received"] == 0
+
+    run(test, 2)
