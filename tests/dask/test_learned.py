@@ -105,6 +105,9 @@ class Workers:
         for address in addresses:
             self.tell(address, {})
 
+    def add_plugin(self, plugin: object, **_: object) -> None: ...
+    def remove_plugin(self, name: str) -> None: ...
+
     def tell(self, address: str, rows: Any) -> None:
         self.links.take(address, f"process of {address}", rows)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import inspect
 import logging
+import operator
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import pytest
+from dask.delayed import Delayed
 from distributed import Client, Scheduler, wait
 from distributed.active_memory_manager import ActiveMemoryManagerExtension
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import SchedulerState
 from distributed.stealing import WorkStealing
 from tests.dask.clusters import local_cluster
@@ -86,7 +90,12 @@ class Islands:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tuple[Any, Client]]:
-    with local_cluster(n_workers=4, processes=False) as cluster, cluster.get_client() as client:
+    # `set_links` changes the configuration of its processes, which here is this one
+    with (
+        dask.config.set({"weft.links": dask.config.get("weft.links")}),
+        local_cluster(n_workers=4, processes=False) as cluster,
+        cluster.get_client() as client,
+    ):
         client.wait_for_workers(4)
         yield cluster, client
 
@@ -211,6 +220,87 @@ def test_the_memory_manager_copies_to_a_near_worker(islands: Islands) -> None:
     manager.workers_memory[islands.scheduler.workers[islands.workers[3]]] = 100 * MiB
     assert manager._find_recipient(ts, None, set()).address == islands.workers[3]
     manager.workers_memory = {}
+
+
+# ---- where graphs begin ---------------------------------------------------------------------------------------------
+
+
+class Ran(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
+    """Where tasks ran first."""
+
+    def __init__(self) -> None:
+        self.at: dict[Any, str] = {}
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        if (start, finish) == ("processing", "memory"):
+            self.at.setdefault(key, kwargs["worker"])
+
+
+@pytest.fixture
+def ran(islands: Islands) -> Iterator[Ran]:
+    ran = Ran()
+    islands.scheduler.add_plugin(ran, name="ran")
+    yield ran
+    islands.scheduler.remove_plugin("ran")
+
+
+def tree(leaves: int) -> tuple[Any, list[str]]:
+    """Sums in pairs, and the names of the leaves."""
+    graph: dict[str, Any] = {f"leaf-{leaves}-{i}": (int, i) for i in range(leaves)}
+    row, all_leaves = list(graph), list(graph)
+    for level in range(20):
+        if len(row) == 1:
+            break
+        row = [_add(graph, f"add-{leaves}-{level}-{i}", row[i : i + 2]) for i in range(0, len(row), 2)]
+    return Delayed(row[0], graph), all_leaves
+
+
+def _add(graph: dict[str, Any], name: str, pair: list[str]) -> str:
+    graph[name] = (operator.add, *pair)
+    return name
+
+
+@pytest.mark.parametrize("leaves", [8, 32])
+def test_what_meets_begins_on_one_island(islands: Islands, ran: Ran, leaves: int) -> None:
+    """Of 32 most wait in the scheduler's queue; of 8 none does."""
+    islands.teach()
+    root, all_leaves = tree(leaves)
+    assert islands.client.compute(root, optimize_graph=False).result() == leaves * (leaves - 1) // 2
+    island = {address: i // 2 for i, address in enumerate(islands.workers)}
+    at = [island[ran.at[key]] for key in all_leaves]
+    assert leaves // 4 <= sum(at) <= leaves - leaves // 4
+    assert sum(at[i] != at[i + 1] for i in range(0, leaves, 2)) <= (leaves > 8) * 3, "an idle island helps the other"
+    assert not islands.links.placing.roots._plan
+
+
+def test_roots_that_may_not_run_anywhere_are_dasks(islands: Islands, ran: Ran) -> None:
+    islands.teach()
+    root, all_leaves = tree(8)
+    islands.client.compute(root, optimize_graph=False, workers=islands.workers[3:]).result()
+    assert {ran.at[key] for key in all_leaves} == {islands.workers[3]}
+
+
+def test_both_of_a_pair_go_where_the_first_went(islands: Islands) -> None:
+    """As in x + x.T: each of two tasks needs both of two values that lie on two islands."""
+    islands.teach()
+    scheduler = islands.scheduler
+    a, b = islands.put(4 * MiB, 0), islands.put(4 * MiB, 2)
+    first = scheduler.decide_worker_non_rootish(islands.task(a, b))
+    coming = a if first.address == islands.workers[2] else b
+    first._inc_needs_replica(coming)
+    try:
+        assert islands.cost(islands.task(a, b), islands.workers.index(first.address)) == 0
+        assert scheduler.decide_worker_non_rootish(islands.task(a, b)) is first
+    finally:
+        first._dec_needs_replica(coming)
+
+
+def test_transfers_take_both_directions(islands: Islands) -> None:
+    """Six pairs of values, each with one on each island: not all go the same way."""
+    islands.teach()
+    pairs = [(islands.put(4 * MiB + i, i % 2), islands.put(4 * MiB + i, 2 + i % 2)) for i in range(6)]
+    went = [islands.scheduler.decide_worker_non_rootish(islands.task(*pair)).address for pair in pairs]
+    assert sum(address in islands.workers[:2] for address in went) == 3
 
 
 # ---- asked by people ------------------------------------------------------------------------------------------------

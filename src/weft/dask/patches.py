@@ -329,6 +329,10 @@ class _SpillOrder:
 _SCHEDULERS = {
     "get_comm_cost": ("ts", "ws"),
     "decide_worker_non_rootish": ("ts",),
+    "decide_worker_rootish_queuing_disabled": ("ts",),
+    "decide_worker_rootish_queuing_enabled": (),
+    "is_rootish": ("ts",),
+    "stimulus_queue_slots_maybe_opened": ("stimulus_id",),
     "gather_on_worker": ("worker_address", "who_has"),
 }
 

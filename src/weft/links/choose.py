@@ -62,25 +62,35 @@ def _best(model: LinkModel, need: Need, destination: str, now_s: float) -> tuple
     return best, least, latency
 
 
-def fetch_seconds(model: LinkModel, needs: Iterable[Need], destination: str, now_s: float) -> float:
+def fetch_seconds(
+    model: LinkModel,
+    needs: Iterable[Need],
+    destination: str,
+    now_s: float,
+    wait_s: Callable[[str, str], float] | None = None,
+) -> float:
     """Predict how long a worker takes to fetch several values, each from its best source, all sources at once.
 
-    What comes from one source comes one after the other; what comes over the network shares the worker's port.
+    What comes from one source comes one after the other; what comes over the network shares the worker's port, and
+    waits for what is before it: `wait_s` is asked for the seconds, by the hosts it comes from and goes to.
     """
     host = model.place_of(destination).host
     by_source: dict[str, float] = {}
-    over_network = 0
+    over_network, waits = 0, 0.0
     for need in needs:
         if not need.holders:
             continue
         source, seconds, latency_s = _best(model, need, destination, now_s)
         before = by_source.get(source)
         by_source[source] = seconds if before is None else before + seconds - latency_s
-        if model.place_of(source).host != host:
+        there = model.place_of(source).host
+        if there != host:
             over_network += need.nbytes
+            if wait_s is not None:
+                waits = max(waits, wait_s(there, host))
     if not by_source:
         return 0.0
-    return max(*by_source.values(), over_network * model.port_seconds_per_byte("ingress", host))
+    return waits + max(*by_source.values(), over_network * model.port_seconds_per_byte("ingress", host))
 
 
 def neighbours(

@@ -86,6 +86,8 @@ class SchedulerLinks:
                 self.malformed += 1
                 logger.debug("links: a report of %s is malformed: %r", address, e)
         self.placing.switch(self.decides)
+        if self.decides:
+            self.placing.roots.look(now)
         if self.cluster is not None and now - self._saved_s > _SAVE_EVERY_S:
             self._save_soon(now)
 

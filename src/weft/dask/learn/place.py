@@ -14,7 +14,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from weft.dask import patches
-from weft.links import LinkModel, Need, best_source, fetch_seconds, neighbours
+from weft.dask.learn.roots import Roots
+from weft.links import Backlog, LinkModel, Need, best_source, fetch_seconds, neighbours
 from weft.links.fanout import LEAST_NBYTES
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Placing:
 
     def __init__(self, scheduler: Scheduler, model: LinkModel) -> None:
         self._scheduler, self._model = scheduler, model
+        self.roots, self._backlog = Roots(scheduler, model), Backlog()
         self._trace: list[tuple[str, float]] | None = None
         self.decisions: OrderedDict[Any, dict[str, Any]] = OrderedDict()
         self._on = False
@@ -73,24 +75,46 @@ class Placing:
                 self._scheduler,
                 get_comm_cost=self.comm_cost,
                 decide_worker_non_rootish=self.choose,
+                decide_worker_rootish_queuing_disabled=self.roots.place_unqueued,
+                decide_worker_rootish_queuing_enabled=self.roots.place_queued,
+                is_rootish=self.roots.is_rootish,
+                stimulus_queue_slots_maybe_opened=self.roots.fill,
                 steal_time_ratio=self.steal_ratio,
                 gather_on_worker=self.gather_on_worker,
                 find_recipient=self.find_recipient,
             )
+            self._scheduler.add_plugin(self.roots, name=self.roots.name, idempotent=True)
         else:
             for undo in self._undo:
                 undo()
             self._undo = []
+            self.roots.forget()
+            self._scheduler.remove_plugin(self.roots.name)
 
     # ---- where a task runs ------------------------------------------------------------------------------------------
 
     def comm_cost(self, _: Callable[..., float], ts: Any, ws: WorkerState) -> float:
-        """Return the seconds that a worker takes to fetch what a task needs, each value from its best source."""
-        has = ws.has_what
+        """Return the seconds that a worker takes to fetch what a task needs, each value from its best source.
+
+        What is on its way there for another task already costs nothing more.
+        """
+        needs = self._needs(ts, ws)
+        seconds = 0.0
+        if needs:
+            wait_s = self._wait_s if ts.processing_on is None else None  # else its own values are what is before it
+            seconds = fetch_seconds(self._model, needs, ws.address, time.monotonic(), wait_s)
+        if self._trace is not None:
+            self._trace.append((ws.address, seconds))
+        return seconds
+
+    def _needs(self, ts: Any, ws: WorkerState) -> list[Need]:
+        """Return what would have to be fetched for a task."""
+        has, coming = ws.has_what, ws.needs_what
+        itself = ts.processing_on is ws
         from_one: dict[str, int] = {}
         needs: list[Need] = []
         for dep in ts.dependencies:
-            if dep in has:
+            if dep in has or (dep in coming and coming[dep] > itself):
                 continue
             holders: Any = dep.who_has or ()
             if len(holders) == 1:
@@ -99,20 +123,41 @@ class Placing:
             else:
                 needs.append(Need(dep.get_nbytes(), [h.address for h in islice(holders, _MOST_HOLDERS)]))
         needs += [Need(nbytes, (holder,)) for holder, nbytes in from_one.items()]
-        seconds = fetch_seconds(self._model, needs, ws.address, time.monotonic()) if needs else 0.0
-        if self._trace is not None:
-            self._trace.append((ws.address, seconds))
-        return seconds
+        return needs
+
+    def _link(self, source: str, destination: str) -> tuple[str, str] | tuple[int, int]:
+        """Name what a transfer between two hosts shares with others: their islands', if these are two."""
+        island_of = self.roots.island_of
+        a, b = island_of.get(source, -1), island_of.get(destination, -1)
+        return (source, destination) if a == b else (a, b)
+
+    def _wait_s(self, source: str, destination: str) -> float:
+        return self._backlog.wait_s(self._link(source, destination), time.monotonic())
+
+    def _book(self, ts: Any, ws: WorkerState) -> None:
+        """Take note of what a task will have sent between hosts."""
+        model, address, now = self._model, ws.address, time.monotonic()
+        host = model.place_of(address).host
+        for need in self._needs(ts, ws):
+            source, seconds = best_source(model, need, address, now)
+            there = model.place_of(source).host
+            if there != host:
+                self._backlog.book(self._link(there, host), seconds, now)
 
     def choose(self, stock: Callable[..., WorkerState | None], ts: Any) -> WorkerState | None:
         """Return Dask's choice by these costs, or an idle neighbour of those that hold most, where it starts sooner."""
+        if not ts.dependencies:
+            return self.roots.place(ts) or stock(ts)
         self._trace = []
         try:
             ws = stock(ts)
-            if ws is not None and ts.dependencies and not ts.actor:
+            if ws is not None and not ts.actor:
                 ws = self._or_beside(ts, ws)
             if ws is not None and len(self._trace) > 1:
                 self._remember(ts, ws, self._trace)
+            self._trace = None
+            if ws is not None:
+                self._book(ts, ws)
             return ws
         finally:
             self._trace = None
