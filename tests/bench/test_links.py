@@ -43,7 +43,7 @@ def test_a_wrong_result_ends_a_job(client: Client, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_lab_can_be_built(name: str) -> None:
     scenario = SCENARIOS[name]
-    assert len(list(commands(scenario.network, namespaces(scenario.network, "weft-1")))) > scenario.hosts
+    assert len(list(commands(scenario.network, namespaces(scenario.network, "weft-1")))) >= scenario.hosts
     assert set(scenario.jobs) <= set(jobs.JOBS)
 
 

@@ -184,6 +184,101 @@ def mixed(client: Client, workers: Sequence[str], nbytes: int, seed: int, _: Cal
     return seconds
 
 
+# ---- whole graphs, which make their own data ------------------------------------------------------------------------
+
+
+def noise(nbytes: int, seed: int) -> Any:
+    """Make an array that no codec shrinks."""
+    return np.random.default_rng(seed).integers(0, 1 << 63, nbytes // 8)
+
+
+def _makespan(persist: Callable[[], Any]) -> tuple[Any, float]:
+    from distributed import wait
+
+    begin = time.perf_counter()
+    made = persist()
+    wait(made, timeout=_WAIT_S)
+    return made, time.perf_counter() - begin
+
+
+def graph_transpose(client: Client, _: Sequence[str], nbytes: int, seed: int, __: Callable[[], None]) -> float:
+    """Make a matrix and add it to its transpose."""
+    from dask import array as da
+
+    side = int((nbytes // 8) ** 0.5) // 4 * 4
+    x = da.random.default_rng(seed).random((side, side), chunks=side // 4)
+    y, seconds = _makespan((x + x.T).persist)
+    whole = np.asarray(x.compute(scheduler="threads"))
+    _check(bool(np.array_equal(y.compute(), whole + whole.T)), True, "x + x.T")
+    return seconds
+
+
+def _part(i: int, rows: int, column: str, seed: int) -> Any:
+    """Make some of a frame's rows; a key is there once."""
+    import pandas as pd
+
+    at = np.arange(i * rows, (i + 1) * rows)
+    return pd.DataFrame({"key": at * 7919 % (1 << 20), column: noise(8 * rows, seed + i)})
+
+
+def graph_merge(client: Client, workers: Sequence[str], nbytes: int, seed: int, _: Callable[[], None]) -> float:
+    """Make two frames and join them by a column."""
+    import pandas as pd
+    from dask import dataframe as dd
+
+    parts = 2 * len(workers)
+    rows = nbytes // 32 // parts
+    a, b = (
+        dd.from_map(_part, range(parts), rows=rows // of, column=column, seed=seed)
+        for column, of in (("a", 1), ("b", 2))
+    )
+    joined, seconds = _makespan(a.merge(b, on="key").persist)
+    left, right = (
+        pd.concat([_part(i, rows // of, column, seed) for i in range(parts)]) for column, of in (("a", 1), ("b", 2))
+    )
+    found, expected = joined.compute().sort_values("key"), left.merge(right, on="key").sort_values("key")
+    same = all(bool((found[name].to_numpy() == expected[name].to_numpy()).all()) for name in expected.columns)
+    _check(same, True, "merge")
+    return seconds
+
+
+def graph_reduce(client: Client, _: Sequence[str], nbytes: int, seed: int, __: Callable[[], None]) -> float:
+    """Make arrays, and add them in a tree."""
+    from dask import array as da
+
+    each = nbytes // 64
+    x = da.random.default_rng(seed).integers(0, 1 << 40, (16, each), chunks=(1, each))
+    found, seconds = _makespan(x.sum(axis=0, split_every=2).persist)
+    expected = x.sum(axis=0).compute(scheduler="threads")
+    _check(bool(np.array_equal(found.compute(), expected)), True, "tree reduce")
+    return seconds
+
+
+def graph_mixed(client: Client, _: Sequence[str], nbytes: int, seed: int, __: Callable[[], None]) -> float:
+    """Make a row of arrays, smooth each with its neighbours, four times, add what all share, and reduce in a tree."""
+    from dask import delayed
+
+    each, count = nbytes // 16, 16
+
+    def build() -> Any:
+        make, smooth, scale = (delayed(each, pure=True) for each in (noise, _smooth, _scale))
+        shared = make(nbytes // 8, seed)
+        row = [make(each, seed + 1 + i) for i in range(count)]
+        for _step in range(4):
+            row = [smooth(*row[max(0, i - 1) : i + 2]) for i in range(count)]
+        row = [scale(each_row, shared) for each_row in row]
+        while len(row) > 1:
+            row = [smooth(*row[i : i + 4]) for i in range(0, len(row), 4)]
+        return row[0]
+
+    found, seconds = _makespan(build().persist)
+    _check(bool(np.array_equal(found.compute(), build().compute(scheduler="threads"))), True, "mixed")
+    return seconds
+
+
+# ---- tasks alone ----------------------------------------------------------------------------------------------------
+
+
 def _inc(i: int) -> int:
     return i + 1
 
@@ -204,9 +299,13 @@ JOBS: dict[str, Callable[..., float]] = {
     "fetch": fetch,
     "by relay": by_relay,
     "replicate": replicate,
-    "transpose": transpose,
-    "merge": merge,
-    "tree reduce": tree_reduce,
-    "mixed": mixed,
+    "x + x.T": graph_transpose,
+    "merge": graph_merge,
+    "tree reduce": graph_reduce,
+    "mixed": graph_mixed,
+    "x + x.T, data there": transpose,
+    "merge, data there": merge,
+    "tree reduce, data there": tree_reduce,
+    "mixed, data there": mixed,
     "tiny tasks": tiny,
 }

@@ -59,7 +59,9 @@ class Scenario(NamedTuple):
         return self.workers if host or self.first is None else self.first
 
 
-_GRAPHS = ("transpose", "merge", "tree reduce", "mixed")
+#: Graphs that make their own data; and such on data that is there, on workers that were told.
+_GRAPHS = ("x + x.T", "merge", "tree reduce", "mixed")
+_ON_DATA = tuple(f"{name}, data there" for name in _GRAPHS)
 SCENARIOS = {
     "fanout": Scenario("8 hosts want what 1 has", 9, 1, "200mbit", ("fan-out",)),
     "copies": Scenario("replicate to 8 other hosts", 9, 1, "200mbit", ("replicate",), nbytes=32 * MIB),
@@ -68,7 +70,9 @@ SCENARIOS = {
     "route": Scenario("10 Mb/s, beside two links of 100", 3, 1, "100mbit", ("by relay",), 24 * MIB, slow="10mbit"),
     "flows": Scenario("200 Mb/s, 50 for a flow", 2, 1, "200mbit", ("fetch",), warm=1, rate_per_flow="50mbit"),
     "islands": Scenario("2 hosts of 4 workers", 2, 4, "100mbit", _GRAPHS, nbytes=32 * MIB, warm=2),
+    "there": Scenario("2 hosts of 4 workers", 2, 4, "100mbit", _ON_DATA, nbytes=32 * MIB, warm=2),
     "uniform": Scenario("2 hosts of 1 worker, no limit", 2, 1, "", _GRAPHS, nbytes=32 * MIB, warm=2),
+    "one": Scenario("1 host of 2 workers", 1, 2, "", _GRAPHS, nbytes=32 * MIB, warm=2),
     "tiny": Scenario("2 hosts of 1 worker, no limit", 2, 1, "", ("tiny tasks",), warm=1),
 }
 #: Ways to decide, and the configuration that asks for each.
