@@ -57,9 +57,9 @@ def pool_set_hold(seconds: float) -> None:
     Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: none.
     """
 
-def pool_settle() -> None:
+def pool_settle(other_nbytes: int = 0) -> None:
     """
-    Give back the memory that was kept for the hold and has not been used since.
+    Give back the memory that was kept for the hold and has not been used since, or that `other_nbytes`, what the process now has beside the pool, leaves no room for.
     """
 
 def pool_trim(nbytes: int) -> None:

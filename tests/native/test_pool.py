@@ -143,6 +143,21 @@ def test_with_a_hold_as_much_is_kept_as_was_in_use():
     assert _native.pool_statistics()["idle_nbytes"] == 0
 
 
+def test_what_the_process_has_beside_the_pool_counts_as_in_use():
+    _native.pool_set_cap(0)
+    _native.pool_set_hold(1000)
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(8)]
+    del blocks[1:]
+    _native.pool_settle(3 << 20)
+    assert _native.pool_statistics()["idle_nbytes"] <= 4 << 20
+    blocks += [_native.pool_allocate(1 << 20) for _ in range(7)]
+    del blocks[1:]
+    assert _native.pool_statistics()["idle_nbytes"] == 7 << 20  # it had 11 MiB
+    _native.pool_settle(20 << 20)
+    assert _native.pool_statistics()["idle_nbytes"] == 0
+    _native.pool_settle()
+
+
 def test_what_was_held_and_not_used_again_goes_back():
     _native.pool_set_cap(0)
     _native.pool_set_hold(0.01)

@@ -225,9 +225,10 @@ void Pool::set_hold(int64_t nanoseconds) noexcept {
     s.segments.keep_idle(s.segments.may_be_idle());
 }
 
-void Pool::settle() noexcept {
+void Pool::settle(size_t other_nbytes) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
+    s.segments.other = other_nbytes;
     end_unmarked(s);
     s.segments.keep_idle(s.segments.may_be_idle());
 }

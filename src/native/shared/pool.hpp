@@ -106,9 +106,10 @@ size_t size_of(const void *data) noexcept;
 
 /// The most bytes of touched, unused memory that are kept; what exceeds it goes back to the kernel.
 void set_cap(size_t nbytes) noexcept;
-/// For so long keep as much beyond that as was in use at once; `settle` gives back what was not used again.
+/// For so long keep as much beyond that as was in use at once; `settle` is told what the process has beside the pool,
+/// which counts as used, and gives back what was not used again.
 void set_hold(int64_t nanoseconds) noexcept;
-void settle() noexcept;
+void settle(size_t other_nbytes) noexcept;
 /// Give such memory back now, until at most `nbytes` of it are left. Blocks that were freed, but that others still
 /// have, leave this process's resident memory too.
 void trim(size_t nbytes) noexcept;

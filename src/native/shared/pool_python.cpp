@@ -53,7 +53,10 @@ void Pool::define(nb::module_ &m) {
         "pool_set_hold", [](double seconds) { set_hold(int64_t(seconds * 1e9)); }, nb::arg("seconds"),
         "Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: "
         "none.");
-    m.def("pool_settle", &settle, "Give back the memory that was kept for the hold and has not been used since.");
+    m.def(
+        "pool_settle", &settle, nb::arg("other_nbytes") = 0,
+        "Give back the memory that was kept for the hold and has not been used since, or that `other_nbytes`, what the "
+        "process now has beside the pool, leaves no room for.");
     m.def("pool_trim", &trim, nb::arg("nbytes"),
           "Give idle memory back until at most `nbytes` are left, and drop the pages of blocks that were freed while "
           "lent.");

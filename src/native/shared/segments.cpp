@@ -72,23 +72,25 @@ void Segments::drop_idle(size_t most) noexcept {
     }
 }
 
-void Segments::note_live() noexcept {
+void Segments::note_used() noexcept {
     if (!hold_ns) return;
     const int64_t now = now_ns();
+    const size_t used = live + other;
     if (now - began_ns > hold_ns) {
-        most_live_before = now - began_ns > 2 * hold_ns ? live : most_live;
-        most_live = live;
+        most_used_before = now - began_ns > 2 * hold_ns ? used : most_used;
+        most_used = used;
         began_ns = now;
     }
-    most_live = std::max(most_live, live);
+    most_used = std::max(most_used, used);
 }
 
 // What was in use a moment ago will be in use again, and a page that was given back costs more than anything that is
-// done with it. With as much kept as was in use at once, the process never has more than it had.
+// done with it. With as much kept as was in use at once, the process never has more than it had: what it has beside the
+// pool counts, or the peaks of both, which come at different times, would add up.
 size_t Segments::may_be_idle() noexcept {
     if (!hold_ns) return cap;
-    note_live();
-    return std::max(cap, std::max(most_live, most_live_before) - live);
+    note_used();
+    return std::max(cap, std::max(most_used, most_used_before) - live - other);
 }
 
 void Segments::keep_idle(size_t most) noexcept {
@@ -134,7 +136,7 @@ std::pair<Segment *, size_t> Segments::take(size_t nbytes) noexcept {
     segment->used[offset] = {nbytes, 0, false, false, false, false};
     live += nbytes;
     idle -= warm;
-    note_live();
+    note_used();
     return {segment, offset};
 }
 

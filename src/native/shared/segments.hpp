@@ -60,6 +60,7 @@ struct Segments {
     size_t live = 0, idle = 0, mapped = 0, out = 0, cap;
     uint64_t dropped = 0, taken = 0;
     int64_t hold_ns = 0;  // for how long as much is kept as was in use
+    size_t other = 0;     // memory of the process beside the pool, when it was last told
 
     bool has_hole(size_t nbytes) const noexcept;
     /// The offset of a new block of whole pages; the segment is null when there is no memory.
@@ -79,11 +80,11 @@ struct Segments {
     void cool() noexcept;
 
   private:
-    // The most that was in use, since `began_ns` and in the hold before it.
-    size_t most_live = 0, most_live_before = 0;
+    // The most that was in use, in the pool and beside it, since `began_ns` and in the hold before it.
+    size_t most_used = 0, most_used_before = 0;
     int64_t began_ns = 0;
 
-    void note_live() noexcept;
+    void note_used() noexcept;
     Segment *add(size_t nbytes) noexcept;
     void drop(Segment *segment) noexcept;
     void drop_idle(size_t most) noexcept;

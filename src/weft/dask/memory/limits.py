@@ -14,9 +14,11 @@ memory and kill a worker that sees no need to spill: under one, a worker counts 
 
 from __future__ import annotations
 
+import resource
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
     from distributed.worker import Worker
 
 #: A worker with a memory limit keeps at most this part of it warm ...
-_IDLE_PART = 32
-#: ... and beyond that, for so long, as much as it had in use at once. After as long without a new block, it keeps none.
+_IDLE_PART = 128
+#: ... and beyond that, for so long, as much as the process had in use at once, in the pool and beside it. After as long
+#: without a new block, it keeps none.
 _HOLD_S = 3.0
 
 
@@ -57,6 +60,12 @@ def count_worker(worker: Worker) -> None:
         if limits.nbytes and limits.spill_until_nbytes is not None and config.shards_in_memory():
             room = Room(limits.nbytes, limits.spill_until_nbytes, worker.monitor.get_process_memory)
             patches_p2p.keep_shards(worker, room)
+
+
+def private_nbytes() -> int:
+    """Return the bytes that are resident and not shared: what the process has beside the pool, nearly."""
+    resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
+    return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 class WorkerCount:
@@ -85,7 +94,7 @@ class WorkerCount:
             self._taken, self._taken_at = pool["taken_total"], time.monotonic()
         elif pool["idle_nbytes"] and time.monotonic() - self._taken_at > _HOLD_S:
             _native.pool_cool()
-        _native.pool_settle()
+        _native.pool_settle(private_nbytes())
         nbytes = self._own(measure())
         if nbytes <= self._plenty_nbytes:
             return nbytes
