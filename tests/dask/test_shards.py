@@ -4,16 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dask
 import dask.array as da
+import numpy as np
 import pytest
 from distributed import Client
+from distributed.shuffle._disk import DiskShardsBuffer
+from distributed.shuffle._limiter import ResourceLimiter
+from distributed.shuffle._rechunk import ArrayRechunkRun
 from tests.dask.clusters import TIMEOUT_S, local_cluster
 
 from weft import _native
 from weft.dask.memory.shards import Room
+from weft.dask.patches_p2p import _keeping
 
 MIB = 1 << 20
 
@@ -33,6 +39,59 @@ def test_above_what_is_plenty_nothing_is_kept() -> None:
     assert not room.take(1)
     now[0], memory[0] = 2.0, 99
     assert room.take(1)
+
+
+def test_shards_leave_room_for_what_the_worker_lately_had_beside_them() -> None:
+    now, memory = [0.0], [700]
+    room = Room(1000, 10_000, measure=lambda: memory[0], clock=lambda: now[0])
+    assert [room.take(60), room.take(60), room.take(40)] == [True, False, True]  # 800 with them
+    now[0], memory[0] = 1.0, 100 + 100
+    assert not room.take(1)
+    for now[0] in (31.0, 62.0):
+        room.note(200)
+    assert room.take(100)
+
+
+class Folder:
+    """Stands in for a run of P2P's: a worker's, with room for shards."""
+
+    def __init__(self, room: Room) -> None:
+        self.extensions = {"weft-shards": room}
+
+    def digest_metric(self, *_: Any) -> None:
+        raise NotImplementedError
+
+
+class Run:
+    def __init__(self, room: Room) -> None:
+        self.digest_metric = Folder(room).digest_metric
+
+    def deserialize(self, buffer: Any) -> Any:
+        return buffer
+
+    read = ArrayRechunkRun.read
+
+
+async def test_where_memory_is_short_shards_go_to_disk_and_are_found_there(tmp_path: Path) -> None:
+    room = Room(8 * MIB, 2 * MIB, measure=lambda: 0)
+    limiter = ResourceLimiter(None)
+    buffer = _keeping(DiskShardsBuffer)(tmp_path / "shards", Run(room).read, limiter)
+    shards = {str(n): ((n,), np.full(MIB // 16, n, "f8")) for n in range(2)}  # half a MiB each
+    await buffer.write(shards)
+    await buffer.flush()
+    assert not list((tmp_path / "shards").iterdir())
+    room.note(2 * MIB + 1)
+    room.relieve()
+    assert room._relief is not None
+    await room._relief
+    assert len(list((tmp_path / "shards").iterdir())) == 1  # enough
+    assert not room.excess()
+    for name in shards:
+        ((((number,), found),),) = (buffer.read(name),)
+        assert (int(name), (found == number).all()) == (number, True)
+    room.note(4 * MIB)
+    assert not room.excess()
+    await buffer.close()
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +57,10 @@ def _keeping(stock: Any) -> type:
             self._deserialize: Callable[[Any], Any] = run.deserialize
             self._room: Room | None = run.digest_metric.__self__.extensions.get(_ROOM)
             self._kept: dict[str, list[tuple[int, Any]]] = {}
+            self._exception: Exception | None
+            self._moving = threading.Lock()  # a reader finds all of a partition's shards, in memory or on disk
+            if self._room is not None:
+                self._room.add(self)
 
         async def _process(self, id: str, shards: list[Any]) -> None:  # noqa: A002 - Dask's name
             on_disk: list[Any] = []
@@ -67,8 +73,25 @@ def _keeping(stock: Any) -> type:
             if on_disk:
                 await stock._process(self, id, on_disk)
 
+        async def give_way(self) -> None:
+            assert self._room is not None
+            for id in list(self._kept):  # noqa: A001 - Dask's name
+                if self._exception or not self._room.excess():
+                    return
+                with self._moving:
+                    kept = self._kept.pop(id, [])
+                    try:
+                        if kept:
+                            await stock._process(self, id, [shard for _, shard in kept])
+                    except Exception as e:  # noqa: BLE001 - as `ShardsBuffer.process`: a reader is told
+                        self._exception = e
+                self._room.written(sum(nbytes for nbytes, _ in kept))
+                del kept
+                await asyncio.sleep(0)
+
         def read(self, id: str) -> Any:  # noqa: A002
-            kept = self._kept.pop(id, [])
+            with self._moving:
+                kept = self._kept.pop(id, [])
             self._leave(kept)
             try:
                 found: list[Any] = stock.read(self, id)

@@ -58,8 +58,13 @@ def count_worker(worker: Worker) -> None:
         patches.replace_metrics(worker, count.metrics)
         spill_own(worker.data, count.borrowed_nbytes)
         if limits.nbytes and limits.spill_until_nbytes is not None and config.shards_in_memory():
-            room = Room(limits.nbytes, limits.spill_until_nbytes, worker.monitor.get_process_memory)
-            patches_p2p.keep_shards(worker, room)
+            ask = worker.monitor.get_process_memory
+            count.room = Room(
+                limits.nbytes,
+                limits.spill_until_nbytes,
+                lambda: int(ask()) + _native.pool_statistics()["borrowed_nbytes"],
+            )
+            patches_p2p.keep_shards(worker, count.room)
 
 
 def private_nbytes() -> int:
@@ -86,9 +91,18 @@ class WorkerCount:
         self._seen = NOTHING
         self._total = 0  # bytes borrowed when that was seen
         self._taken, self._taken_at = 0, 0.0  # blocks of the pool, and when that was seen first
+        #: For P2P's shards, which go to disk where memory is short.
+        self.room: Room | None = None
 
     def process_memory(self, measure: Callable[[], int]) -> int:
         """Return the worker's memory, given how to measure that of the process."""
+        nbytes = self._settled(measure)
+        if self.room is not None:
+            self.room.note(nbytes + _native.pool_statistics()["borrowed_nbytes"])
+            self.room.relieve()
+        return nbytes
+
+    def _settled(self, measure: Callable[[], int]) -> int:
         pool = _native.pool_statistics()
         if pool["taken_total"] != self._taken:
             self._taken, self._taken_at = pool["taken_total"], time.monotonic()
