@@ -41,6 +41,7 @@ dask deploy lab
 worker
 compat
 bench
+simulate
 _cli
 _dask_cli __main__
 """

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A scheduler and its workers on a network, in simulated time. What is decided, and how, is a policy's to say.
+
+What Dask has and this has not: memory and its limits (spilling, pausing), tasks that queue at the scheduler,
+restrictions other than to one worker, retries, actors, and whatever happens to clusters but a worker's death.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from weft.simulate.engine import Engine
+from weft.simulate.network import Network
+from weft.simulate.tasks import Task, WorkerState
+from weft.simulate.worker import Decisions, Worker
+
+#: What a kind of task is thought to take of which none has run (distributed.yaml: unknown-task-duration).
+_UNKNOWN_S = 0.5
+#: How often the scheduler looks for tasks to move.
+_STEAL_EVERY_S = 0.1
+
+
+class Costs(NamedTuple):
+    """What a cluster's own work takes.
+
+    Attributes
+    ----------
+    message_s : float
+        From the scheduler to a worker, or back.
+    scheduler_s : float
+        Of the scheduler's one thread, for each task that it sends and for each that ended.
+    task_s : float
+        Of a worker's thread, beside what the task computes.
+    """
+
+    message_s: float = 1e-3
+    scheduler_s: float = 1e-4
+    task_s: float = 5e-4
+
+
+class Cluster:
+    """A scheduler, workers, and the links between them.
+
+    Parameters
+    ----------
+    network : Network
+    policy : Policy or Learned
+        What decides.
+    seed : int
+        Of all that is random: Dask's choice among equal sources.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        policy: Decisions,
+        *,
+        costs: Costs | None = None,
+        seed: int = 0,
+        resolution_s: float = 0.0,
+    ) -> None:
+        self.network, self.policy, self.costs = network, policy, costs or Costs()
+        self.engine = Engine([link.bandwidth_Bps for link in network.links], resolution_s=resolution_s)
+        self.random = random.Random(seed)  # noqa: S311 - a simulation
+        self.workers: dict[str, WorkerState] = {}
+        self.at: dict[WorkerState, Worker] = {}
+        for number, (name, place) in enumerate(network.places.items()):
+            state = self.workers[name] = WorkerState(name, place.host, 1, number)
+            self.at[state] = Worker(self, state)
+        self.durations: dict[str, float] = {}
+        self.moved_nbytes = self.requests = 0
+        self._free_s = 0.0
+        self._left = 0
+        self._stealing = False
+        policy.join(self)
+
+    # ---- jobs -------------------------------------------------------------------------------------------------------
+
+    def put(self, values: Iterable[Task]) -> None:
+        """Have values where they say that they are."""
+        for value in values:
+            assert value.worker is not None, "a value is somewhere"
+            state = self.workers[value.worker]
+            state.hold(value)
+            self.at[state].has[value] = None
+
+    def compute_all(self, tasks: Iterable[Task]) -> float:
+        """Run tasks, whose dependencies come before them or are there; return the simulated seconds that it takes.
+
+        Raises
+        ------
+        RuntimeError
+            Some of them never end: an error of the simulator's.
+        """
+        begin = self.engine.now_s
+        graph = list(tasks)
+        self._left = len(graph)
+        for number, task in enumerate(graph):
+            task.priority = number
+            task.waiting_for = sum(not dep.who_has for dep in task.dependencies)
+        self.engine.after(self.costs.message_s, self._first, graph)
+        self.engine.run()
+        if self._left:
+            raise RuntimeError(f"{self._left} of {len(graph)} tasks never end")
+        return self.ended_s - begin
+
+    def _first(self, graph: list[Task]) -> None:
+        for task in graph:
+            if not task.waiting_for and task.processing_on is None and not task.who_has:
+                self._send(task)
+
+    def _send(self, task: Task) -> None:
+        state = self.workers.get(task.worker) if task.worker else None
+        state = state or self.policy.place(task)
+        self.process(task, state)
+        self._busy(lambda: self._tell(self.at[state], task))
+
+    def process(self, task: Task, state: WorkerState) -> None:
+        """Take note of where a task runs."""
+        task.processing_on = state
+        expected = self.expected_s(task) + self.policy.network_s(task, state)
+        state.processing[task] = expected
+        state.occupancy += expected
+
+    def unprocess(self, task: Task) -> None:
+        """Take note that it does not run there any more."""
+        state = task.processing_on
+        assert state is not None, "it ran somewhere"
+        task.processing_on = None
+        state.occupancy -= state.processing.pop(task)
+        if not state.processing:
+            state.occupancy = 0.0
+
+    def expected_s(self, task: Task) -> float:
+        """Return what tasks of a kind took lately."""
+        return self.durations.get(task.kind, _UNKNOWN_S)
+
+    def _tell(self, worker: Worker, task: Task) -> None:
+        self.engine.after(self.costs.message_s, worker.run, task)
+        if not self._stealing:
+            self._stealing = True
+            self.engine.after(_STEAL_EVERY_S, self._steal)
+
+    def _busy(self, then: Callable[[], None]) -> None:
+        """Do something when the scheduler's thread comes to it."""
+        self._free_s = max(self._free_s, self.engine.now_s) + self.costs.scheduler_s
+        self.engine.after(self._free_s - self.engine.now_s, then)
+
+    def _steal(self) -> None:
+        self._stealing = self._left > 0
+        if self._stealing:
+            self.policy.steal()
+            self.engine.after(_STEAL_EVERY_S, self._steal)
+
+    def move(self, task: Task, to: WorkerState) -> None:
+        """Have a task that waits run elsewhere, if its worker still has it when it is asked."""
+        worker = self.at[task.processing_on] if task.processing_on else None
+
+        def asked() -> None:
+            if worker is None or task.processing_on is not worker.state or not worker.may_leave(task):
+                return
+            worker.leave(task)
+            self.unprocess(task)
+            self.process(task, to)
+            self._tell(self.at[to], task)
+
+        self.engine.after(2 * self.costs.message_s, asked)
+
+    # ---- what workers tell ------------------------------------------------------------------------------------------
+
+    def compute(self, worker: Worker, task: Task, done: Callable[[], None]) -> None:
+        """Run a task on a thread of a worker's, or as far as the cores of its host are free."""
+        cores = self.network.processors.get(worker.state.host)
+        if cores is None:
+            self.engine.after(task.seconds + self.costs.task_s, done)
+        else:
+            self.engine.move((cores,), task.seconds + self.costs.task_s, done, most=1.0)
+
+    def finished(self, worker: Worker, task: Task) -> None:
+        """Hear from a worker that a task has run."""
+        self.engine.after(self.costs.message_s, self._busy, lambda: self._finished(worker, task))
+
+    def _finished(self, worker: Worker, task: Task) -> None:
+        if task.processing_on is not worker.state:
+            return
+        self.unprocess(task)
+        worker.state.hold(task)
+        before = self.durations.get(task.kind)
+        took = task.seconds + self.costs.task_s
+        self.durations[task.kind] = took if before is None else (before + took) / 2
+        self._left -= 1
+        self.ended_s = self.engine.now_s
+        for dependent in task.dependents:
+            dependent.waiting_for -= 1
+            if not dependent.waiting_for:
+                self._send(dependent)
+
+    def has(self, worker: Worker, key: Task) -> None:
+        """Hear from a worker that it has a copy."""
+        self.engine.after(self.costs.message_s, worker.state.hold, key)
+
+    def kill(self, name: str) -> None:
+        """Have a worker die: what it fetched is gone, and its tasks run elsewhere."""
+        state = self.workers.pop(name)
+        worker = self.at[state]
+        worker.alive = False
+        for key in state.has_what:
+            key.who_has.pop(state, None)
+        for task in list(state.processing):
+            self.unprocess(task)
+            task.worker = None
+            self._send(task)
+        self.policy.lost(worker)
+
+    #: When the last task ended.
+    ended_s = 0.0

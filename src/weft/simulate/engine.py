@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Simulated time: what happens next, and what is under way over shared links meanwhile.
+
+What happens at one instant happens in the order in which it was asked for, so a run can be repeated exactly.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from weft.simulate.sharing import Flow, Links
+
+#: A rate that changes by less than this share is as it was.
+_SAME = 1e-9
+
+
+class Engine:
+    """A clock, and links.
+
+    Parameters
+    ----------
+    capacities : sequence of float
+        What each link carries a second, one way.
+    resolution_s : float
+        Seconds at whose multiples links are shared anew; 0: whenever a flow begins or ends. With thousands of flows at
+        the same time that is what a run takes its time for. A flow then begins so much later at most.
+
+    Attributes
+    ----------
+    now_s : float
+        Simulated seconds since the start.
+    shared : int
+        How often links were shared anew.
+    """
+
+    def __init__(self, capacities: Sequence[float], *, resolution_s: float = 0.0) -> None:
+        self.links = Links(capacities)
+        self.now_s = 0.0
+        self.shared = 0
+        self._resolution_s = resolution_s
+        self._next: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._number = itertools.count()
+        self._share_at_s = math.inf
+
+    def after(self, seconds: float, what: Callable[..., None], *arguments: object) -> None:
+        """Call something so many seconds from now."""
+        heapq.heappush(self._next, (self.now_s + seconds, next(self._number), what, arguments))
+
+    def move(
+        self, path: tuple[int, ...], amount: float, done: Callable[[], float | None], *, most: float = math.inf
+    ) -> Flow:
+        """Move so much over links; call `done` when it is there, which may return how much follows on the same flow.
+
+        Over no links, and without a most, it is there at once.
+        """
+        flow = Flow(path, max(0.0, amount), min(most, self.links.most(path)), done)
+        flow.since_s = self.now_s
+        if math.isinf(flow.most):
+            self.after(0.0, self._there, flow, 0)
+        else:
+            self.links.add(flow)
+        return flow
+
+    def stop(self, flow: Flow) -> None:
+        """Have a flow move nothing any more; it is not done."""
+        if flow.version >= 0:
+            flow.version = -1
+            if not math.isinf(flow.most):
+                self.links.remove(flow)
+
+    def run(self, *, until_s: float = math.inf) -> None:
+        """Let time pass until nothing is left to happen, or until some time."""
+        events = self._next
+        while True:
+            if self.links.changed and self._share_at_s == math.inf:
+                step = self._resolution_s
+                self._share_at_s = (math.floor(self.now_s / step) + 1) * step if step else self.now_s
+            at = events[0][0] if events else math.inf
+            if self._share_at_s < at or (self._share_at_s == at and self._resolution_s):
+                if self._share_at_s > until_s:
+                    break
+                self.now_s, self._share_at_s = self._share_at_s, math.inf
+                self._share()
+                continue
+            if at > until_s or not events:
+                break
+            self.now_s, _, what, arguments = heapq.heappop(events)
+            what(*arguments)
+
+    def _share(self) -> None:
+        self.shared += 1
+        now = self.now_s
+        for flow, rate in self.links.share():
+            if abs(rate - flow.rate) <= _SAME * rate:
+                continue
+            flow.left = max(0.0, flow.left - flow.rate * (now - flow.since_s))
+            flow.since_s, flow.rate = now, rate
+            flow.version += 1
+            self.after(flow.left / rate, self._there, flow, flow.version)
+
+    def _there(self, flow: Flow, version: int) -> None:
+        if flow.version != version:
+            return
+        more = flow.done()
+        if flow.version < 0:
+            return  # it was stopped meanwhile
+        if more is None:
+            flow.version = -1
+            if not math.isinf(flow.most):
+                self.links.remove(flow)
+            return
+        flow.left, flow.since_s = more, self.now_s
+        flow.version += 1
+        self.after(more / flow.rate if flow.rate else 0.0, self._there, flow, flow.version)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What weft decides (``weft.links: learn``), by ``weft.links``, which decides for Dask, too.
+
+One model stands for the scheduler's and all workers', each of which learns from its own transfers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from weft.links import LinkModel, Need, best_source
+from weft.links.fanout import LEAST_NBYTES
+from weft.simulate.chain import Around, Offer
+from weft.simulate.cluster import Cluster
+from weft.simulate.network import Way
+from weft.simulate.policy import Policy
+from weft.simulate.tasks import Task
+from weft.simulate.worker import BUSY_S, Worker
+
+#: How much sooner a source that is busy must be to be waited for.
+_SOONER = 0.8
+_MOST_HOLDERS = 16
+_MOST_HOSTS = 64
+
+
+class Learned(Policy):
+    """Weft's decisions, for one cluster.
+
+    Parameters
+    ----------
+    model : LinkModel, optional
+        What is known from an earlier run.
+    """
+
+    name = "learned"
+
+    def __init__(self, model: LinkModel | None = None) -> None:
+        super().__init__()
+        self.model = model or LinkModel()
+        self._offers: dict[tuple[Worker, Task], Offer] = {}
+        self._waiting: dict[Worker, dict[Worker, None]] = {}
+
+    def join(self, cluster: Cluster) -> None:
+        """Decide for a cluster."""
+        super().join(cluster)
+        for name, place in cluster.network.places.items():
+            self.model.place(name, place)
+
+    # ---- fetching ---------------------------------------------------------------------------------------------------
+
+    def sources(self, worker: Worker) -> Iterator[tuple[Worker, list[Task]]]:
+        """Yield whom a worker asks, by predicted time, and leave out what comes sooner from one that is not free."""
+        if not self.model.differ:
+            yield from super().sources(worker)
+            return
+        now = self.cluster.engine.now_s
+        first = {key: min((t.priority for t in tasks), default=0) for key, tasks in worker.wanted.items()}
+        found: dict[Worker, list[Task]] = {}
+        soonest: dict[Worker, float] = {}
+        for key in sorted(first, key=first.__getitem__):
+            if key in worker.coming:
+                continue
+            holders = {state.address: self.cluster.at[state] for state in list(key.who_has)[:_MOST_HOLDERS]}
+            taken = [w for w in holders.values() if w in worker.in_flight or w in worker.busy]
+            free = [name for name, w in holders.items() if w not in taken]
+            if not free:
+                continue
+            best = best_source(self.model, Need(key.nbytes, free), worker.name, now)
+            if any(self._until(worker, w, key, now) <= _SOONER * best.seconds for w in taken):
+                continue
+            source = holders[best.source]
+            found.setdefault(source, []).append(key)
+            soonest.setdefault(source, best.seconds)
+        rank = {source: (first[keys[0]], soonest[source], -len(keys)) for source, keys in found.items()}
+        for source in sorted(found, key=rank.__getitem__):
+            yield source, found[source]
+
+    def _until(self, worker: Worker, source: Worker, key: Task, now: float) -> float:
+        before = sum(each.nbytes for each in worker.in_flight.get(source, ()))
+        seconds = self.model.seconds(source.name, worker.name, before + key.nbytes, now)
+        return seconds + (BUSY_S / 2 if source in worker.busy else 0.0)
+
+    def fetch(self, worker: Worker, source: Worker, keys: list[Task]) -> None:
+        """Get large values of another host in pieces, as its chain says, and the rest in one request."""
+        if source.state.host == worker.state.host:
+            super().fetch(worker, source, keys)
+            return
+        large = [key for key in keys if key.nbytes >= LEAST_NBYTES]
+        rest = [key for key in keys if key.nbytes < LEAST_NBYTES]
+        left = len(large) + bool(rest)
+
+        def one() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                worker.got(source, keys)
+
+        if rest:
+            self.request(worker, source, rest, one)
+        latency = self.cluster.network.way(source.name, worker.name).latency_s
+        for key in large:
+            self.cluster.requests += 1
+            self.cluster.engine.after(latency, self._ask, worker, source, key, one)
+
+    def _ask(self, worker: Worker, source: Worker, key: Task, done: Callable[[], None]) -> None:
+        offer = self._offers.get((source, key))
+        if offer is None or offer.over:
+            offer = self._offers[source, key] = Offer(Around(self.cluster, self.rates, self.served), source, key)
+        if not source.alive:
+            worker.got(source, ())
+        elif not offer.join(worker, done):
+            self.refuse(worker, source)
+
+    def rates(self, source: Worker, worker: Worker) -> dict[str, float]:
+        """Return what a byte takes to a worker, by host as far as that is known; of any other as of the source's."""
+        now = self.cluster.engine.now_s
+        predict = self.model.predict
+        rates = {"": predict(source.name, worker.name, now).seconds_per_byte}
+        for (a, b, _), _level in list(self.model.hosts.items())[:_MOST_HOSTS]:
+            if b == worker.state.host and a not in rates:
+                other = next(iter(self.model.beside(a)), None)
+                if other is not None:
+                    rates[a] = predict(other, worker.name, now).seconds_per_byte
+        return rates
+
+    def refuse(self, worker: Worker, source: Worker) -> None:
+        """Tell one that asks that there is no room, and remember to tell it when there is."""
+        self._waiting.setdefault(source, {})[worker] = None
+        super().refuse(worker, source)
+
+    def served(self, source: Worker) -> None:
+        """Tell the first of those that wait for room."""
+        waiting = self._waiting.get(source)
+        if waiting:
+            worker = next(iter(waiting))
+            del waiting[worker]
+            self.cluster.engine.after(self.cluster.costs.message_s, worker.free, source)
+
+    def moved(self, worker: Worker, source: Worker, way: Way, nbytes: int, seconds: float, flows: list[float]) -> None:
+        """Learn from a transfer."""
+        super().moved(worker, source, way, nbytes, seconds, flows)
+        now, names = self.cluster.engine.now_s, (source.name, worker.name)
+        if way.lent:
+            self.model.observe_lent(*names, nbytes, 0)
+            return
+        self.model.observe(*names, nbytes, max(seconds, 1e-6), now, egress_flows=flows[0], ingress_flows=flows[1])
+        self.model.observe(*names, 1, way.latency_s, now)
+
+    def lost(self, worker: Worker) -> None:
+        """Hear that a worker has died."""
+        super().lost(worker)
+        for offer in list(self._offers.values()):
+            offer.lost(worker)
+
+    def replicate(self, key: Task) -> float:
+        """Give a value to all workers, all asked at once if it is large."""
+        if key.nbytes < LEAST_NBYTES:
+            return super().replicate(key)
+        cluster = self.cluster
+        begin = cluster.engine.now_s
+        for state in cluster.workers.values():
+            if state not in key.who_has:
+                cluster.engine.after(cluster.costs.message_s, cluster.at[state].want, key)
+        cluster.engine.run()
+        return cluster.engine.now_s - begin

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The simulator: shares of links, what follows from them, and that a run repeats itself."""
+
+import random
+
+import pytest
+
+from weft.simulate.cluster import Cluster
+from weft.simulate.engine import Engine
+from weft.simulate.learned import Learned
+from weft.simulate.network import switched
+from weft.simulate.policy import Policy
+from weft.simulate.sharing import Flow, Links, _fill, _fill_many
+from weft.simulate.tasks import Task
+
+MIB = 1 << 20
+
+
+def rates(capacities, paths, most=None):
+    links = Links(capacities)
+    flows = [
+        Flow(path, 1.0, min(links.most(path), (most or {}).get(i, 1e9)), lambda: None) for i, path in enumerate(paths)
+    ]
+    for flow in flows:
+        links.add(flow)
+    found = dict(links.share())
+    return [found[flow] for flow in flows]
+
+
+@pytest.mark.parametrize(
+    ("capacities", "paths", "expected"),
+    [
+        ([10], [(0,)], [10]),
+        ([10], [(0,), (0,)], [5, 5]),
+        ([10, 4], [(0,), (0, 1), (1,)], [8, 2, 2]),  # what the second link stops, the first has for the other
+        ([12, 6, 3], [(0, 1), (0, 2), (0, 1), (0,)], [3, 3, 3, 3]),
+        ([1, 2, 1], [(0, 1), (1, 2), (1,)], [2 / 3, 2 / 3, 2 / 3]),
+        ([5, 100], [(0, 1), (1,)], [5, 95]),
+    ],
+)
+def test_links_are_shared_max_min_fair(capacities, paths, expected):
+    assert rates(capacities, paths) == pytest.approx(expected)
+
+
+def test_a_flow_with_a_most_leaves_the_rest_to_others():
+    assert rates([10], [(0,), (0,), (0,)], {0: 1}) == pytest.approx([1, 4.5, 4.5])
+
+
+def test_arrays_share_as_python_does():
+    order = random.Random(1)
+    capacities = {link: order.choice([1.0, 2.0, 5.0, 20.0]) for link in range(20)}
+    paths = [tuple(order.sample(range(20), order.randint(1, 4))) for _ in range(100)]
+    flows = [Flow(path, 1.0, min(capacities[link] for link in path), lambda: None) for path in paths]
+    flows[3].most = 0.01
+    assert _fill_many(flows, dict(capacities)) == pytest.approx(_fill(flows, dict(capacities)))
+
+
+def test_what_a_flow_leaves_is_given_to_others():
+    engine, ended = Engine([10.0]), []
+    engine.move((0,), 10, lambda: ended.append(engine.now_s))
+    engine.move((0,), 20, lambda: ended.append(engine.now_s))
+    engine.run()
+    assert ended == pytest.approx([2.0, 3.0])
+    assert engine.shared == 2
+
+
+def test_links_that_carry_all_that_is_wanted_part_those_beside_them():
+    links = Links([10, 100, 10])
+    first, second = (Flow((i, 1), 1.0, 10.0, lambda: None) for i in (0, 2))
+    links.add(first)
+    links.add(second)
+    assert len(links.share()) == 2
+    links.remove(second)
+    assert links.share() == []
+
+
+def fan_out(policy, hosts, *, nbytes=100 * MIB, workers=1, seed=0):
+    network = switched("", {f"h{i}": workers if i else 1 for i in range(hosts + 1)}, 25e6)
+    cluster = Cluster(network, policy, seed=seed)
+    value = Task("value", nbytes, worker="h0.0")
+    cluster.put([value])
+    tasks = [Task(f"t{i}", 8, 0, [value], worker=name) for i, name in enumerate(network.places) if i]
+    return cluster.compute_all(tasks), cluster
+
+
+def test_a_star_takes_as_many_times_as_there_are_hosts():
+    seconds, cluster = fan_out(Policy(), 8)
+    assert seconds == pytest.approx(8 * 100 * MIB / 25e6, rel=0.01)
+    assert cluster.moved_nbytes == 8 * 100 * MIB
+
+
+def test_a_chain_of_pieces_takes_little_more_than_one_transfer():
+    seconds, cluster = fan_out(Learned(), 8, workers=2)
+    assert seconds == pytest.approx((100 + 7) * MIB / 25e6, rel=0.02)
+    assert cluster.moved_nbytes == 8 * 100 * MIB, "once into each host"
+
+
+def test_a_source_serves_ten_at_once():
+    _, cluster = fan_out(Policy(), 11, nbytes=MIB)
+    assert cluster.requests > 11
+
+
+@pytest.mark.parametrize("policy", [Policy, Learned])
+def test_the_same_seed_gives_the_same_numbers(policy):
+    runs = [fan_out(policy(), 12, nbytes=20 * MIB, seed=3) for _ in range(2)]
+    assert runs[0][0] == runs[1][0]
+    assert runs[0][1].requests == runs[1][1].requests
+
+
+@pytest.mark.parametrize("policy", [Policy, Learned])
+def test_a_death_in_the_middle_ends_nobody_else(policy):
+    network = switched("", {f"h{i}": 1 for i in range(9)}, 25e6)
+    cluster = Cluster(network, policy())
+    value = Task("value", 100 * MIB, worker="h0.0")
+    cluster.put([value])
+    tasks = [Task(f"t{i}", 8, 0, [value], worker=name) for i, name in enumerate(network.places) if i]
+    cluster.engine.after(1.7, cluster.kill, "h4.0")
+    cluster.compute_all(tasks)
+    assert all(task.who_has for task in tasks)
