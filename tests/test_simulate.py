@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The simulator: shares of links, what follows from them, and that a run repeats itself."""
 
+import json
 import random
 
 import pytest
 
+from weft import _cli
+from weft.simulate import lab, runs
 from weft.simulate.cluster import Cluster
 from weft.simulate.engine import Engine
+from weft.simulate.graphs import GRAPHS, Size
 from weft.simulate.learned import Learned
 from weft.simulate.network import switched
 from weft.simulate.policy import Policy
 from weft.simulate.sharing import Flow, Links, _fill, _fill_many
 from weft.simulate.tasks import Task
+from weft.simulate.topologies import TOPOLOGIES
 
 MIB = 1 << 20
 
@@ -117,3 +122,77 @@ def test_a_death_in_the_middle_ends_nobody_else(policy):
     cluster.engine.after(1.7, cluster.kill, "h4.0")
     cluster.compute_all(tasks)
     assert all(task.who_has for task in tasks)
+
+
+def test_a_coarse_resolution_ends_too():
+    engine, ended = Engine([10.0], resolution_s=0.25), []
+    for _ in range(2):
+        engine.move((0,), 10, lambda: ended.append(engine.now_s))
+    engine.run()
+    assert ended == pytest.approx([2.25, 2.25])
+    assert engine.now_s < 3
+
+
+def test_gpus_of_a_dgx1_go_by_nvlink_or_through_their_switch():
+    network = TOPOLOGIES["dgx1"].make()
+
+    def names(a, b):
+        return [network.links[link].name for link in network.way(f"gpu{a}", f"gpu{b}").links]
+
+    assert names(0, 3) == ["gpu0 > gpu3"]
+    assert network.links[network.way("gpu0", "gpu3").links[0]].bandwidth_Bps == 40e9
+    out, up, socket, down, into = names(0, 5)
+    assert (out, into) == ("gpu0 PCIe out", "gpu5 PCIe in")
+    assert socket.startswith("socket 0-19")
+    assert up == names(1, 4)[1], "GPUs 0 and 1 are behind one switch"
+    assert down == "switch 9 down"
+
+
+def test_all_to_all_on_a_dgx1_goes_by_nvlink_where_links_are_known():
+    stock, learned = (runs.simulate("dgx1", "all-to-all", way) for way in runs.WAYS)
+    assert stock["relayed_nbytes"] == 0
+    assert learned["relayed_nbytes"] == 24 * 1024 * MIB, "the pairs that have no NVLink: 24 of 56"
+    assert learned["seconds"] < 0.2 * stock["seconds"]
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("way", runs.WAYS)
+def test_every_graph_ends_and_repeats_itself(graph, way):
+    first, second = (runs.simulate("islands", graph, way, seed=5) for _ in range(2))
+    assert first == second
+    assert first["seconds"] > 0
+
+
+def test_shuffles_of_many_are_staged():
+    job = GRAPHS["shuffle"]([f"w{i}" for i in range(100)], Size(MIB, 1e9))
+    assert len(job.tasks) == 2 * (100 + 10 * 100 + 100)
+    last = [task for task in job.tasks if not task.dependents]
+    reached = set(last[:1])
+    for task in reversed(job.tasks):
+        if task in reached:
+            reached.update(task.dependencies)
+    assert reached >= set(job.values), "each block has a part in each result"
+
+
+def test_the_lab_is_held_against_what_was_measured():
+    record = {
+        "records": [
+            {"scenario": "fanout", "title": "t", "runs": {"stock": [{"seconds": {"fan-out": [35.2, 35.3]}}]}},
+            {"scenario": "uniform", "title": "not simulated", "runs": {"stock": [{"seconds": {"merge": [1.0]}}]}},
+        ]
+    }
+    (row,) = lab.compare(record, seeds=1)
+    assert (row.job, row.way, row.fitted) == ("fan-out", "stock", True)
+    assert abs(row.off) < 0.02
+
+
+def test_the_command_prints_and_writes(capsys, tmp_path):
+    arguments = ["simulate", "islands", "--graphs", "broadcast,svd", "--charts", str(tmp_path)]
+    assert _cli.main(arguments) == 0
+    assert "learned/stock" in capsys.readouterr().out
+    assert "two islands" in (tmp_path / "simulate-islands.svg").read_text()
+    assert _cli.main(["simulate", "islands", "--graphs", "broadcast", "--ways", "stock", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)["records"]
+    assert entry["ways"]["stock"]["workers"] == 8
+    (tmp_path / "no.json").write_text("[1]")
+    assert _cli.main(["simulate", "none", "--lab", str(tmp_path / "no.json")]) == 2

@@ -29,6 +29,7 @@ _COMMANDS = {
     "measure": {
         "bench": ("", "latency, bandwidth, Dask's work; compare and plot records"),
         "lab": ("lab.command", "emulate several hosts and the links between them"),
+        "simulate": ("simulate.command", "Dask's jobs on networks that are not at hand, in simulated time"),
     },
     "this installation": {
         "info": ("", "which UCX is in use, and its settings"),

@@ -32,7 +32,7 @@ class Around(NamedTuple):
     cluster: Cluster
     rates: Callable[[Worker, Worker], dict[str, float]]
     served: Callable[[Worker], None]
-    hop_s: float = 1e-3
+    hop_s: float
     again_s: float = 5e-3
 
 

@@ -65,10 +65,12 @@ class Cluster:
         self.engine = Engine([link.bandwidth_Bps for link in network.links], resolution_s=resolution_s)
         self.random = random.Random(seed)  # noqa: S311 - a simulation
         self.workers: dict[str, WorkerState] = {}
+        self.idle: dict[str, WorkerState] = {}
         self.at: dict[WorkerState, Worker] = {}
         for number, (name, place) in enumerate(network.places.items()):
-            state = self.workers[name] = WorkerState(name, place.host, 1, number)
+            state = self.workers[name] = WorkerState(name, place.host, number, self._occupancy)
             self.at[state] = Worker(self, state)
+            self.idle[name] = state
         self.durations: dict[str, float] = {}
         self.moved_nbytes = self.requests = 0
         self._free_s = 0.0
@@ -85,6 +87,13 @@ class Cluster:
             state = self.workers[value.worker]
             state.hold(value)
             self.at[state].has[value] = None
+
+    def forget(self) -> None:
+        """Have nobody hold anything; what was learned stays."""
+        for state in self.workers.values():
+            state.clear()
+            self.at[state].has.clear()
+        self.moved_nbytes = self.requests = self.policy.relayed_nbytes = 0
 
     def compute_all(self, tasks: Iterable[Task]) -> float:
         """Run tasks, whose dependencies come before them or are there; return the simulated seconds that it takes.
@@ -120,22 +129,31 @@ class Cluster:
     def process(self, task: Task, state: WorkerState) -> None:
         """Take note of where a task runs."""
         task.processing_on = state
-        expected = self.expected_s(task) + self.policy.network_s(task, state)
-        state.processing[task] = expected
-        state.occupancy += expected
+        state.process(task)
+        self._look_whether_idle(state)
 
     def unprocess(self, task: Task) -> None:
         """Take note that it does not run there any more."""
         state = task.processing_on
         assert state is not None, "it ran somewhere"
         task.processing_on = None
-        state.occupancy -= state.processing.pop(task)
-        if not state.processing:
-            state.occupancy = 0.0
+        state.unprocess(task)
+        self._look_whether_idle(state)
+
+    def _look_whether_idle(self, state: WorkerState) -> None:
+        if len(state.processing) >= state.nthreads:
+            self.idle.pop(state.address, None)
+        elif state.address in self.workers:
+            self.idle[state.address] = state
 
     def expected_s(self, task: Task) -> float:
         """Return what tasks of a kind took lately."""
         return self.durations.get(task.kind, _UNKNOWN_S)
+
+    def _occupancy(self, state: WorkerState) -> float:
+        durations = self.durations
+        seconds = sum(count * durations.get(kind, _UNKNOWN_S) for kind, count in state.kinds.items())
+        return seconds + state.network_nbytes / self.policy.bandwidth
 
     def _tell(self, worker: Worker, task: Task) -> None:
         self.engine.after(self.costs.message_s, worker.run, task)
@@ -204,6 +222,7 @@ class Cluster:
     def kill(self, name: str) -> None:
         """Have a worker die: what it fetched is gone, and its tasks run elsewhere."""
         state = self.workers.pop(name)
+        self.idle.pop(name, None)
         worker = self.at[state]
         worker.alive = False
         for key in state.has_what:

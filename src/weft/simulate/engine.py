@@ -79,7 +79,7 @@ class Engine:
                 step = self._resolution_s
                 self._share_at_s = (math.floor(self.now_s / step) + 1) * step if step else self.now_s
             at = events[0][0] if events else math.inf
-            if self._share_at_s < at or (self._share_at_s == at and self._resolution_s):
+            if self._share_at_s < at or (self._resolution_s and self._share_at_s == at < math.inf):
                 if self._share_at_s > until_s:
                     break
                 self.now_s, self._share_at_s = self._share_at_s, math.inf

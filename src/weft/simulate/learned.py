@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from weft.links import LinkModel, Need, best_source
+from weft.links import Need, best_source
 from weft.links.fanout import LEAST_NBYTES
 from weft.simulate.chain import Around, Offer
 from weft.simulate.cluster import Cluster
 from weft.simulate.network import Way
-from weft.simulate.policy import Policy
-from weft.simulate.tasks import Task
+from weft.simulate.placing import ClockedModel, Placing
+from weft.simulate.policy import Policy, first_needed
+from weft.simulate.relay import best_relay
+from weft.simulate.tasks import Task, WorkerState
 from weft.simulate.worker import BUSY_S, Worker
 
 #: How much sooner a source that is busy must be to be waited for.
@@ -26,25 +28,53 @@ _MOST_HOSTS = 64
 class Learned(Policy):
     """Weft's decisions, for one cluster.
 
-    Parameters
+    Attributes
     ----------
-    model : LinkModel, optional
-        What is known from an earlier run.
+    model : ClockedModel
+        What has been learned.
     """
 
     name = "learned"
 
-    def __init__(self, model: LinkModel | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.model = model or LinkModel()
+        self.model = ClockedModel()
         self._offers: dict[tuple[Worker, Task], Offer] = {}
         self._waiting: dict[Worker, dict[Worker, None]] = {}
+        self._passing: dict[str, int] = {}
 
     def join(self, cluster: Cluster) -> None:
         """Decide for a cluster."""
         super().join(cluster)
+        self.model.clock = lambda: cluster.engine.now_s
         for name, place in cluster.network.places.items():
             self.model.place(name, place)
+        self._placing = Placing(cluster, self.model, self.objective)
+        self._one_host = len(cluster.network.hosts) == 1
+
+    # ---- where a task runs ------------------------------------------------------------------------------------------
+
+    def place(self, task: Task) -> WorkerState:
+        """Choose by predicted time where links differ."""
+        return self._placing.choose(super().place, task) if self.model.differ else super().place(task)
+
+    def comm_s(self, task: Task, state: WorkerState) -> float:
+        """Return what fetching is expected to take."""
+        return self._placing.comm_s(task, state) if self.model.differ else super().comm_s(task, state)
+
+    def move_s(self, task: Task) -> float:
+        """Return what moving a task beside the one that holds most of what it needs is expected to take."""
+        held: dict[str, int] = {}
+        for dep in task.dependencies:
+            for state in dep.who_has:
+                held[state.address] = held.get(state.address, 0) + dep.nbytes
+        holder = max(held, key=held.__getitem__, default=None)
+        if not self.model.differ or holder is None:
+            return super().move_s(task)
+        beside = next((w for w in sorted(self.model.beside(holder)) if w != holder), None)
+        other = beside or next((w for w in self.cluster.idle if w != holder), None)
+        now = self.cluster.engine.now_s
+        return super().move_s(task) if other is None else self.model.seconds(holder, other, task.get_nbytes_deps(), now)
 
     # ---- fetching ---------------------------------------------------------------------------------------------------
 
@@ -54,12 +84,10 @@ class Learned(Policy):
             yield from super().sources(worker)
             return
         now = self.cluster.engine.now_s
-        first = {key: min((t.priority for t in tasks), default=0) for key, tasks in worker.wanted.items()}
+        first = first_needed(worker)
         found: dict[Worker, list[Task]] = {}
         soonest: dict[Worker, float] = {}
         for key in sorted(first, key=first.__getitem__):
-            if key in worker.coming:
-                continue
             holders = {state.address: self.cluster.at[state] for state in list(key.who_has)[:_MOST_HOLDERS]}
             taken = [w for w in holders.values() if w in worker.in_flight or w in worker.busy]
             free = [name for name, w in holders.items() if w not in taken]
@@ -105,7 +133,9 @@ class Learned(Policy):
     def _ask(self, worker: Worker, source: Worker, key: Task, done: Callable[[], None]) -> None:
         offer = self._offers.get((source, key))
         if offer is None or offer.over:
-            offer = self._offers[source, key] = Offer(Around(self.cluster, self.rates, self.served), source, key)
+            offer = self._offers[source, key] = Offer(
+                Around(self.cluster, self.rates, self.served, self.hop_s), source, key
+            )
         if not source.alive:
             worker.got(source, ())
         elif not offer.join(worker, done):
@@ -122,6 +152,20 @@ class Learned(Policy):
                 if other is not None:
                     rates[a] = predict(other, worker.name, now).seconds_per_byte
         return rates
+
+    def way(self, source: Worker, worker: Worker, nbytes: int) -> Way:
+        """Return how so many bytes go: directly, or by way of a third worker where that is expected to be sooner."""
+        direct = super().way(source, worker, nbytes)
+        if direct.lent or not self._one_host or not self.model.differ:
+            return direct
+        now, among = self.cluster.engine.now_s, self.cluster.workers
+        used = self._passing
+        relay = best_relay(self.model, source.name, worker.name, nbytes, now, among, lambda w: used.get(w, 0))
+        if relay is None:
+            return direct
+        first, second = (self.cluster.network.way(*ends) for ends in ((source.name, relay), (relay, worker.name)))
+        used[relay] = used.get(relay, 0) + 1
+        return Way(first.links + second.links, first.latency_s + second.latency_s, relay=relay)
 
     def refuse(self, worker: Worker, source: Worker) -> None:
         """Tell one that asks that there is no room, and remember to tell it when there is."""
@@ -140,6 +184,10 @@ class Learned(Policy):
         """Learn from a transfer."""
         super().moved(worker, source, way, nbytes, seconds, flows)
         now, names = self.cluster.engine.now_s, (source.name, worker.name)
+        if way.relay:
+            self._passing[way.relay] -= 1
+            self.relayed_nbytes += nbytes
+            return
         if way.lent:
             self.model.observe_lent(*names, nbytes, 0)
             return

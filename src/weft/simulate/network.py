@@ -26,11 +26,14 @@ class Way(NamedTuple):
         Seconds until the first byte.
     lent : bool
         Whether pages are shared, so that the size does not matter.
+    relay : str
+        The worker that passes it on, if one does.
     """
 
     links: tuple[int, ...]
     latency_s: float
     lent: bool = False
+    relay: str = ""
 
 
 class Link(NamedTuple):

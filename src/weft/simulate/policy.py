@@ -8,7 +8,6 @@ without Dask's levels that are kept between rounds. What weft decides is in ``le
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 from weft.simulate.cluster import Cluster
@@ -27,10 +26,14 @@ class Policy:
     """Dask's decisions, for one cluster."""
 
     name = "stock"
+    #: Seconds until a piece of a value that travels in pieces is on its way to the next worker.
+    hop_s = 1e-3
     cluster: Cluster
 
     def __init__(self) -> None:
         self.bandwidth = _BANDWIDTH
+        #: What went by way of a third worker.
+        self.relayed_nbytes = 0
         self._sending: dict[Worker, dict[Flow, Worker]] = {}
 
     def join(self, cluster: Cluster) -> None:
@@ -53,41 +56,35 @@ class Policy:
 
     def comm_s(self, task: Task, state: WorkerState) -> float:
         """Return what fetching is thought to take."""
-        return self.network_s(task, state)
-
-    def network_s(self, task: Task, state: WorkerState) -> float:
-        """Return what fetching counts for in a worker's occupancy."""
         return sum(dep.nbytes for dep in task.dependencies if dep not in state.has_what) / self.bandwidth
 
     # ---- stealing ---------------------------------------------------------------------------------------------------
 
     def steal(self) -> None:
-        """Move tasks from workers that have many to such as have none."""
-        states = list(self.cluster.workers.values())
-        idle = [state for state in states if len(state.processing) < state.nthreads]
-        full = [state for state in states if len(state.processing) > state.nthreads]
-        if not idle or not full:
+        """Move tasks from workers that have much to do to such as have none."""
+        cluster, occupied = self.cluster, _Occupied(self.cluster)
+        idle = occupied.idle()
+        if not idle or len(idle) == len(cluster.workers):
             return
-        full.sort(key=lambda state: -state.occupancy)
-        moved: set[Task] = set()
-        for victim in full[: 2 * len(idle)]:
-            for task in sorted(victim.processing, key=self._ratio):
-                if not idle or len(victim.processing) - sum(t in moved for t in victim.processing) <= victim.nthreads:
+        for victim in occupied.full():
+            by_cost = sorted((ratio, task.priority, task) for task in victim.processing if (ratio := self._ratio(task)))
+            for ratio, _, task in by_cost:
+                if not idle or ratio > _STEAL_MOST:
                     break
-                if self._ratio(task) > _STEAL_MOST or task.worker is not None:
-                    continue
-                thief = min(idle, key=lambda state: (state.occupancy + self.comm_s(task, state), state.number))
-                seconds = self.cluster.expected_s(task)
-                there = thief.occupancy / thief.nthreads + self.comm_s(task, thief) + seconds
-                here = victim.occupancy / victim.nthreads - (self.comm_s(task, victim) + seconds) / 2
-                if there <= here and self.cluster.at[victim].may_leave(task):
-                    moved.add(task)
-                    idle.remove(thief)
-                    self.cluster.move(task, thief)
+                thief = min(idle, key=lambda state: (occupied.s[state] + self.comm_s(task, state), state.number))
+                seconds = cluster.expected_s(task)
+                there = occupied.s[thief] + self.comm_s(task, thief) + seconds
+                if there <= occupied.s[victim] - (self.comm_s(task, victim) + seconds) / 2:
+                    cluster.move(task, thief)
+                    occupied.moved(victim, thief, self.comm_s(task, victim) + seconds, there - occupied.s[thief])
+                    idle = [state for state in idle if occupied.is_idle(state)]
 
     def _ratio(self, task: Task) -> float:
+        """Return what moving a task costs, in what it computes; 0: it is not to be moved."""
         seconds = self.cluster.expected_s(task)
-        return math.inf if seconds < _STEAL_LEAST_S else (self.move_s(task) + _STEAL_S) / seconds
+        if seconds < _STEAL_LEAST_S or task.worker is not None:
+            return 0.0
+        return (self.move_s(task) + _STEAL_S) / seconds
 
     def move_s(self, task: Task) -> float:
         """Return what moving a task to another worker is thought to take."""
@@ -97,16 +94,23 @@ class Policy:
 
     def sources(self, worker: Worker) -> Iterator[tuple[Worker, list[Task]]]:
         """Yield whom a worker asks, and for what, in this order."""
-        held: dict[WorkerState, list[Task]] = {}
-        for key in sorted(worker.wanted, key=_first_needed(worker)):
-            if key not in worker.coming:
-                for state in key.who_has:
-                    held.setdefault(state, []).append(key)
+        first = first_needed(worker)
+        at, taken = self.cluster.at, {**worker.in_flight, **worker.busy}
+        held: dict[Worker, list[Task]] = {}
+        for key in sorted(first, key=first.__getitem__):
+            for state in key.who_has:
+                if (source := at[state]) not in taken:
+                    held.setdefault(source, []).append(key)
+        if not held:
+            return
         host, chance = worker.state.host, self.cluster.random.random
-        first = _first_needed(worker)
-        order = sorted((first(keys[0]), s.host != host, -len(keys), chance(), s.number, s) for s, keys in held.items())
-        for *_, state in order:
-            yield self.cluster.at[state], held[state]
+        rank = {w: (first[keys[0]], w.state.host != host, -len(keys), chance()) for w, keys in held.items()}
+        if len(first) == 1:
+            source = min(rank, key=rank.__getitem__)
+            yield source, held[source]
+            return
+        for source in sorted(rank, key=rank.__getitem__):
+            yield source, held[source]
 
     def fetch(self, worker: Worker, source: Worker, keys: list[Task]) -> None:
         """Get values from one that has them, in one request."""
@@ -115,7 +119,7 @@ class Policy:
     def request(self, worker: Worker, source: Worker, keys: list[Task], done: Callable[[], None]) -> None:
         """Ask one that has values for them, whatever is decided; if it is busy, somewhat later again."""
         cluster = self.cluster
-        way = cluster.network.way(source.name, worker.name)
+        way = self.way(source, worker, sum(key.nbytes for key in keys))
         cluster.requests += 1
 
         def asked() -> None:
@@ -128,6 +132,11 @@ class Policy:
                 self.move(worker, source, way, nbytes, done)
 
         cluster.engine.after(way.latency_s, asked)
+
+    def way(self, source: Worker, worker: Worker, nbytes: int) -> Way:
+        """Return how so many bytes go."""
+        del nbytes
+        return self.cluster.network.way(source.name, worker.name)
 
     def move(self, worker: Worker, source: Worker, way: Way, nbytes: int, done: Callable[[], None]) -> None:
         """Send so many bytes, and count them."""
@@ -198,8 +207,46 @@ class Policy:
         return cluster.engine.now_s - begin
 
 
-def _first_needed(worker: Worker) -> Callable[[Task], int]:
-    def priority(key: Task) -> int:
-        return min((task.priority for task in worker.wanted.get(key, ())), default=0)
+def first_needed(worker: Worker) -> dict[Task, int]:
+    """Return what a worker wants and has not asked for, and how soon its first task needs it."""
+    return {
+        key: min((task.priority for task in tasks), default=0)
+        for key, tasks in worker.wanted.items()
+        if key not in worker.coming
+    }
 
-    return priority
+
+class _Occupied:
+    """How much each worker has to do, as stealing sees it: also what was moved a moment ago."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        states = cluster.workers.values()
+        self.s = {state: state.occupancy for state in states}
+        self._processing = {state: len(state.processing) for state in states}
+        self._mean = sum(self.s.values()) / max(1, sum(state.nthreads for state in states))
+
+    def is_idle(self, state: WorkerState) -> bool:
+        """As ``Scheduler.is_unoccupied``."""
+        return self._processing[state] < state.nthreads or self.s[state] < state.nthreads * self._mean / 2
+
+    def idle(self) -> list[WorkerState]:
+        """Return those that may be given something."""
+        return [state for state in self.s if self.is_idle(state)]
+
+    def full(self) -> list[WorkerState]:
+        """Return those of which something may be taken, those that have most to do first (``check_idle_saturated``)."""
+        other = [state for state in self.s if self._waits(state) > 0 and not self.is_idle(state)]
+        most = sorted(other, key=self.s.__getitem__, reverse=True)
+        full = [state for state in most if self._waits(state) > max(0.4, 1.9 * self._mean)]
+        return full or [state for state in most[:10] if self.s[state] > 0.2]
+
+    def _waits(self, state: WorkerState) -> float:
+        more = self._processing[state] - state.nthreads
+        return self.s[state] * more / (self._processing[state] * state.nthreads) if more > 0 else 0.0
+
+    def moved(self, victim: WorkerState, thief: WorkerState, less_s: float, more_s: float) -> None:
+        """Count a task where it goes."""
+        self.s[victim] -= less_s
+        self.s[thief] += more_s
+        self._processing[victim] -= 1
+        self._processing[thief] += 1

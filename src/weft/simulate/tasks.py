@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class Task:
@@ -78,24 +78,82 @@ class WorkerState:
     ----------
     has_what : dict of Task to None
         What it holds.
-    processing : dict of Task to float
-        What it was told to run, and the seconds that each counts for in `occupancy`.
+    processing : dict of Task to None
+        What it was told to run.
+    kinds : dict of str to int
+        How many of these are of each kind.
+    needs_what : dict of Task to int
+        What it has to fetch, and for how many of these.
+    network_nbytes : int
+        How large that is.
     """
 
-    __slots__ = ("address", "has_what", "host", "nbytes", "nthreads", "number", "occupancy", "processing")
+    __slots__ = (
+        "_occupancy",
+        "address",
+        "has_what",
+        "host",
+        "kinds",
+        "nbytes",
+        "needs_what",
+        "network_nbytes",
+        "nthreads",
+        "number",
+        "processing",
+    )
 
-    def __init__(self, address: str, host: str, nthreads: int, number: int) -> None:
+    def __init__(
+        self, address: str, host: str, number: int, occupancy: Callable[[WorkerState], float], *, nthreads: int = 1
+    ) -> None:
         self.address, self.host, self.nthreads, self.number = address, host, nthreads, number
+        self._occupancy = occupancy
         self.has_what: dict[Task, None] = {}
-        self.processing: dict[Task, float] = {}
-        self.occupancy = 0.0
-        self.nbytes = 0
+        self.processing: dict[Task, None] = {}
+        self.kinds: dict[str, int] = {}
+        self.needs_what: dict[Task, int] = {}
+        self.nbytes = self.network_nbytes = 0
 
     def __repr__(self) -> str:
         return f"<{self.address}>"
+
+    @property
+    def occupancy(self) -> float:
+        """Return in how many seconds it has done what it was told."""
+        return self._occupancy(self)
 
     def hold(self, task: Task) -> None:
         """Take note that it has the result of a task."""
         if task not in self.has_what:
             self.has_what[task] = task.who_has[self] = None
             self.nbytes += task.nbytes
+            if self.needs_what.pop(task, None) is not None:
+                self.network_nbytes -= task.nbytes
+
+    def process(self, task: Task) -> None:
+        """Take note that it was told to run a task."""
+        self.processing[task] = None
+        self.kinds[task.kind] = self.kinds.get(task.kind, 0) + 1
+        for dep in task.dependencies:
+            if dep not in self.has_what:
+                before = self.needs_what.get(dep, 0)
+                self.needs_what[dep] = before + 1
+                self.network_nbytes += 0 if before else dep.nbytes
+
+    def unprocess(self, task: Task) -> None:
+        """Take note that it has run it, or is not to."""
+        del self.processing[task]
+        self.kinds[task.kind] -= 1
+        if not self.kinds[task.kind]:
+            del self.kinds[task.kind]
+        for dep in task.dependencies:
+            left = self.needs_what.get(dep, 0) - 1
+            if left > 0:
+                self.needs_what[dep] = left
+            elif left == 0:
+                del self.needs_what[dep]
+                self.network_nbytes -= dep.nbytes
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.has_what.clear()
+        self.nbytes = 0

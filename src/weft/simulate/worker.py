@@ -19,17 +19,24 @@ BUSY_S = 0.15
 
 
 class Decisions(Protocol):
-    """What a policy is to a worker and its cluster."""
+    """What a policy is to a worker and its cluster.
+
+    Attributes
+    ----------
+    bandwidth : float
+        Bytes/second by which what is to be fetched counts as work.
+    relayed_nbytes : int
+        What went by way of a third worker.
+    """
+
+    bandwidth: float
+    relayed_nbytes: int
 
     def join(self, cluster: Any) -> None:
         """Decide for a cluster."""
 
     def place(self, task: Task) -> WorkerState:
         """Choose where a task runs."""
-        ...
-
-    def network_s(self, task: Task, state: WorkerState) -> float:
-        """Return what fetching counts for in a worker's occupancy."""
         ...
 
     def steal(self) -> None:
@@ -44,6 +51,10 @@ class Decisions(Protocol):
 
     def lost(self, worker: Worker) -> None:
         """Hear that a worker has died."""
+
+    def replicate(self, key: Task) -> float:
+        """Give a value to all workers; return the simulated seconds."""
+        ...
 
 
 class Around(Protocol):

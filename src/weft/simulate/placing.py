@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Weft's placing of Dask's tasks (``weft.dask.learn.place``) asked about simulated ones: its code, not a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from weft import _distribution
+from weft.errors import UnsupportedError
+from weft.links import LinkModel, Prediction
+from weft.simulate.tasks import Task, WorkerState
+
+if TYPE_CHECKING:
+    from weft.simulate.cluster import Cluster
+
+
+class ClockedModel(LinkModel):
+    """A model whose clock is the simulation's, also for who takes the time of this machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock: Callable[[], float] = lambda: 0.0
+
+    def predict(self, source: str, destination: str, now_s: float, memory: str = "host") -> Prediction:
+        """Return what a link is expected to take at the simulated time, whatever `now_s` is."""
+        del now_s
+        return super().predict(source, destination, self.clock(), memory)
+
+
+class Placing:
+    """Where tasks of a simulated cluster run.
+
+    Raises
+    ------
+    UnsupportedError
+        Dask is not installed: what decides is a part of what weft does in Dask.
+    """
+
+    def __init__(self, cluster: Cluster, model: ClockedModel, objective: Callable[[Task, WorkerState], Any]) -> None:
+        try:
+            from weft.dask.learn import place
+        except ImportError:
+            raise UnsupportedError(f"Dask is not installed: {_distribution.install('dask')}") from None
+        self._placing = place.Placing(cast("Any", _Scheduler(cluster, self.comm_s, objective)), model)
+
+    def comm_s(self, task: Task, state: WorkerState) -> float:
+        """Return what fetching what a task needs is expected to take."""
+        return self._placing.comm_cost(_nobody, task, cast("Any", state))
+
+    def choose(self, stock: Callable[[Task], WorkerState], task: Task) -> WorkerState:
+        """Return Dask's choice by these costs, or a better one."""
+        return cast("WorkerState", self._placing.choose(cast("Any", stock), task))
+
+
+class _Scheduler:
+    """What :class:`weft.dask.learn.place.Placing` looks at of a scheduler."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        comm_s: Callable[[Task, WorkerState], float],
+        objective: Callable[[Task, WorkerState], Any],
+    ) -> None:
+        self.workers, self.idle = cluster.workers, cluster.idle
+        self.running = cluster.at
+        self.tasks: dict[str, Task] = {}
+        self.get_comm_cost = comm_s
+        self._objective = objective
+
+    def worker_objective(self, task: Task, state: WorkerState) -> Any:
+        """Return what is least for the worker on which a task starts first."""
+        return self._objective(task, state)
+
+    def valid_workers(self, task: Task) -> None:
+        """Return where a task may run: anywhere."""
+        del task
+
+
+def _nobody(*_: Any) -> float:
+    raise AssertionError("Dask's own cost is not asked for")
