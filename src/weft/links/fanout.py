@@ -8,6 +8,7 @@ one on a host that has it, or gets it, waits for that and borrows it. Nothing is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -101,9 +102,11 @@ class Chain:
         if not chained:
             return None
 
+        children = self._children()
+
         def there_s(parent: _Member) -> float:
             rate = seconds_per_byte(parent.host)
-            own = self.nbytes * rate * (1 + self._children(parent))
+            own = self.nbytes * rate * (1 + children[parent.name])
             return max(parent.there_s - now_s, own) + min(self.nbytes, piece_nbytes(self.nbytes)) * rate
 
         best = min(chained, key=lambda c: (there_s(c), -c.number))
@@ -114,11 +117,10 @@ class Chain:
         """Whether a worker may get the value from a member: it is not gone, as far as that is known."""
         return not candidate.left and candidate.name not in member.refused and candidate.name not in self._suspects
 
-    def _children(self, parent: _Member) -> int:
-        return sum(
-            m.parent == parent.name and not m.lent and not m.left and m.name not in self._suspects
-            for m in self._members.values()
-        )
+    def _children(self) -> Counter[str]:
+        """Count, by its name, to how many each sends it."""
+        members = self._members.values()
+        return Counter(m.parent for m in members if m.parent and not (m.lent or m.left or m.name in self._suspects))
 
     def has_it(self, name: str) -> None:
         """Take note that a member has all of it: it may go on handing it out, and takes nothing of its parent."""

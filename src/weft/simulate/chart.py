@@ -39,7 +39,7 @@ def _family(entries: Sequence[Mapping[str, Any]]) -> Figure:
     every = figure.subplots(len(titles), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
     for axes, title in zip(every.flat, titles, strict=True):
         _panel(axes, title, of[title])
-    every.flat[-1].set_xlabel("simulated seconds")
+    every.flat[-1].set_xlabel("simulated time; the numbers are learned / stock")
     _legend(figure, {way: _SHADES[way] for way in _SHADES if way in entries[0]["ways"]})
     return figure
 
@@ -60,7 +60,7 @@ def _panel(axes: Axes, title: str, entries: Sequence[Mapping[str, Any]]) -> None
 
 
 def _seconds(axes: Axes, every: Sequence[float]) -> None:
-    low, high = min(every) / 1.4, max(every) * 2
+    low, high = min(every) / 1.4, max(every) * 2.5
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     drawing.ticks(axes.xaxis, format_seconds, locator=FixedLocator(round_values(low, high, binary=False)))
@@ -82,9 +82,9 @@ def _lab(entries: Sequence[Mapping[str, Any]]) -> Figure:
         axes.plot([0.85 * measured, 1.15 * measured], [row, row], color="#c5ccd6", linewidth=7, zorder=1)
         axes.plot(measured, row, "o", color=GREY, ms=7, zorder=2)
         axes.plot(simulated, row, "o", color=BLUE, ms=5, zorder=3)
-        off = f"{100 * entry['off']:+.0f} %{', fitted' if entry['fitted'] else ''}"
+        off = f"{table.off(entry)}{', fitted' if entry['fitted'] else ''}"
         drawing.label(axes, off, max(1.15 * measured, simulated), row, fontsize=9, color=SOFT)
     _seconds(axes, [entry[which] for entry in entries for which in ("measured_s", "simulated_s")])
-    axes.set_xlabel("seconds")
+    axes.set_xlabel("time; the numbers are by how much the simulated one is off")
     _legend(figure, {"measured, and 15 % to both sides": GREY, "simulated": BLUE})
     return figure

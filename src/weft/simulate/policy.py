@@ -8,7 +8,7 @@ without Dask's levels that are kept between rounds. What weft decides is in ``le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from weft.simulate.cluster import Cluster
 from weft.simulate.network import Way
@@ -21,6 +21,9 @@ _BANDWIDTH, _KEEP, _LEAST_NBYTES, _STEAL_S = 100e6, 0.95, 1_000_000, 0.1
 #: A task that costs so many times more to move than it computes stays; as does a short one.
 _STEAL_MOST, _STEAL_LEAST_S = 2.0**8, 0.005
 
+#: Of more workers that have something so many are looked at, by chance.
+_MOST_HOLDERS = 64
+
 
 class Policy:
     """Dask's decisions, for one cluster."""
@@ -32,6 +35,7 @@ class Policy:
 
     def __init__(self) -> None:
         self.bandwidth = _BANDWIDTH
+        self.beside: dict[str, list[WorkerState]] = {}
         #: What went by way of a third worker.
         self.relayed_nbytes = 0
         self._sending: dict[Worker, dict[Flow, Worker]] = {}
@@ -39,6 +43,8 @@ class Policy:
     def join(self, cluster: Cluster) -> None:
         """Decide for a cluster."""
         self.cluster = cluster
+        for state in cluster.workers.values():
+            self.beside.setdefault(state.host, []).append(state)
 
     # ---- where a task runs ------------------------------------------------------------------------------------------
 
@@ -98,7 +104,7 @@ class Policy:
         at, taken = self.cluster.at, {**worker.in_flight, **worker.busy}
         held: dict[Worker, list[Task]] = {}
         for key in sorted(first, key=first.__getitem__):
-            for state in key.who_has:
+            for state in self.holders(worker, key):
                 if (source := at[state]) not in taken:
                     held.setdefault(source, []).append(key)
         if not held:
@@ -111,6 +117,14 @@ class Policy:
             return
         for source in sorted(rank, key=rank.__getitem__):
             yield source, held[source]
+
+    def holders(self, worker: Worker, key: Task) -> Iterable[WorkerState]:
+        """Return who has something: of many those of this host, and some by chance."""
+        if len(key.who_has) <= _MOST_HOLDERS:
+            return key.who_has
+        beside = self.beside.get(worker.state.host, ())
+        near = [state for state in beside if state in key.who_has]
+        return near or self.cluster.random.sample(list(key.who_has), _MOST_HOLDERS)
 
     def fetch(self, worker: Worker, source: Worker, keys: list[Task]) -> None:
         """Get values from one that has them, in one request."""

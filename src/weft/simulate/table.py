@@ -53,9 +53,14 @@ def lab_rows(record: Mapping[str, Any]) -> Iterator[list[str]]:
             row["job"],
             row["way"],
             *times,
-            f"{100 * row['off']:+.0f} %",
+            off(row),
             "fitted" if row["fitted"] else "",
         ]
+
+
+def off(row: Mapping[str, Any]) -> str:
+    """Write by which part of what was measured a simulated time is off."""
+    return f"{round(100 * row['off']):+d} %".replace("+0", "0")
 
 
 def show(record: Mapping[str, Any], console: Console) -> None:
