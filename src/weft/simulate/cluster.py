@@ -167,7 +167,7 @@ class Cluster:
         self.engine.after(self._free_s - self.engine.now_s, then)
 
     def _steal(self) -> None:
-        self._stealing = self._left > 0
+        self._stealing = self._left > 0 and self.engine.waits
         if self._stealing:
             self.policy.steal()
             self.engine.after(_STEAL_EVERY_S, self._steal)

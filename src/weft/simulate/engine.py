@@ -15,6 +15,8 @@ from weft.simulate.sharing import Flow, Links
 
 #: A rate that changes by less than this share is as it was.
 _SAME = 1e-9
+#: A change that reaches more flows than this waits for the next multiple of the resolution.
+_MANY = 64
 
 
 class Engine:
@@ -25,8 +27,9 @@ class Engine:
     capacities : sequence of float
         What each link carries a second, one way.
     resolution_s : float
-        Seconds at whose multiples links are shared anew; 0: whenever a flow begins or ends. With thousands of flows at
-        the same time that is what a run takes its time for. A flow then begins so much later at most.
+        Where a change reaches many flows, seconds at whose multiples links are shared anew, so that a flow begins so
+        much later at most; 0: whenever a flow begins or ends. With thousands of flows at the same time that is what a
+        run takes its time for.
 
     Attributes
     ----------
@@ -43,7 +46,7 @@ class Engine:
         self._resolution_s = resolution_s
         self._next: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._number = itertools.count()
-        self._share_at_s = math.inf
+        self._late_s = math.inf
 
     def after(self, seconds: float, what: Callable[..., None], *arguments: object) -> None:
         """Call something so many seconds from now."""
@@ -64,6 +67,11 @@ class Engine:
             self.links.add(flow)
         return flow
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything is left to happen."""
+        return bool(self._next) or self.links.changed or self.links.late
+
     def stop(self, flow: Flow) -> None:
         """Have a flow move nothing any more; it is not done."""
         if flow.version >= 0:
@@ -73,27 +81,29 @@ class Engine:
 
     def run(self, *, until_s: float = math.inf) -> None:
         """Let time pass until nothing is left to happen, or until some time."""
-        events = self._next
+        events, links, step = self._next, self.links, self._resolution_s
         while True:
-            if self.links.changed and self._share_at_s == math.inf:
-                step = self._resolution_s
-                self._share_at_s = (math.floor(self.now_s / step) + 1) * step if step else self.now_s
             at = events[0][0] if events else math.inf
-            if self._share_at_s < at or (self._resolution_s and self._share_at_s == at < math.inf):
-                if self._share_at_s > until_s:
+            if links.changed and self.now_s < at:
+                self._share(links.share(most=_MANY if step else math.inf))
+                continue
+            if links.late and self._late_s == math.inf:
+                self._late_s = (math.floor(self.now_s / step) + 1) * step
+            if self._late_s <= at and self._late_s < math.inf:
+                if self._late_s > until_s:
                     break
-                self.now_s, self._share_at_s = self._share_at_s, math.inf
-                self._share()
+                self.now_s, self._late_s = self._late_s, math.inf
+                self._share(links.share_late())
                 continue
             if at > until_s or not events:
                 break
             self.now_s, _, what, arguments = heapq.heappop(events)
             what(*arguments)
 
-    def _share(self) -> None:
+    def _share(self, flows: list[tuple[Flow, float]]) -> None:
         self.shared += 1
         now = self.now_s
-        for flow, rate in self.links.share():
+        for flow, rate in flows:
             if abs(rate - flow.rate) <= _SAME * rate:
                 continue
             flow.left = max(0.0, flow.left - flow.rate * (now - flow.since_s))

@@ -46,13 +46,11 @@ def tree_reduce(workers: Sequence[str], size: Size) -> Job:
     tasks: list[Task] = []
     level = values
     while len(level) > 1:
-        level = [
-            Task(f"add-{len(tasks) + i}", size.nbytes, size.seconds(2 * size.nbytes), pair, kind="add")
-            if len(pair) > 1
-            else pair[0]
-            for i, pair in enumerate(level[i : i + 2] for i in range(0, len(level), 2))
-        ]
-        tasks += [task for task in level if task.dependencies and task not in tasks[-1:]]
+        pairs = [level[i : i + 2] for i in range(0, len(level) - 1, 2)]
+        add = size.seconds(2 * size.nbytes)
+        sums = [Task(f"add-{len(tasks) + i}", size.nbytes, add, pair, kind="add") for i, pair in enumerate(pairs)]
+        tasks += sums
+        level = sums + level[2 * len(sums) :]
     return Job(values, tasks)
 
 

@@ -61,6 +61,8 @@ class Links:
         self._wanted = [0.0] * len(self.capacities)
         self._new: dict[Flow, None] = {}
         self._freed: dict[int, None] = {}
+        self._late_new: dict[Flow, None] = {}
+        self._late_freed: dict[int, None] = {}
 
     def most(self, path: Iterable[int]) -> float:
         """Return what a flow over these links has if it is alone."""
@@ -80,6 +82,7 @@ class Links:
     def remove(self, flow: Flow) -> None:
         """Take a flow out; the others have what it leaves once :meth:`share` was called."""
         self._new.pop(flow, None)
+        self._late_new.pop(flow, None)
         for link in flow.path:
             if self._tight(link):
                 self._freed[link] = None
@@ -92,25 +95,59 @@ class Links:
         """Whether :meth:`share` has something to do."""
         return bool(self._new or self._freed)
 
-    def share(self) -> list[tuple[Flow, float]]:
-        """Return the flows that a change since the last call reaches, each with what it moves a second from now on."""
-        reached = dict(self._new)
-        for link in self._freed:
-            reached.update(self._on[link])
+    @property
+    def late(self) -> bool:
+        """Whether changes were left for later."""
+        return bool(self._late_new or self._late_freed)
+
+    def share_late(self) -> list[tuple[Flow, float]]:
+        """Return what :meth:`share` does, for all that it has left for later."""
+        self._new.update(self._late_new)
+        self._freed.update(self._late_freed)
+        self._late_new, self._late_freed = {}, {}
+        return self.share()
+
+    def share(self, *, most: float = math.inf) -> list[tuple[Flow, float]]:
+        """Return the flows that a change since the last call reaches, each with what it moves a second from now on.
+
+        Parameters
+        ----------
+        most : int
+            Changes that reach more flows are left for later.
+        """
+        new, freed = self._new, self._freed
         self._new, self._freed = {}, {}
-        waiting, seen = list(reached), set[int]()
+        found: dict[Flow, float] = {}
+        large: set[Flow] = set()
+        for flow in new:
+            if flow not in found and not self._share([flow], most, found, large):
+                self._late_new[flow] = None
+        for link in freed:
+            on = [flow for flow in self._on[link] if flow not in found]
+            if on and not self._share(on, most, found, large):
+                self._late_freed[link] = None
+        return list(found.items())
+
+    def _share(self, start: list[Flow], most: float, found: dict[Flow, float], large: set[Flow]) -> bool:
+        """Share among some flows and all that these reach; False, and nothing is done, if those are too many."""
+        reached, waiting, tight = dict.fromkeys(start), list(start), dict[int, None]()
         while waiting:
-            for link in waiting.pop().path:
-                if link not in seen and self._tight(link):
-                    seen.add(link)
-                    waiting += [flow for flow in self._on[link] if flow not in reached]
+            flow = waiting.pop()
+            if len(reached) > most or flow in large:
+                large.update(reached)
+                return False
+            for link in flow.path:
+                if link not in tight and self._tight(link):
+                    tight[link] = None
+                    waiting += [other for other in self._on[link] if other not in reached]
                     reached.update(self._on[link])
         flows = list(reached)
-        if len(flows) == 1 and not seen:
-            return [(flows[0], flows[0].most)]
-        tight = sorted(seen)
-        rates = (_fill if len(flows) <= _FEW else _fill_many)(flows, {link: self.capacities[link] for link in tight})
-        return list(zip(flows, rates, strict=True))
+        if not tight:
+            found.update((flow, flow.most) for flow in flows)
+            return True
+        fill = _fill if len(flows) <= _FEW else _fill_many
+        found.update(zip(flows, fill(flows, {link: self.capacities[link] for link in tight}), strict=True))
+        return True
 
     def _tight(self, link: int) -> bool:
         return self._wanted[link] > self.capacities[link] * _SAME
