@@ -88,11 +88,14 @@ class Learned(Policy):
         found: dict[Worker, list[Task]] = {}
         soonest: dict[Worker, float] = {}
         for key in sorted(first, key=first.__getitem__):
-            holders = {state.address: self.cluster.at[state] for state in list(key.who_has)[:_MOST_HOLDERS]}
+            holders = {state.address: self.cluster.at[state] for state in self.holders(worker, key)}
             taken = [w for w in holders.values() if w in worker.in_flight or w in worker.busy]
             free = [name for name, w in holders.items() if w not in taken]
             if not free:
                 continue
+            if len(free) > _MOST_HOLDERS:  # chance, among those that are as good
+                near = [name for name in free if holders[name].state.host == worker.state.host]
+                free = near or self.cluster.random.sample(free, _MOST_HOLDERS)
             best = best_source(self.model, Need(key.nbytes, free), worker.name, now)
             if any(self._until(worker, w, key, now) <= _SOONER * best.seconds for w in taken):
                 continue
