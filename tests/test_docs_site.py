@@ -98,9 +98,9 @@ OTHERS = {"sbatch", "srun", "bash", "export", "apt-get", "docker", "python", "PY
 @pytest.fixture
 def parsed(monkeypatch):
     """Let weft's own command line parse, and run nothing."""
-    for name in ("topo", "doctor", "worker", "explain", "lab", "deploy"):
+    for name in ("topo", "doctor", "worker", "explain", "lab", "deploy", "simulate"):
         monkeypatch.setattr(importlib.import_module(f"weft.{name}.command"), "run", lambda args: 0)
-    for name in ("pingpong", "peers", "scale", "send_recv", "sweep", "dask", "charts"):
+    for name in ("pingpong", "peers", "scale", "links", "send_recv", "sweep", "dask", "charts"):
         monkeypatch.setattr(importlib.import_module(f"weft.bench.{name}.command"), "run", lambda args: 0)
     monkeypatch.setattr("weft.bench.compare.run", lambda args: 0)
     monkeypatch.setattr("weft.bench.dask.demo.run", lambda args: 0)

@@ -210,3 +210,8 @@ def test_an_odd_one_is_added_once():
     job = GRAPHS["tree reduce"](["a", "b", "c"], Size(MIB, 1e9))
     assert len(job.tasks) == 5
     assert len({task.key for task in job.tasks}) == 5
+
+
+def test_neighbours_have_an_order():
+    cluster = Cluster(switched("", {"h0": 9}, 1e6), Learned())
+    assert list(cluster.policy.model.beside("h0.3")) == [f"h0.{i}" for i in range(9)]

@@ -71,7 +71,7 @@ class Learned(Policy):
         holder = max(held, key=held.__getitem__, default=None)
         if not self.model.differ or holder is None:
             return super().move_s(task)
-        beside = next((w for w in sorted(self.model.beside(holder)) if w != holder), None)
+        beside = next((w for w in self.model.beside(holder) if w != holder), None)
         other = beside or next((w for w in self.cluster.idle if w != holder), None)
         now = self.cluster.engine.now_s
         return super().move_s(task) if other is None else self.model.seconds(holder, other, task.get_nbytes_deps(), now)

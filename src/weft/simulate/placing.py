@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any, cast
 
 from weft import _distribution
 from weft.errors import UnsupportedError
-from weft.links import LinkModel, Prediction
+from weft.links import LinkModel, Place, Prediction
 from weft.simulate.tasks import Task, WorkerState
 
 if TYPE_CHECKING:
@@ -21,6 +21,16 @@ class ClockedModel(LinkModel):
     def __init__(self) -> None:
         super().__init__()
         self.clock: Callable[[], float] = lambda: 0.0
+        self._in_order: dict[str, dict[str, None]] = {}
+
+    def place(self, worker: str, place: Place) -> None:
+        """Tell where a worker is, once."""
+        super().place(worker, place)
+        self._in_order.setdefault(place.host, {})[worker] = None
+
+    def beside(self, worker: str) -> Set[str]:
+        """Return the workers of the same host, in an order that is the same in every process."""
+        return self._in_order[self.place_of(worker).host].keys()
 
     def predict(self, source: str, destination: str, now_s: float, memory: str = "host") -> Prediction:
         """Return what a link is expected to take at the simulated time, whatever `now_s` is."""
