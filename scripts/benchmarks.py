@@ -38,10 +38,11 @@ from weft.bench.common import stats
 from weft.bench.pingpong import table as pingpong_table
 from weft.bench.scale import table as scale_table
 from weft.bench.sweep import table as sweep_table
+from weft.simulate import table as simulate_table
 
 ROOT = Path(__file__).parents[1]
 _PAGES = ("benchmarks", "benchmarks/dask", "security", "faults", "dask", "compat-ucx-py", "compatibility")
-_PAGES += ("dask-conformance", "rdma", "whole-jobs", "runs-on-it", "compat-ucxx")
+_PAGES += ("dask-conformance", "rdma", "whole-jobs", "runs-on-it", "compat-ucxx", "simulate")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in _PAGES))
 RECORDS = Path("docs/benchmarks")
 Records = Mapping[str, Mapping[str, Any]]
@@ -67,6 +68,11 @@ MEASURED = {
     "scale_limited": ("bench scale --rounds 1 --workers 16 --ulimit 256", "--workers 2 --idle 0.5"),
     "scale_many": ("bench scale --rounds 1 --workers 128 --no-nanny --ulimit 1024", "--workers 2 --idle 0.5"),
     "scale_lab": ("bench scale --rounds 3 --workers 4,8,16 --lab 16", "--rounds 1 --workers 2 --idle 0.5"),
+    "simulate_lab": ("bench links fanout,pairs,kill,copies,islands --rounds 1", "--times 1"),
+    "simulate": (
+        "simulate dgx1,nd40rs,h100,islands,tree1000,tree10000 --lab docs/benchmarks/simulate_lab.json",
+        "--graphs svd --ways stock",
+    ),
     "dask/fetch": ("bench fetch --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
     "dask/broadcast": ("bench broadcast --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
     "dask/scatter": ("bench scatter --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
@@ -375,6 +381,14 @@ def start(record: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"- each further process: {each}", "", machine(record)])
 
 
+def simulated(record: Mapping[str, Any]) -> str:
+    """Set each graph's simulated times beside each other, below a title for each network."""
+    parts: dict[str, list[list[str]]] = {}
+    for title, *row in simulate_table.rows(record):
+        parts.setdefault(title, []).append(row)
+    return "\n\n".join(f"**{title}**\n\n{table(simulate_table.HEAD[1:], rows)}" for title, rows in parts.items())
+
+
 def with_machine(needed: str, make: Callable[[Mapping[str, Any]], str], records: Records) -> str:
     """Write what one record gives, and below it where and when it was taken."""
     return f"{make(records[needed])}\n\n{machine(records[needed])}"
@@ -395,6 +409,11 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "lend": ("lend", lambda records: lent(records["lend"])),
     "five": ("pingpong", five),
     "floor": ("floor", lambda records: floor(records["floor"])),
+    "simulate": ("simulate", lambda records: simulated(records["simulate"])),
+    "simulate-lab": (
+        "simulate",
+        lambda records: table(simulate_table.LAB_HEAD, [*simulate_table.lab_rows(records["simulate"])]),
+    ),
     "start": ("start", lambda records: start(records["start"])),
     "scale": ("scale", lambda records: scale_chart(records["scale"])),
     "scale-table": ("scale", lambda records: scale(records["scale"])),
@@ -435,6 +454,7 @@ def charts(records: Records) -> Iterator[tuple[str, str]]:
     from weft.bench.charts import scale as scales
     from weft.bench.charts import sweep as swept
     from weft.bench.charts.drawing import picture
+    from weft.simulate import chart as simulations
 
     for name in ("pingpong", "peers"):
         if name in records:
@@ -444,6 +464,9 @@ def charts(records: Records) -> Iterator[tuple[str, str]]:
         yield "sweep", picture(swept.chart({**records["sweep"], "records": kept}, ["latency", "bandwidth"]))
     if "scale" in records:
         yield "scale", picture(scales.chart(records["scale"]))
+    if "simulate" in records:
+        for name, figure in simulations.figures(records["simulate"]):
+            yield name, picture(figure)
     if rows := dask_rows(records):
         yield "dask", picture(overview(rows, records["dask/merge"]))
 
