@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What ``weft bench links`` runs in a lab, simulated, and held against its record.
 
-The lab's hosts share one machine, so all tasks share its cores. Two numbers were fitted, by the fan-out alone: `GOODPUT`
-by Dask's star, and `HOP_S` by the chain. The latencies are guesses at those of a busy machine. Joins by P2P, and jobs that move nothing, are not simulated.
+The lab's hosts share one machine, so all tasks share its cores. Two numbers were fitted, by the fan-out alone:
+`GOODPUT` by Dask's star, and `HOP_S` by the chain. The latencies are guesses at those of a busy machine. Joins by P2P,
+and jobs that move nothing, are not simulated.
 """
 
 from __future__ import annotations
