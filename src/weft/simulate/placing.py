@@ -52,7 +52,8 @@ class Placing:
             from weft.dask.learn import place
         except ImportError:
             raise UnsupportedError(f"Dask is not installed: {_distribution.install('dask')}") from None
-        self._placing = place.Placing(cast("Any", _Scheduler(cluster, self.comm_s, objective)), model)
+        scheduler = _Scheduler(cluster, self.comm_s, objective)
+        self._placing = place.Placing(cast("Any", scheduler), model, lambda: model.clock())
 
     def comm_s(self, task: Task, state: WorkerState) -> float:
         """Return what fetching what a task needs is expected to take."""

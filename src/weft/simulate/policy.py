@@ -69,7 +69,7 @@ class Policy:
     def steal(self) -> None:
         """Move tasks from workers that have much to do to such as have none."""
         cluster, occupied = self.cluster, _Occupied(self.cluster)
-        idle = occupied.idle()
+        idle: list[WorkerState] = occupied.idle()
         if not idle or len(idle) == len(cluster.workers):
             return
         for victim in occupied.full():

@@ -256,7 +256,7 @@ def graph_reduce(client: Client, _: Sequence[str], nbytes: int, seed: int, __: C
 
 def graph_mixed(client: Client, _: Sequence[str], nbytes: int, seed: int, __: Callable[[], None]) -> float:
     """Make a row of arrays, smooth each with its neighbours, four times, add what all share, and reduce in a tree."""
-    from dask import delayed
+    from dask.delayed import delayed
 
     each, count = nbytes // 16, 16
 

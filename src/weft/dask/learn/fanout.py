@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from distributed import core
-from distributed.comm import connect
+from distributed.comm.core import connect
 from distributed.comm.utils import from_frames, to_frames
 from distributed.core import Status
 from distributed.protocol import Serialize

@@ -47,8 +47,8 @@ class Placing:
         at, the seconds that it was expected to fetch for.
     """
 
-    def __init__(self, scheduler: Scheduler, model: LinkModel) -> None:
-        self._scheduler, self._model = scheduler, model
+    def __init__(self, scheduler: Scheduler, model: LinkModel, clock: Callable[[], float] = time.monotonic) -> None:
+        self._scheduler, self._model, self._clock = scheduler, model, clock
         self.roots, self._backlog = Roots(scheduler, model), Backlog()
         self._trace: list[tuple[str, float]] | None = None
         self.decisions: OrderedDict[Any, dict[str, Any]] = OrderedDict()
@@ -102,7 +102,7 @@ class Placing:
         seconds = 0.0
         if needs:
             wait_s = self._wait_s if ts.processing_on is None else None  # else its own values are what is before it
-            seconds = fetch_seconds(self._model, needs, ws.address, time.monotonic(), wait_s)
+            seconds = fetch_seconds(self._model, needs, ws.address, self._clock(), wait_s)
         if self._trace is not None:
             self._trace.append((ws.address, seconds))
         return seconds
@@ -132,11 +132,11 @@ class Placing:
         return (source, destination) if a == b else (a, b)
 
     def _wait_s(self, source: str, destination: str) -> float:
-        return self._backlog.wait_s(self._link(source, destination), time.monotonic())
+        return self._backlog.wait_s(self._link(source, destination), self._clock())
 
     def _book(self, ts: Any, ws: WorkerState) -> None:
         """Take note of what a task will have sent between hosts."""
-        model, address, now = self._model, ws.address, time.monotonic()
+        model, address, now = self._model, ws.address, self._clock()
         host = model.place_of(address).host
         for need in self._needs(ts, ws):
             source, seconds = best_source(model, need, address, now)
@@ -209,7 +209,7 @@ class Placing:
         other = beside or next((w for w in self._scheduler.idle if w != holder), None)
         if other is None:
             return multiplier, level
-        seconds = self._model.seconds(holder, other, ts.get_nbytes_deps(), time.monotonic())
+        seconds = self._model.seconds(holder, other, ts.get_nbytes_deps(), self._clock())
         return patches.steal_level(self._scheduler, ts, seconds, otherwise=(multiplier, level))
 
     # ---- copies -----------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class Placing:
         ts = self._scheduler.tasks.get(key)
         if len(holders) < 2 or ts is None:
             return holders
-        now, nbytes = time.monotonic(), ts.get_nbytes()
+        now, nbytes = self._clock(), ts.get_nbytes()
         looked_at = holders[:_MOST_RECIPIENTS]
         times = {holder: self._model.seconds(holder, destination, nbytes, now) for holder in looked_at}
         most = _AS_GOOD * min(times.values())
@@ -261,7 +261,7 @@ class Placing:
         if not ts.who_has or not 1 < len(free) <= _MOST_RECIPIENTS:
             return stock(ts, candidates, pending_repl)
         need = Need(ts.get_nbytes(), [ws.address for ws in islice(ts.who_has, _MOST_HOLDERS)])
-        now = time.monotonic()
+        now = self._clock()
         times = {ws: best_source(self._model, need, ws.address, now).seconds for ws in free}
         most = _AS_GOOD * min(times.values(), default=math.inf)
         near = {ws for ws in free if times[ws] <= most}

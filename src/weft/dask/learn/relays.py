@@ -15,6 +15,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from distributed import core
+
 from weft.dask.learn import measured, pieces
 from weft.errors import Error
 from weft.links import LinkModel
@@ -188,14 +190,13 @@ class Relays:
 
 async def _ask(rpc: Any, address: str, op: str, **what: Any) -> dict[str, Any] | None:
     """Ask a scheduler or worker, if it knows of such questions: of others no answer would come."""
-    from distributed.core import send_recv
-
+    send_recv: Callable[..., Awaitable[Any]] = vars(core)["send_recv"]
     comm = await rpc.connect(address)
     try:
         if not measured.routes(comm):
             return None
-        answer: Any = await send_recv(comm, op=op, **what)
-        return answer if isinstance(answer, dict) else None
+        answer: dict[str, Any] = await send_recv(comm, op=op, **what)
+        return answer if answer.__class__ is dict else None
     finally:
         rpc.reuse(address, comm)
 

@@ -152,7 +152,9 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
         self._asked = None
         if ts is None or ts.state not in ("waiting", "queued"):
             ts = scheduler.queued.peek() if scheduler.queued else None
-        island = None if ts is None else self._plan.get(ts.key)
+        if ts is None:
+            return stock()
+        island = self._plan.get(ts.key)
         if island is None or scheduler.validate:  # which asserts that a task waits for room only where there is none
             return stock()
         ws = self._least(island, scheduler.idle_task_count)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distributed import Scheduler, Worker
 
@@ -41,8 +41,12 @@ def attach(server: object) -> None:
         from weft.dask.observe.scheduler import SchedulerTraffic
 
         extension = SchedulerTraffic(server)
+
+        def route(**asked: Any) -> Any:
+            return extension.links.route(**asked)
+
         if patches.extend(server, EXTENSION, extension):
-            patches.serve(server, {"weft_route": lambda **asked: extension.links.route(**asked)})
+            patches.serve(server, {"weft_route": route})
             _register_metrics()
             _add_page(server, extension)
             server.add_plugin(SaveAtEnd(extension.links))
