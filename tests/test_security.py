@@ -121,7 +121,7 @@ def test_connections_have_neither_remote_access_nor_atomics():
             weft.connect(listener.address, settings=ucx) as peer,
         ):
             await peer.send(b"x")
-            contexts = {links._context(settings) for _, settings in (await links.workers_of_loop())._workers}
+            contexts = {links._context(settings) for _, settings, _ in (await links.workers_of_loop())._workers}
             assert [context.features for context in contexts] == [["am", "tag"]]
 
     asyncio.run(main())

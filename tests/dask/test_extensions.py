@@ -139,7 +139,7 @@ def test_a_worker_at_the_address_of_an_old_one_is_another() -> None:
 def test_a_scheduler_without_a_dashboard_gets_the_rest() -> None:
     scheduler = object.__new__(Scheduler)
     scheduler.extensions, scheduler.http_application = {}, SimpleNamespace(applications=[])
-    scheduler.plugins = {}
+    scheduler.plugins, scheduler.handlers = {}, {}
     attach(scheduler)
     first = scheduler.extensions[EXTENSION]
     attach(scheduler)
