@@ -122,15 +122,15 @@ def test_a_segment_that_is_there_is_not_taken_again(side, memory, fds):
 @pytest.mark.parametrize("start", [3, HELD], ids=["about to hold it", "holds it"])
 def test_a_block_that_another_process_marked_is_left_alone(side, start):
     """The lease is over, but its borrower has lent the block on, and died."""
-    with weft.arrays_in_pool():
-        array = np.ones(1 << 20, "u1")
+    with weft.arrays_in_pool():  # so large that it lies first in a segment of its own
+        array = np.empty(256 << 20, "u1")
     lent = side.channel.lend(array)
     data, (segment,), _, _ = socket.recv_fds(side.theirs, 16, 1)
     assert data[:8] == struct.pack("<Q", HANDED)
     side.say((TAKEN, struct.unpack("<QQ", data)[1]))
     side.crank()
     assert lent.done()
-    marked = mark(segment, start, 1 << 31)  # wherever in its segment the block lies
+    marked = mark(segment, start, 1)
     os.close(segment)
     del array
     side.say((LEASE_OVER, 1))
@@ -139,8 +139,8 @@ def test_a_block_that_another_process_marked_is_left_alone(side, start):
     before = _native.pool_statistics()
     os.close(marked)
     after = _native.pool_statistics()
-    assert [s["pinned_nbytes"] for s in (before, after)] == [1 << 20, 0]
-    assert before["live_nbytes"] - after["live_nbytes"] == 1 << 20
+    assert [s["pinned_nbytes"] for s in (before, after)] == [256 << 20, 0]
+    assert before["live_nbytes"] - after["live_nbytes"] == 256 << 20
 
 
 def mark(fd, start, count):
