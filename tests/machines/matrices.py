@@ -1,32 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What ``nvidia-smi topo -m`` printed on machines, in the forms that it has had."""
 
+from weft.simulate.topologies import DGX1, ND40RS_V2
+
 #: A DGX-1, 2019: NICs by their own names, CPU affinity in a table of its own.
-DGX_1 = """\
-     GPU0  GPU1  GPU2  GPU3  GPU4  GPU5  GPU6  GPU7   ib0   ib1   ib2   ib3
-GPU0   X    NV1   NV1   NV2   NV2   SYS   SYS   SYS   PIX   SYS   PHB   SYS
-GPU1  NV1    X    NV2   NV1   SYS   NV2   SYS   SYS   PIX   SYS   PHB   SYS
-GPU2  NV1   NV2    X    NV2   SYS   SYS   NV1   SYS   PHB   SYS   PIX   SYS
-GPU3  NV2   NV1   NV2    X    SYS   SYS   SYS   NV1   PHB   SYS   PIX   SYS
-GPU4  NV2   SYS   SYS   SYS    X    NV1   NV1   NV2   SYS   PIX   SYS   PHB
-GPU5  SYS   NV2   SYS   SYS   NV1    X    NV2   NV1   SYS   PIX   SYS   PHB
-GPU6  SYS   SYS   NV1   SYS   NV1   NV2    X    NV2   SYS   PHB   SYS   PIX
-GPU7  SYS   SYS   SYS   NV1   NV2   NV1   NV2    X    SYS   PHB   SYS   PIX
-ib0   PIX   PIX   PHB   PHB   SYS   SYS   SYS   SYS    X    SYS   PHB   SYS
-ib1   SYS   SYS   SYS   SYS   PIX   PIX   PHB   PHB   SYS    X    SYS   PHB
-ib2   PHB   PHB   PIX   PIX   SYS   SYS   SYS   SYS   PHB   SYS    X    SYS
-ib3   SYS   SYS   SYS   SYS   PHB   PHB   PIX   PIX   SYS   PHB   SYS    X
-
-    CPU Affinity
-GPU0  0-19,40-59
-GPU1  0-19,40-59
-GPU2  0-19,40-59
-GPU3  0-19,40-59
-GPU4  20-39,60-79
-GPU5  20-39,60-79
-GPU6  20-39,60-79
-GPU7  20-39,60-79
-
+DGX_1 = f"""{DGX1}
 Legend:
 
   X    = Self
@@ -35,17 +13,7 @@ Legend:
 """
 
 #: An ND40rs_v2 guest, 2022, without and with its NIC: affinity as columns, one NUMA node.
-ND40 = """\
-        GPU0    GPU1    GPU2    GPU3    GPU4    GPU5    GPU6    GPU7    CPU Affinity    NUMA Affinity
-GPU0    X       NV2     NV1     NV2     NODE    NODE    NV1     NODE    0-19            0
-GPU1    NV2     X       NV2     NV1     NODE    NODE    NODE    NV1     0-19            0
-GPU2    NV1     NV2     X       NV1     NV2     NODE    NODE    NODE    0-19            0
-GPU3    NV2     NV1     NV1     X       NODE    NV2     NODE    NODE    0-19            0
-GPU4    NODE    NODE    NV2     NODE    X       NV1     NV1     NV2     0-19            0
-GPU5    NODE    NODE    NODE    NV2     NV1     X       NV2     NV1     0-19            0
-GPU6    NV1     NODE    NODE    NODE    NV1     NV2     X       NV2     0-19            0
-GPU7    NODE    NV1     NODE    NODE    NV2     NV1     NV2     X       0-19            0
-
+ND40 = f"""{ND40RS_V2}
 Legend:
 
   X    = Self

@@ -13,7 +13,7 @@ GBIT = 1e9 / 8
 MIB = 1 << 20
 
 #: As Dask's blog printed it in 2019, "Experiments in High Performance Networking with UCX and DGX".
-_DGX1 = """
+DGX1 = """\
      GPU0  GPU1  GPU2  GPU3  GPU4  GPU5  GPU6  GPU7   ib0   ib1   ib2   ib3
 GPU0   X    NV1   NV1   NV2   NV2   SYS   SYS   SYS   PIX   SYS   PHB   SYS
 GPU1  NV1    X    NV2   NV1   SYS   NV2   SYS   SYS   PIX   SYS   PHB   SYS
@@ -40,7 +40,7 @@ GPU7  20-39,60-79
 """
 
 #: As the UCX-Py documentation's notes on Azure printed it.
-_ND40RS_V2 = """
+ND40RS_V2 = """\
         GPU0    GPU1    GPU2    GPU3    GPU4    GPU5    GPU6    GPU7    CPU Affinity    NUMA Affinity
 GPU0    X       NV2     NV1     NV2     NODE    NODE    NV1     NODE    0-19            0
 GPU1    NV2     X       NV2     NV1     NODE    NODE    NODE    NV1     0-19            0
@@ -103,9 +103,9 @@ def _tree(racks: int, hosts: int, workers: int) -> Network:
 
 _AMONG_MANY = ("broadcast", "tree reduce", "shuffle", "x + x.T", "svd", "stencil")
 TOPOLOGIES = {
-    "dgx1": Topology("DGX-1", "gpus", lambda: gpus.machine("DGX-1", _DGX1), 1024 * MIB, compute_Bps=200e9),
+    "dgx1": Topology("DGX-1", "gpus", lambda: gpus.machine("DGX-1", DGX1), 1024 * MIB, compute_Bps=200e9),
     "nd40rs": Topology(
-        "ND40rs_v2", "gpus", lambda: gpus.machine("ND40rs_v2", _ND40RS_V2), 1024 * MIB, compute_Bps=200e9
+        "ND40rs_v2", "gpus", lambda: gpus.machine("ND40rs_v2", ND40RS_V2), 1024 * MIB, compute_Bps=200e9
     ),
     "h100": Topology("HGX H100", "gpus", _nvswitch, 1024 * MIB, compute_Bps=800e9),
     "islands": Topology("two islands", "islands", _islands, 64 * MIB, compute_Bps=1e9),
