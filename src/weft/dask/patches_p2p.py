@@ -58,7 +58,8 @@ def _keeping(stock: Any) -> type:
             self._room: Room | None = run.digest_metric.__self__.extensions.get(_ROOM)
             self._kept: dict[str, list[tuple[int, Any]]] = {}
             self._exception: Exception | None
-            self._moving = threading.Lock()  # a reader finds all of a partition's shards, in memory or on disk
+            # A reader, in a thread of a task and never on the loop, finds all of a partition's shards, in memory or on disk.
+            self._moving = threading.Lock()
             if self._room is not None:
                 self._room.add(self)
 
