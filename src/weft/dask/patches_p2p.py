@@ -58,7 +58,7 @@ def _keeping(stock: Any) -> type:
             self._room: Room | None = run.digest_metric.__self__.extensions.get(_ROOM)
             self._kept: dict[str, list[tuple[int, Any]]] = {}
             self._exception: Exception | None
-            # A reader, in a thread of a task and never on the loop, finds all of a partition's shards, in memory or on disk.
+            # A reader must find all shards of a partition, in memory or on disk. It never runs on the loop's thread.
             self._moving = threading.Lock()
             if self._room is not None:
                 self._room.add(self)
