@@ -25,7 +25,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,19 @@ def machine(record: Mapping[str, Any]) -> str:
     named += [f"dask {dask}"] if dask and {"workloads", "nannies", "left_out"} & record.keys() else []
     named += [f"{name}={value}" for name, value in e["ucx_variables"].items()]
     return f"{', '.join(map(str, named))}; {e['date_utc'][:10]}, load before {e['load_average'][0]:.1f}."
+
+
+def machines(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Say on which machines several records were taken, each once, and from when to when.
+
+    The kernel's build and Dask's version, which not every record has, do not make a machine another one.
+    """
+    dates: dict[str, list[str]] = {}
+    for record in records:
+        where = re.sub(r"(Linux [\d.]+)\S*(?=,)|, dask [\d.]+", r"\1", machine(record).partition(";")[0])
+        dates.setdefault(where, []).append(record["environment"]["date_utc"][:10])
+    for where, days in dates.items():
+        yield f"{where}; {' to '.join(dict.fromkeys((min(days), max(days))))}."
 
 
 def latencies(record: Mapping[str, Any]) -> str:
@@ -223,9 +236,7 @@ def walls(rows: Sequence[Row]) -> str:
 def dask_machines(records: Records) -> Iterator[str]:
     """Say where Dask's records were taken, how long clusters took to start, and what they use while idle."""
     taken = {name: record for name, record in records.items() if name.startswith("dask/")}
-    for each in dict.fromkeys(machine(record).partition(";")[0] for record in taken.values()):
-        dates = sorted(r["environment"]["date_utc"][:10] for r in taken.values() if machine(r).startswith(each))
-        yield f"{each}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."
+    yield from machines(taken.values())
     for key, name, unit in (
         ("cluster_start_s", "Start of a cluster", "s"),
         ("idle_cpu_percent", "Idle", "% of a core"),
@@ -351,8 +362,7 @@ def five(records: Records) -> str:
             told = f"{size}, one way, beside a TCP socket"
             rows.append([told, *times, f"{ours['median'] / others['median']:.2f}"])
         used.append("pingpong")
-    machines = [re.sub(r", load before.*", ".", machine(records[name])) for name in used]
-    return "\n\n".join([table(["", "tcp:// or TCP", "weft", "ratio"], rows), *dict.fromkeys(machines)])
+    return "\n\n".join([table(["", "tcp:// or TCP", "weft", "ratio"], rows), *machines(records[name] for name in used)])
 
 
 def floor(record: Mapping[str, Any]) -> str:
