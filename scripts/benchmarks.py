@@ -66,7 +66,10 @@ MEASURED = {
     "scale": ("bench scale --rounds 3", "--rounds 1 --workers 2 --idle 0.5"),
     "links_routes": ("bench links route,flows --rounds 1", "--ways learned"),
     "scale_limited": ("bench scale --rounds 1 --workers 16 --ulimit 256", "--workers 2 --idle 0.5"),
-    "scale_many": ("bench scale --rounds 1 --workers 128 --no-nanny --ulimit 1024", "--workers 2 --idle 0.5"),
+    "scale_many": (
+        "bench scale --rounds 1 --workers 128 --no-nanny --ulimit 1024 --later 2",
+        "--workers 2 --idle 0.5",
+    ),
     "scale_lab": ("bench scale --rounds 3 --workers 4,8,16 --lab 16", "--rounds 1 --workers 2 --idle 0.5"),
     "simulate_lab": ("bench links fanout,pairs,kill,copies,islands --rounds 1", "--times 1"),
     "simulate": (

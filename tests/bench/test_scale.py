@@ -99,9 +99,9 @@ def test_defaults():
 
 
 def test_what_is_run_is_what_was_asked_for():
-    given = ("--no-nanny", "--ulimit", "256", "--size", "1KiB", "--idle", "2", "--timeout", "9")
+    given = ("--no-nanny", "--ulimit", "256", "--size", "1KiB", "--later", "2", "--idle", "2", "--timeout", "9")
     asked = command.plan_of(parse(*given), 16, "tcp")
-    assert asked == Plan("tcp", 16, nannies=False, limit=256, nbytes=1024, idle_s=2.0, timeout_s=9.0)
+    assert asked == Plan("tcp", 16, nannies=False, limit=256, nbytes=1024, later=2, idle_s=2.0, timeout_s=9.0)
 
 
 def test_numbers_of_workers_each_once():

@@ -61,6 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--size", type=options.size, default=Plan._field_defaults["nbytes"], metavar="SIZE", help=alone)
     add(
+        "--later",
+        type=options.whole,
+        default=Plan._field_defaults["later"],
+        metavar="N",
+        help="all-to-alls after the first (default: %(default)s)",
+    )
+    add(
         "--idle",
         type=timeout,
         default=Plan._field_defaults["idle_s"],
@@ -147,6 +154,7 @@ def plan_of(args: argparse.Namespace, workers: int, protocol: str) -> Plan:
         nannies=args.nannies and not args.lab,
         limit=args.ulimit,
         nbytes=args.size,
+        later=args.later,
         idle_s=args.idle,
         timeout_s=args.timeout or 60 + 2 * workers,
         calm=workers > one_run.CROWDED * len(os.sched_getaffinity(0)),
