@@ -16,13 +16,14 @@ The status is 1 if the program fails once, 2 if nothing could be run. It is Hopl
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,14 @@ COLLECTIVES = ("multicast", "gather", "reduce", "allreduce")
 START_S = 120.0
 CELL_S = 600.0
 PORT = 8786
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came of all cells: by cell and protocol, the seconds of each round, and why it failed."""
+
+    seconds: dict[str, dict[str, list[float]]] = dataclasses.field(default_factory=dict)
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def network(workers: int, rate: str | None) -> lab.Network:
@@ -72,9 +81,9 @@ def cluster(standing: lab.Lab, protocol: str, workers: int, folder: Path) -> Ite
             start(host, "distributed.cli.dask_worker", where, *options, "--death-timeout", str(START_S))
         wait = f"from distributed import Client; Client('127.0.0.1:{PORT}').wait_for_workers({workers}, {START_S})"
         ready = standing.start("h0", [sys.executable, "-c", wait], env=env, stderr=subprocess.PIPE)
-        _, said = ready.communicate(timeout=START_S + 60)
+        _, said = _end(ready, START_S + 60)
         if ready.returncode:
-            raise weft.UnreachableError(f"{protocol}://: not {workers} workers within {START_S:g} s: {said[-500:]!r}")
+            raise weft.UnreachableError(f"not {workers} workers within {START_S:g} s: {said[-500:]!r}")
         yield env
     finally:
         for process in started:
@@ -86,18 +95,62 @@ def cluster(standing: lab.Lab, protocol: str, workers: int, folder: Path) -> Ite
                 process.kill()
 
 
-def measure(standing: lab.Lab, program: Path, env: dict[str, str], *arguments: str) -> tuple[float | None, str]:
-    """Run Hoplite's program on the first host; return the seconds that it prints, or None and what it said."""
+def measure(standing: lab.Lab, program: Path, env: dict[str, str], *arguments: str) -> float:
+    """Run Hoplite's program on the first host; return the seconds that it prints.
+
+    Raises
+    ------
+    TimedOutError
+        It did not end within `CELL_S`.
+    ChildProcessError
+        It failed; the error has what it said last.
+    """
     argv = [sys.executable, str(program), *arguments]
     process = standing.start("h0", argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, said = _end(process, CELL_S)
+    if process.returncode:
+        raise ChildProcessError(said.strip()[-400:])
+    return float(out.split()[-1])
+
+
+def _end(process: subprocess.Popen[Any], seconds: float) -> tuple[str, str]:
     try:
-        out, said = process.communicate(timeout=CELL_S)
+        return process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
-        return None, f"no end within {CELL_S:g} s"
-    if process.returncode:
-        return None, said.strip()[-400:]
-    return float(out.split()[-1]), ""
+        process.communicate()
+        raise weft.TimedOutError(f"timed out: no end within {seconds:g} s") from None
+
+
+def take_turn(
+    described: lab.Network, protocol: str, program: Path, cells: Sequence[tuple[str, int]], came_to: Outcome
+) -> None:
+    """Run each cell, a collective and a size, over `protocol` on one cluster.
+
+    What ran out of time may go on in the cluster: the cells after it get another. Without a cluster, they are left.
+    """
+    left, workers = list(cells), len(described.hosts) - 1
+    while left:
+        cell = "start"
+        try:
+            with (
+                tempfile.TemporaryDirectory() as logs,
+                lab.Lab(described) as standing,
+                cluster(standing, protocol, workers, Path(logs)) as env,
+            ):
+                while left:
+                    collective, size = left.pop(0)
+                    cell = f"{collective} {size}"
+                    try:
+                        took = measure(standing, program, env, collective, "-n", str(workers), "-s", str(size))
+                    except ChildProcessError as e:
+                        came_to.failed[f"{cell}, {protocol}"] = str(e)
+                    else:
+                        came_to.seconds.setdefault(cell, {}).setdefault(protocol, []).append(took)
+        except (weft.TimedOutError, weft.UnreachableError) as e:
+            came_to.failed[f"{cell}, {protocol}"] = str(e)
+            if cell == "start":
+                return
 
 
 def main() -> int:
@@ -107,47 +160,34 @@ def main() -> int:
     parser.add_argument("--protocols", default="tcp,ucx", help="(default: %(default)s)")
     parser.add_argument("--workers", type=int, default=8, help="each on a host of its own (default: %(default)s)")
     parser.add_argument("--collectives", default=",".join(COLLECTIVES), help="(default: %(default)s)")
-    parser.add_argument("--sizes", default="1024,1048576,33554432", help="of each array, bytes (default: %(default)s)")
+    parser.add_argument("--sizes", default="1024,2097152,33554432", help="of each array, bytes (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
     parser.add_argument("--rate", help="of each cable, each way, as 1gbit (default: no limit)")
     add_json(parser)
     told = parser.parse_args()
     surroundings = environment.collect()
     protocols, sizes = told.protocols.split(","), [int(size) for size in told.sizes.split(",")]
-    seconds: dict[str, dict[str, list[float]]] = {}
-    failed: dict[str, str] = {}
+    cells = [(collective, size) for collective in told.collectives.split(",") for size in sizes]
+    came_to = Outcome()
     described = network(told.workers, told.rate)
     with drop_in.checkout(told.source, told.rev, [PROGRAM]) as folder, ended_by_signals():
         for round_, protocol in ((r, p) for r in range(told.rounds) for p in protocols):
             began = time.monotonic()
             try:
-                with (
-                    tempfile.TemporaryDirectory() as logs,
-                    lab.Lab(described) as standing,
-                    cluster(standing, protocol, told.workers, Path(logs)) as env,
-                ):
-                    for collective in told.collectives.split(","):
-                        for size in sizes:
-                            cell = f"{collective} {size}"
-                            arguments = (collective, "-n", str(told.workers), "-s", str(size))
-                            took, why = measure(standing, folder / PROGRAM, env, *arguments)
-                            if took is None:
-                                failed[f"{cell}, {protocol}"] = why
-                            else:
-                                seconds.setdefault(cell, {}).setdefault(protocol, []).append(took)
+                take_turn(described, protocol, folder / PROGRAM, cells, came_to)
             except weft.UnsupportedError as e:
                 print(e)
                 return 2
             print(f"round {round_ + 1}, {protocol}://: {time.monotonic() - began:.0f} s", flush=True)
-    for cell, each in seconds.items():
+    for cell, each in came_to.seconds.items():
         collective, size = cell.split()
         medians = ", ".join(f"{p}:// {format_seconds(statistics.median(taken))}" for p, taken in each.items())
         print(f"{collective:10} {format_size(int(size)):>8}  {medians}")
-    for cell, why in failed.items():
+    for cell, why in came_to.failed.items():
         print(f"FAILED {cell}: {why}")
-    record = {"workers": told.workers, "seconds": seconds, "failed": failed, "lab": lab_hosts.described(described)}
+    record = {"workers": told.workers, **dataclasses.asdict(came_to), "lab": lab_hosts.described(described)}
     write_record(told.json, record | {"environment": surroundings})
-    return 1 if failed else 0 if seconds else 2
+    return 1 if came_to.failed else 0 if came_to.seconds else 2
 
 
 if __name__ == "__main__":
