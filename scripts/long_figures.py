@@ -224,7 +224,9 @@ def everything(record: Record) -> str:
     for each in record["skipped"]:
         lacks = f"for want of {each['lacks']}" if each["lacks"] else "**could be installed**"
         lines.append(f"- skipped {each['tests']}, {lacks}: {each['why']}")
-    return "\n".join([*lines, *(f"- `{name}` failed: {why}" for name, why in record["failed"].items())])
+    lines += [f"- `{name}` failed: {why}" for name, why in record["failed"].items()]
+    alone = record.get("passed_alone", {}).items()
+    return "\n".join([*lines, *(f"- `{name}` failed, and passed when run alone: {why}" for name, why in alone)])
 
 
 def distributed(record: Record) -> str:
