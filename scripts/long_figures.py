@@ -58,7 +58,7 @@ MEASURED = {
     "long/xoscar_calls": (f"{_XOSCAR} python scripts/xoscar_bench.py", "--sizes 8 --calls 5 --rounds 1"),
     "long/hoplite": (
         "uv run python scripts/hoplite_tests.py --source SOURCES/hoplite",
-        "--workers 2 --sizes 1024 --rounds 1",
+        "--workers 2 --sizes 2097152 --collectives gather --rounds 1",
     ),
     "long/everything": ("uv run nox -s everything --", "tests/test_units.py"),
     "long/distributed": (_distributed("2026.8.0"), "--files tests/test_batched.py"),
