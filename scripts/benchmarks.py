@@ -174,7 +174,18 @@ def drop_in(record: Mapping[str, Any]) -> str:
     versions = [f"{name} {version}." for name, version in record["versions"].items()]
     gone = [f"Missing: {pingpong_table.named(r)} ({r['reason']})." for r in record.get("missing", ())]
     table_ = table(["", *head, "UCXX's time / weft's"], rows)
-    return "\n".join([table_, "", " ".join([*versions, machine(record), *gone])])
+    varied = [
+        spread(found, name, whose) for name, whose in (("ucxx", "UCXX's"), ("drop-in", "weft's")) if name in names
+    ]
+    told = f"Within one size, {', '.join(varied)}."
+    return "\n".join([table_, "", told, "", " ".join([*versions, machine(record), *gone])])
+
+
+def spread(found: Mapping[tuple[str, int], Mapping[str, Any]], library: str, whose: str) -> str:
+    """Say for which size a library's rounds differ most, and how many times as long the slowest takes."""
+    rounds = {nbytes: latency["round_medians"] for (name, nbytes), latency in found.items() if name == library}
+    times, most = max((max(taken) / min(taken), nbytes) for nbytes, taken in rounds.items())
+    return f"{whose} slowest round takes up to {times:.2g} times as long as the fastest ({format_size(most)})"
 
 
 def losses(records: Records) -> str:

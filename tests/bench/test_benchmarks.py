@@ -103,6 +103,21 @@ def test_rows_of_a_script_stand_beside_each_other():
     ]
 
 
+def test_the_drop_in_stands_beside_ucxx_and_their_rounds_spread_is_told():
+    def taken(library, nbytes, *rounds):
+        latency = {"median": sorted(rounds)[1], "round_medians": rounds}
+        return {"library": library, "mode": "await", "nbytes": nbytes, "latency_s": latency}
+
+    records = [taken("drop-in", 8, 1e-6, 1e-6, 2e-6), taken("drop-in", 1024, 1e-6, 1e-6, 1e-6)]
+    records += [taken("ucxx", 8, 20e-6, 20e-6, 40e-6), taken("ucxx", 1024, 20e-6, 90e-6, 100e-6)]
+    lines = benchmarks.drop_in({"records": records, "versions": {"ucxx": "1"}, "environment": WHERE}).splitlines()
+    assert lines[2].startswith("| 8 B | 1 us (1-2) | 20 us (20-40) | 20")
+    assert lines[5] == (
+        "Within one size, UCXX's slowest round takes up to 5 times as long as the fastest (1 KiB), "
+        "weft's slowest round takes up to 2 times as long as the fastest (8 B)."
+    )
+
+
 def test_an_operation_that_is_slower_is_a_loss():
     rows = {
         "put": {"weft": [2e-6, 2e-6], "ucx_perftest": [1e-6, 1e-6]},

@@ -163,12 +163,14 @@ def test_xoscar_calls():
 def test_everything():
     skipped = [{"lacks": "a GPU", "why": "no CUDA", "tests": 3}, {"lacks": None, "why": "no Slurm", "tests": 1}]
     record = {"counts": {"passed": 2000, "skipped": 4}, "skipped": skipped, "failed": {"t::a": "boom"}}
+    record["passed_alone"] = {"t::b": "timed out"}
     assert figures.everything(record).splitlines() == [
         "2,000 passed, 4 skipped.",
         "",
         "- skipped 3, for want of a GPU: no CUDA",
         "- skipped 1, **could be installed**: no Slurm",
         "- `t::a` failed: boom",
+        "- `t::b` failed, and passed when run alone: timed out",
     ]
     assert figures.everything(record | {"arguments": ["tests/a", "-q"]}).startswith("With `tests/a -q`: 2,000 passed")
 
