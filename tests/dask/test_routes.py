@@ -4,80 +4,62 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-import dask
-import numpy as np
 import pytest
-from distributed import Client, Scheduler, Worker, wait
+from tests.dask.hosts import NBYTES, Hosts, MiB, hosts
+from tests.dask.hosts import run as run_here
 
-from weft.dask.learn import chains, fanout, measured, pieces, slices
+from weft.dask.learn import fanout, measured, pieces, slices
 from weft.dask.observe.traffic import EXTENSION
 from weft.links import route as routes
 
-MiB = 1 << 20
-NBYTES = 16 * MiB
 SLOW, FAST = 1.25e6, 12.5e6  # bytes a second: 10 and 100 Mb/s
-
-
-class Hosts:
-    """A scheduler and workers in this process, each at an address that Dask takes for a host of its own."""
-
-    def __init__(self, client: Any, scheduler: Scheduler, workers: list[Worker]) -> None:
-        self.client, self.scheduler, self.workers = client, scheduler, workers
-
-    def part(self, number: int) -> Any:
-        return chains.of[self.workers[number]]
-
-    def teach(self, rates: dict[tuple[int, int], float]) -> None:
-        """Teach the scheduler, and each receiver, what links deliver."""
-        extension: Any = self.scheduler.extensions[EXTENSION]
-        for (a, b), rate in rates.items():
-            source, destination = self.workers[a].address, self.workers[b].address
-            for model in (extension.links.model, self.part(b)._model):
-                for worker in (source, destination):
-                    model.place(worker, fanout.place_of(worker))
-                for _ in range(4):
-                    model.observe(source, destination, NBYTES, NBYTES / rate, fanout.time.monotonic())
-
-    async def fetched(self, nbytes: int = NBYTES) -> None:
-        """Have worker 1 sum what worker 0 has made, and check it."""
-        made = self.client.submit(np.arange, nbytes // 8, workers=[self.workers[0].address], pure=False)
-        await wait(made)
-        found = self.client.submit(np.sum, made, workers=[self.workers[1].address], pure=False)
-        assert await found == (nbytes // 8) * (nbytes // 8 - 1) // 2
-
-
-@contextlib.asynccontextmanager
-async def hosts(count: int = 3) -> AsyncIterator[Hosts]:
-    with dask.config.set({"weft.links": "learn", "distributed.admin.system-monitor.gil.enabled": False}):
-        async with (
-            Scheduler(protocol="ucx", host="127.0.0.1", dashboard_address=":0") as scheduler,
-            contextlib.AsyncExitStack() as stack,
-        ):
-            workers = [
-                await stack.enter_async_context(
-                    Worker(scheduler.address, host=f"127.0.0.{2 + i}", nthreads=1, dashboard_address=":0")
-                )
-                for i in range(count)
-            ]
-            async with Client(scheduler.address, asynchronous=True) as client:
-                yield Hosts(client, scheduler, workers)
-
-
 ROUTED = {(0, 1): SLOW, (0, 2): FAST, (2, 1): FAST}
 
 
 def run(test: Callable[[Hosts], Coroutine[Any, Any, None]], count: int = 3) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(100), hosts(count) as here:
+    async def on_hosts() -> None:
+        async with hosts(count, each=1) as here:
             await test(here)
 
-    asyncio.run(bounded())
-    gc.collect()
+    run_here(on_hosts)
+
+
+def teach(here: Hosts, rates: dict[tuple[int, int], float]) -> None:
+    """Teach the scheduler, and each receiver, what links deliver."""
+    extension: Any = here.scheduler.extensions[EXTENSION]
+    for (a, b), rate in rates.items():
+        source, destination = here.workers[a].address, here.workers[b].address
+        for model in (extension.links.model, here.part(b)._model):
+            for worker in (source, destination):
+                model.place(worker, fanout.place_of(worker))
+            for _ in range(4):
+                model.observe(source, destination, NBYTES, NBYTES / rate, fanout.time.monotonic())
+
+
+async def fetched(here: Hosts, nbytes: int = NBYTES) -> None:
+    """Have worker 1 sum what worker 0 has made."""
+    await here.summed(await here.made(nbytes), 1, nbytes=nbytes)
+
+
+def halt(monkeypatch: pytest.MonkeyPatch, after: int, *, relayed: bool) -> asyncio.Event:
+    """Have the first that sends pieces, as a relay or as the holder, stop after some until the event is set."""
+    stock, freed, halted = pieces.send, asyncio.Event(), list[Any]()
+
+    async def send(comm: Any, copy: Any, begin: int) -> None:
+        if (copy.value is None) is relayed and not halted:
+            halted.append(copy)
+            for number in range(after):
+                await comm.send_piece(await copy.until(number))
+            await freed.wait()
+        await stock(comm, copy, begin)
+
+    monkeypatch.setattr(pieces, "send", send)
+    monkeypatch.setattr(routes, "_LEAST_WINDOW_S", 0.01)
+    monkeypatch.setattr(routes, "_WINDOW_PIECES", 0)
+    return freed
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +70,8 @@ def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_value_comes_by_way_of_a_third_worker_which_keeps_nothing() -> None:
     async def test(here: Hosts) -> None:
-        here.teach(ROUTED)
-        await here.fetched()
+        teach(here, ROUTED)
+        await fetched(here)
         assert here.part(1).counts["by_relay"] == here.part(1).counts["received"] == 1
         assert here.part(2).counts["pieces"] == here.part(0).counts["pieces"] == 16
         assert here.part(2).counts["received"] == 0
@@ -97,7 +79,7 @@ def test_a_value_comes_by_way_of_a_third_worker_which_keeps_nothing() -> None:
         async with asyncio.timeout(30):
             while here.part(2)._copies or here.part(2)._relays._relaying:
                 await asyncio.sleep(0.01)
-        await here.fetched(4 * MiB)  # too small for pieces
+        await fetched(here, 4 * MiB)  # too small for pieces
         assert here.part(1).counts["by_relay"] == 1
 
     run(test)
@@ -122,34 +104,24 @@ def test_a_relay_that_dies_is_done_without_from_the_piece_that_is_missing(monkey
     monkeypatch.setattr(fanout.Fanout, "hand_on", hand_on)
 
     async def test(here: Hosts) -> None:
-        here.teach(ROUTED)
-        await here.fetched()
+        teach(here, ROUTED)
+        await fetched(here)
         assert here.part(1).counts["relays_lost"] == here.part(1).counts["received"] == 1
         assert here.part(1).counts["given_up"] == here.part(1).counts["lost"] == 0
         assert begins[:2] == [0, 0]
         assert 0 < begins[2] <= 5
-        await here.fetched()
+        await fetched(here)
         assert here.part(1).counts["by_relay"] == 1, "it is avoided for a while"
 
     run(test)
 
 
 def test_a_relay_that_is_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    stock, freed = pieces.send, asyncio.Event()
-
-    async def send(comm: Any, copy: Any, begin: int) -> None:
-        if copy.value is None:
-            await comm.send_piece(await copy.until(0))
-            await freed.wait()
-        await stock(comm, copy, begin)
-
-    monkeypatch.setattr(pieces, "send", send)
-    monkeypatch.setattr(routes, "_LEAST_WINDOW_S", 0.01)
-    monkeypatch.setattr(routes, "_WINDOW_PIECES", 0)
+    freed = halt(monkeypatch, 1, relayed=True)
 
     async def test(here: Hosts) -> None:
-        here.teach(ROUTED)
-        await here.fetched()
+        teach(here, ROUTED)
+        await fetched(here)
         freed.set()
         assert here.part(1).counts["relays_lost"] == here.part(1).counts["received"] == 1
 
@@ -157,23 +129,11 @@ def test_a_relay_that_is_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_link_that_becomes_slow_in_the_middle_is_left_for_a_relay(monkeypatch: pytest.MonkeyPatch) -> None:
-    stock, freed, direct = pieces.send, asyncio.Event(), list[int]()
-
-    async def send(comm: Any, copy: Any, begin: int) -> None:
-        if copy.value is not None and not direct:
-            direct.append(begin)
-            for number in range(3):
-                await comm.send_piece(await copy.until(number))
-            await freed.wait()
-        await stock(comm, copy, begin)
-
-    monkeypatch.setattr(pieces, "send", send)
-    monkeypatch.setattr(routes, "_LEAST_WINDOW_S", 0.01)
-    monkeypatch.setattr(routes, "_WINDOW_PIECES", 0)
+    freed = halt(monkeypatch, 3, relayed=False)
 
     async def test(here: Hosts) -> None:
-        here.teach({(0, 1): FAST, (0, 2): FAST, (2, 1): FAST})
-        await here.fetched()
+        teach(here, {(0, 1): FAST, (0, 2): FAST, (2, 1): FAST})
+        await fetched(here)
         freed.set()
         assert here.part(1).counts["by_relay"] == here.part(1).counts["received"] == 1
         assert here.part(2).counts["pieces"] == 13, "the three that were here came once"
@@ -184,12 +144,12 @@ def test_a_link_that_becomes_slow_in_the_middle_is_left_for_a_relay(monkeypatch:
 @pytest.mark.parametrize("number", [2, -1], ids=["relay", "scheduler"])
 def test_whoever_knows_nothing_of_relays_is_not_asked(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(here: Hosts) -> None:
-        here.teach(ROUTED)
+        teach(here, ROUTED)
         server: Any = here.scheduler if number < 0 else here.workers[number]
         for op in [op for op in server.handlers if op in ("weft_route", "weft_relay")]:
             del server.handlers[op]
         monkeypatch.setattr(measured, "routes", lambda comm: comm.peer_address != server.address)
-        await here.fetched()
+        await fetched(here)
         assert here.part(1).counts["by_relay"] == 0
         assert here.part(1).counts["received"] == 1
 
@@ -214,7 +174,7 @@ def test_a_worker_relays_no_more_than_it_has_room_for() -> None:
 
 def test_a_question_that_is_nonsense_has_no_relay_for_an_answer() -> None:
     async def test(here: Hosts) -> None:
-        here.teach(ROUTED)
+        teach(here, ROUTED)
         a, b, c = (worker.address for worker in here.workers)
         extension: Any = here.scheduler.extensions[EXTENSION]
         asked: dict[str, Any] = {"source": a, "destination": b, "nbytes": NBYTES}
@@ -239,7 +199,7 @@ def test_slices_come_over_as_many_connections_as_bring_more(monkeypatch: pytest.
     async def test(here: Hosts) -> None:
         part = here.part(1)
         monkeypatch.setattr(fanout, "_SLICED_S", 0.0)
-        await here.fetched()
+        await fetched(here)
         assert part.counts["flows"] == 0, "one is all that a small value is worth"
         part.flows._hosts["127.0.0.2"].best = 4
 
@@ -249,7 +209,7 @@ def test_slices_come_over_as_many_connections_as_bring_more(monkeypatch: pytest.
             return await stock(comm, copy, counted=counted)
 
         monkeypatch.setattr(slices, "send", send)
-        await here.fetched(32 * MiB)
+        await fetched(here, 32 * MiB)
         assert part.counts["flows"] == 3
         assert part.counts["received"] == 2
         async with asyncio.timeout(30):
@@ -275,7 +235,7 @@ def test_what_a_connection_that_breaks_did_not_bring_comes_over_another(monkeypa
         monkeypatch.setattr(slices, "send", send)
         part.flows.begin("127.0.0.2", 0)
         part.flows._hosts["127.0.0.2"].best = 4
-        await here.fetched()
+        await fetched(here)
         assert part.counts["received"] == 1
         assert part.counts["given_up"] == part.counts["lost"] == 0
 
@@ -294,7 +254,7 @@ def test_a_piece_that_does_not_exist_ends_the_comm_only(monkeypatch: pytest.Monk
         part.flows.begin("127.0.0.2", 0)
         part.flows._hosts["127.0.0.2"].best = 2
         monkeypatch.setattr(slices.Receiving, "_receive", receive)
-        await here.fetched()
+        await fetched(here)
         assert part.counts["given_up"] == 1
         assert part.counts["received"] == 0
 
