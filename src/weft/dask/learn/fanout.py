@@ -23,7 +23,6 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from distributed import core
 from distributed.comm.core import connect
 from distributed.comm.utils import from_frames, to_frames
 from distributed.core import Status
@@ -32,6 +31,7 @@ from distributed.utils import nbytes
 
 from weft._frames import HOST
 from weft.dask.learn import measured, pieces, relays, slices
+from weft.dask.learn.ask import ask
 from weft.dask.learn.collect import place_of
 from weft.dask.offload import read_offloads, write_offloads
 from weft.links import LinkModel
@@ -356,7 +356,7 @@ class Fanout:
         return "" if here is None else here.address
 
     async def _ask(self, comm: Any, op: str, **what: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = await _request(comm, op, who=self._address(), **what)
+        answer: dict[str, Any] = await ask(comm, op, who=self._address(), **what)
         return answer
 
     async def _get(
@@ -473,9 +473,9 @@ class Fanout:
         try:
             sliced = measured.routes(comm) and self._may_slice(parent, copy)
             if sliced:
-                answer = await _request(comm, "weft_slices", chain=chain)
+                answer = await ask(comm, "weft_slices", chain=chain)
             else:
-                answer = await _request(comm, "weft_pieces", chain=chain, begin=copy.have)
+                answer = await ask(comm, "weft_pieces", chain=chain, begin=copy.have)
             if answer["status"] != "OK":
                 raise pieces.GoneError
             if sliced:
@@ -509,7 +509,7 @@ class Fanout:
         async def another(number: int) -> Any:
             other = await connect(parent, deserialize=rpc.deserialize, weft_flow=number, **rpc.connection_args)
             self.counts["flows"] += 1
-            told = await _request(other, "weft_slices", chain=chain, flow=number)
+            told = await ask(other, "weft_slices", chain=chain, flow=number)
             if told["status"] != "OK":
                 other.abort()
                 raise OSError(f"{parent} has no {chain}")
@@ -547,7 +547,7 @@ class Fanout:
     async def _borrow(self, rpc: Any, parent: str, chain: str, deserializers: Any) -> Any:
         comm = await rpc.connect(parent)
         try:
-            asked = _request(comm, "weft_borrow", chain=chain, deserializers=deserializers)
+            asked = ask(comm, "weft_borrow", chain=chain, deserializers=deserializers)
             answer = await self._watch(rpc, parent, asked, lambda: 0)
             if answer["status"] != "OK":
                 raise pieces.GoneError
@@ -600,10 +600,6 @@ class Fanout:
             copy.fail()
         self._copies.clear()
         self._offers.clear()
-
-
-async def _request(comm: Any, op: str, **what: Any) -> Any:
-    return await cast("Any", core).send_recv(comm, op=op, **what)
 
 
 def _to_serialize(value: object) -> Any:

@@ -7,9 +7,10 @@ Who hands to whom is decided elsewhere (`fanout`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from distributed.comm.core import CommClosedError
@@ -154,6 +155,18 @@ def announce(frames: Sequence[Any]) -> list[Any]:
     return [nbytes(frame) if nbytes(frame) >= SMALL_NBYTES else bytes(frame) for frame in frames]
 
 
+@contextlib.contextmanager
+def aborting(comm: PieceComm) -> Generator[None]:
+    """Abort a comm if the block fails, whatever it is; errors of UCX leave it as Dask's."""
+    try:
+        yield
+    except BaseException as e:
+        comm.abort()
+        if isinstance(e, Error):
+            raise CommClosedError(f"{comm!r}: {e}") from e
+        raise
+
+
 async def send(comm: PieceComm, copy: Copy, begin: int) -> None:
     """Send the pieces from number `begin` on, each as soon as it is here.
 
@@ -165,7 +178,7 @@ async def send(comm: PieceComm, copy: Copy, begin: int) -> None:
         The pieces will not come; likewise.
     """
     under_way: deque[Request[None]] = deque()
-    try:
+    with aborting(comm):
         with comm.sending_pieces(sum(map(len, copy.pieces[begin:]))):
             for number in range(begin, len(copy.pieces)):
                 piece = copy.pieces[number] if number < copy.have else await copy.until(number)
@@ -176,11 +189,6 @@ async def send(comm: PieceComm, copy: Copy, begin: int) -> None:
                 await under_way.popleft()
         if await comm.read() != "OK":
             raise CommClosedError(f"{comm!r}: the pieces were not acknowledged")
-    except BaseException as e:
-        comm.abort()
-        if isinstance(e, Error):
-            raise CommClosedError(f"{comm!r}: {e}") from e
-        raise
 
 
 async def receive(comm: PieceComm, copy: Copy, *, timed: bool) -> None:
@@ -201,21 +209,17 @@ async def receive(comm: PieceComm, copy: Copy, *, timed: bool) -> None:
     posted = first = copy.have
     began = time.perf_counter()
     try:
-        while not copy.whole:
-            while posted < len(copy.pieces) and len(under_way) < _AT_ONCE:
-                under_way.append(comm.recv_piece(copy.pieces[posted]))
-                posted += 1
-            size = await under_way.popleft()
-            if size != len(copy.pieces[copy.have]):
-                raise CommClosedError(f"{comm!r}: a piece has {size} B")
-            copy.have += 1
-            copy.change()
-        await comm.write("OK")
-    except BaseException as e:
-        comm.abort()
-        if isinstance(e, Error):
-            raise CommClosedError(f"{comm!r}: {e}") from e
-        raise
+        with aborting(comm):
+            while not copy.whole:
+                while posted < len(copy.pieces) and len(under_way) < _AT_ONCE:
+                    under_way.append(comm.recv_piece(copy.pieces[posted]))
+                    posted += 1
+                size = await under_way.popleft()
+                if size != len(copy.pieces[copy.have]):
+                    raise CommClosedError(f"{comm!r}: a piece has {size} B")
+                copy.have += 1
+                copy.change()
+            await comm.write("OK")
     finally:
         got = sum(map(len, copy.pieces[first : copy.have]))
         comm.pieces_received(got, time.perf_counter() - began if timed and copy.whole else None, _AT_ONCE)

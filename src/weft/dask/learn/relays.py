@@ -15,9 +15,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distributed import core
-
 from weft.dask.learn import measured, pieces
+from weft.dask.learn.ask import ask
 from weft.errors import Error
 from weft.links import LinkModel
 from weft.links.route import LEAST_NBYTES, Pace, route
@@ -190,12 +189,11 @@ class Relays:
 
 async def _ask(rpc: Any, address: str, op: str, **what: Any) -> dict[str, Any] | None:
     """Ask a scheduler or worker, if it knows of such questions: of others no answer would come."""
-    send_recv: Callable[..., Awaitable[Any]] = vars(core)["send_recv"]
     comm = await rpc.connect(address)
     try:
         if not measured.routes(comm):
             return None
-        answer: dict[str, Any] = await send_recv(comm, op=op, **what)
+        answer = await ask(comm, op, **what)
         return answer if answer.__class__ is dict else None
     finally:
         rpc.reuse(address, comm)

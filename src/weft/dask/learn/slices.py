@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distributed.comm.core import CommClosedError
 
-from weft.dask.learn.pieces import Copy, PieceComm
+from weft.dask.learn.pieces import Copy, PieceComm, aborting
 from weft.errors import Error
 from weft.links.flows import Trial, worth
 
@@ -46,7 +46,7 @@ async def send(comm: PieceComm, copy: Copy, *, counted: bool) -> int:
     under_way: deque[Request[None]] = deque()
     asked = bytearray(8)
     number_sent = 0
-    try:
+    with aborting(comm):
         with comm.sending_pieces(sum(map(len, copy.pieces)) if counted else 0) as sent:
             sent[0] = 0
             while True:
@@ -65,11 +65,6 @@ async def send(comm: PieceComm, copy: Copy, *, counted: bool) -> int:
             while under_way:
                 await under_way.popleft()
         return number_sent
-    except BaseException as e:
-        comm.abort()
-        if isinstance(e, Error):
-            raise CommClosedError(f"{comm!r}: {e}") from e
-        raise
 
 
 class _Asked(NamedTuple):
@@ -130,18 +125,14 @@ class Receiving:
         self._flows.append(flow)
         extra = asyncio.ensure_future(self._more())
         try:
-            await self._receive(flow, 0)
-            while not copy.whole:  # others have the rest
-                if copy.failed or self._flows == [flow]:
-                    raise CommClosedError(f"{first!r}: not all pieces came")
-                await copy.changed()
-                await self._receive(flow, 0)  # what one of them left behind
-            await _end(first)
-        except BaseException as e:
-            first.abort()
-            if isinstance(e, Error):
-                raise CommClosedError(f"{first!r}: {e}") from e
-            raise
+            with aborting(first):
+                await self._receive(flow, 0)
+                while not copy.whole:  # others have the rest
+                    if copy.failed or self._flows == [flow]:
+                        raise CommClosedError(f"{first!r}: not all pieces came")
+                    await copy.changed()
+                    await self._receive(flow, 0)  # what one of them left behind
+                await _end(first)
         finally:
             if copy.whole:  # the others say goodbye, and nobody waits for that
                 self.ending = extra
