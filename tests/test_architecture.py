@@ -35,10 +35,10 @@ peer
 connect listen memory
 weft
 explain.round_trip
-explain.command topo
+topo
 doctor links
-dask deploy lab
-worker
+explain.learned dask deploy lab
+explain.command worker
 compat
 bench
 simulate

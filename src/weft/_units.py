@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 #: What a size may end with. The binary ones come first where both divide it.
@@ -53,6 +54,11 @@ def format_seconds(seconds: float | None) -> str:
 def format_ratio(ratio: float) -> str:
     """Write a ratio with two decimals, or two digits where it is small, none where it is large."""
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+
+
+def format_deviation(deviation: float) -> str:
+    """Write the standard deviation of a logarithm: as a share, ``12%``, or from 1 on as a factor, ``x2.7``."""
+    return f"{deviation:.0%}" if deviation < 1 else f"x{math.exp(deviation):.2g}"
 
 
 def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:

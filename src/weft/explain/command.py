@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 
 from weft import _options
+from weft._connect import address as addresses
 from weft.errors import InvalidParamError
-from weft.explain import round_trip
+from weft.explain import learned, round_trip
 
 DESCRIPTION = """
 Connect to another process, send messages of several sizes, and show which wire carried each, and why no other did.
@@ -18,6 +20,7 @@ EXAMPLES = (
     "weft explain",
     "weft explain --listen 0.0.0.0:13337  # then, on another machine:",
     "weft explain 10.0.0.2:13337",
+    "weft explain 10.0.0.2:13337 --cluster mine  # as of weft.cluster",
 )
 
 
@@ -31,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--listen", metavar="HOST:PORT", help="answer weft explain HOST:PORT until interrupted")
     parser.add_argument("--once", action="store_true", help="with --listen: answer one caller within 30 s, then end")
+    text = "show what this cluster, or a file of its, knows of the link (default: what any knows of the two hosts)"
+    parser.add_argument("--cluster", metavar="NAME", help=text)
     _options.add_json(parser)
     _options.add_color(parser)
 
@@ -48,17 +53,22 @@ def run(args: argparse.Namespace) -> int:
     UnreachableError, HandshakeError, TimedOutError
         Nobody answers at the address.
     InvalidParamError
-        Both an address and ``--listen``.
+        Both an address and ``--listen``; there is no file of the cluster.
     """
     if args.listen is not None:
         if args.address is not None:
             raise InvalidParamError("give an address or --listen, not both")
-        _options.refuse_unused("not with --listen", json=args.json)
+        _options.refuse_unused("not with --listen", json=args.json, cluster=args.cluster)
         round_trip.echo(args.listen, once=args.once)
         return 0
     _options.refuse_unused("only with --listen", once=args.once)
     with contextlib.nullcontext(args.address) if args.address else round_trip.child() as address:
         explanation = round_trip.explain(address)
+    here, there = (addresses.split(each)[0] for each in (explanation.local_address, explanation.peer))
+    if explanation.same_host:
+        here = there
+    known = learned.of_hosts(here, there) if args.cluster is None else learned.of_cluster(args.cluster, here, there)
+    explanation = dataclasses.replace(explanation, learned=known)
     if _options.print_text(args.json, explanation.json()):
         console = _options.console(args.color, highlight=False, markup=False)
         if console.is_terminal:

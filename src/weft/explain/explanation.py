@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich import box
@@ -14,7 +14,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from weft._units import format_seconds, format_size
+from weft._units import format_deviation, format_rate, format_seconds, format_size
 from weft.explain.protocols import Lane, Size
 from weft.explain.reasons import Setting, Verdict
 
@@ -30,6 +30,45 @@ class Time:
     nbytes: int
     predicted_s: float | None
     observed_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What workers of a cluster found that a link between two hosts delivers.
+
+    Attributes
+    ----------
+    cluster : str
+        Its name, or the file.
+    source, destination : str
+        Addresses of the hosts.
+    memory : str
+        Type of memory, ``host`` or ``cuda``.
+    latency_s : float
+        Seconds for a message of any size.
+    bandwidth_Bps : float or None
+        Bytes per second; None if all bytes were lent, so that the time does not depend on the size.
+    nbytes, predicted_s : int, float
+        A size, and the seconds that so many bytes are expected to take.
+    spread : float
+        Standard deviation of the bandwidth's logarithm: 0.1 is 10 %, 2 is a guess.
+    samples : float
+        Transfers that count where the figures come from, old ones less.
+    known_from : str
+        Where that is: these ``hosts``, the ``kind`` of link, or ``assumed``.
+    """
+
+    cluster: str
+    source: str
+    destination: str
+    memory: str
+    latency_s: float
+    bandwidth_Bps: float | None  # noqa: N815 - the unit
+    nbytes: int
+    predicted_s: float
+    spread: float
+    samples: float
+    known_from: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +101,8 @@ class Explanation:
     times : list of Time
     transports : list of Verdict
         The ring and all transports of UCX, each with the reason why it is used or not.
+    learned : list of Learned
+        What clusters have learned of the link, from their files; only ``weft explain`` looks for these.
     """
 
     peer: str
@@ -77,6 +118,7 @@ class Explanation:
     sizes: list[Size]
     times: list[Time]
     transports: list[Verdict]
+    learned: list[Learned] = field(default_factory=list[Learned])
 
     def json(self) -> dict[str, Any]:
         """Return the explanation as JSON-able values."""
@@ -137,7 +179,27 @@ def _tables(explanation: Explanation) -> Group:
     for (used, *why), alike in itertools.groupby(explanation.transports, lambda v: (v.chosen, v.reason, v.evidence)):
         transports.add_row(", ".join(v.transport for v in alike), "used" if used else "-", *why)
     gap = Text()
-    return Group(*map(Text, head), gap, lanes, gap, sizes, gap, times, gap, transports)
+    tables = [lanes, sizes, times, *([_learned(explanation.learned)] if explanation.learned else []), transports]
+    return Group(*map(Text, head), *(part for table in tables for part in (gap, table)))
+
+
+def _learned(rows: Sequence[Learned]) -> Table:
+    takes = f"{format_size(rows[0].nbytes)} in"
+    table = _table("learned by", "from", "to", "memory", "latency", "bandwidth", takes, "+-", "samples", "known from")
+    for row in rows:
+        table.add_row(
+            row.cluster,
+            row.source,
+            row.destination,
+            row.memory,
+            format_seconds(row.latency_s),
+            "lent" if row.bandwidth_Bps is None else format_rate(row.bandwidth_Bps),
+            format_seconds(row.predicted_s),
+            format_deviation(row.spread),
+            f"{row.samples:.1f}",
+            row.known_from,
+        )
+    return table
 
 
 def _table(*columns: str) -> Table:

@@ -238,6 +238,11 @@ class LinkModel:
                 self._of_worker.setdefault(worker, set()).add(pair)
         return at_pair, self.level_of_hosts(*hosts), self.level_of_kind(kind, pair[2])
 
+    def known_of_hosts(self, source: str, destination: str, memory: str = "host") -> Level | None:
+        """Return what is known of the hosts of two workers, if anything was learned of them."""
+        a, b = self.place_of(source), self.place_of(destination)
+        return self.hosts.get(_hosts(a.kind_towards(destination, b), a, b, memory))
+
     def level_of_hosts(self, a: str, b: str, memory: str) -> Level:
         """Return what is known of two hosts, or begin to know it."""
         level = self.hosts.get((a, b, memory))

@@ -13,7 +13,7 @@ import math
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from weft.links.learned import LEAST_VARIANCE, Learned
 from weft.links.model import Level, LinkModel
@@ -32,6 +32,19 @@ def path_of(cluster: str) -> Path:
     """Return the file of a cluster, in the user's cache (``XDG_CACHE_HOME``)."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "weft" / "links" / f"{quote(cluster, safe='')}.json"
+
+
+def cluster_of(path: Path) -> str:
+    """Return the name of the cluster that a file is of."""
+    return unquote(path.name.removesuffix(".json"))
+
+
+def files() -> list[Path]:
+    """Return the files of all clusters in the user's cache, the latest first."""
+    found: list[tuple[float, Path]] = []
+    with contextlib.suppress(OSError):  # there is no such folder, or one of them has just gone
+        found = [(path.stat().st_mtime, path) for path in path_of("").parent.glob("*.json")]
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def save(model: LinkModel, path: Path) -> None:
@@ -63,15 +76,39 @@ def load(model: LinkModel, path: Path, now_s: float) -> bool:
         Whether something was taken.
     """
     try:
-        if path.stat().st_size > _MOST_NBYTES:
-            raise ValueError("it is too large")
-        fill(model, json.loads(path.read_text()), now_s)
+        read(model, path, now_s)
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
-        logger.warning("what was learned of links is not taken from %s, it is spoiled: %s", path, e)
-        return False
-    return True
+    except OSError as e:
+        why = e.strerror or str(e)
+        remedy = "nothing is kept until that is a file which can be read and written, or weft.cluster is another name"
+    except ValueError as e:
+        why = f"it is spoiled, or another version's ({e})"
+        remedy = "the file is replaced by what is learned now: copy it first if you need it"
+    else:
+        return True
+    logger.warning(
+        "what was learned of links is not taken from %s: %s; learning begins anew, and %s", path, why, remedy
+    )
+    return False
+
+
+def read(model: LinkModel, path: Path, now_s: float, *, most_weight: float = _MOST_WEIGHT) -> None:
+    """Take what is in a file; samples count as `most_weight` at most.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    ValueError
+        It is spoiled, or another version's. The model is as it was.
+    """
+    if path.stat().st_size > _MOST_NBYTES:
+        raise ValueError("it is too large")
+    try:
+        fill(model, json.loads(path.read_text()), now_s, most_weight=most_weight)
+    except (TypeError, KeyError, RecursionError) as e:
+        raise ValueError(repr(e)) from e
 
 
 def dump(model: LinkModel) -> dict[str, Any]:
@@ -84,7 +121,7 @@ def dump(model: LinkModel) -> dict[str, Any]:
     }
 
 
-def fill(model: LinkModel, dumped: Any, now_s: float) -> None:
+def fill(model: LinkModel, dumped: Any, now_s: float, *, most_weight: float = _MOST_WEIGHT) -> None:
     """Put what :func:`dump` returned into a model that has learned nothing.
 
     Raises
@@ -93,19 +130,19 @@ def fill(model: LinkModel, dumped: Any, now_s: float) -> None:
         It is something else. The model is as it was.
     """
     if dumped["format"] != _FORMAT:
-        raise ValueError(f"format {dumped['format']!r}, this is weft's {_FORMAT}")
+        raise ValueError(f"its format is {dumped['format']!r:.80}, this version of weft has {_FORMAT}")
     fresh = LinkModel()
     for part in ("hosts", "kinds", "ports"):
         if len(dumped[part]) > _MOST_LINKS:
             raise ValueError(f"{len(dumped[part])} {part}")
     for a, b, memory, level in dumped["hosts"]:
-        _fill_level(fresh.level_of_hosts(_text(a), _text(b), _text(memory)), level, now_s)
+        _fill_level(fresh.level_of_hosts(_text(a), _text(b), _text(memory)), level, now_s, most_weight)
     for kind, memory, level in dumped["kinds"]:
-        _fill_level(fresh.level_of_kind(InterconnectClass[kind], _text(memory)), level, now_s)
+        _fill_level(fresh.level_of_kind(InterconnectClass[kind], _text(memory)), level, now_s, most_weight)
     for direction, host, learned in dumped["ports"]:
         if direction not in ("ingress", "egress"):
             raise ValueError(f"a port's {direction!r}")
-        fresh.ports[direction, _text(host)] = _fill_learned(Learned(), learned, now_s)
+        fresh.ports[direction, _text(host)] = _fill_learned(Learned(), learned, now_s, most_weight)
     model.hosts, model.kinds, model.ports = fresh.hosts, fresh.kinds, fresh.ports
 
 
@@ -129,9 +166,9 @@ def _dump_level(level: Level) -> dict[str, Any]:
     }
 
 
-def _fill_level(level: Level, dumped: dict[str, Any], now_s: float) -> None:
-    _fill_learned(level.latency, dumped["latency"], now_s)
-    _fill_learned(level.rate, dumped["rate"], now_s)
+def _fill_level(level: Level, dumped: dict[str, Any], now_s: float, most_weight: float) -> None:
+    _fill_learned(level.latency, dumped["latency"], now_s, most_weight)
+    _fill_learned(level.rate, dumped["rate"], now_s, most_weight)
     share = dumped["lent_share"]
     level.lent_share = None if share is None else _number(share, 0, 1)
 
@@ -140,10 +177,10 @@ def _dump_learned(learned: Learned) -> list[float]:
     return [learned.mean, learned.variance, learned.weight]
 
 
-def _fill_learned(learned: Learned, dumped: list[float], now_s: float) -> Learned:
+def _fill_learned(learned: Learned, dumped: list[float], now_s: float, most_weight: float) -> Learned:
     mean, variance, weight = dumped
     learned.mean = _number(mean, math.log(1e-15), math.log(1e7))
     learned.variance = _number(variance, LEAST_VARIANCE, 1e3)
-    learned.weight = min(_MOST_WEIGHT, _number(weight, 0, 1e3))
+    learned.weight = min(most_weight, _number(weight, 0, 1e3))
     learned.seen_s = now_s
     return learned

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from weft._units import format_rate
+from weft._units import format_deviation, format_rate
 from weft.dask.observe.traffic import EXTENSION
 from weft.links import LinkModel
 
@@ -134,7 +134,7 @@ class Links:
             link.memory,
             f"{link.latency_s * 1e3:.3g} ms",
             "lent" if link.bandwidth_Bps is None else format_rate(link.bandwidth_Bps),
-            f"{link.spread:.0%}" if link.spread < 1 else f"x{math.exp(link.spread):.2g}",
+            format_deviation(link.spread),
             "-" if link.lent_share is None else f"{link.lent_share:.0%}",
             f"{link.samples:.1f}",
             link.known_from,
