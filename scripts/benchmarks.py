@@ -94,8 +94,8 @@ MEASURED = {
 _COILED = "uv run --no-sync --with tpchgen-cli python scripts/coiled_benchmarks.py --source SOURCES/benchmarks"
 _TINY = "--rounds 1 --rows query_06 --scale 0.01 --memory 2GiB"
 MEASURED |= {
-    "whole_jobs": (f"{_COILED} --rounds 3 --workers 2", _TINY),
-    "whole_jobs_4": (f"{_COILED} --rounds 3 --workers 4", _TINY),
+    "whole_jobs": (f"{_COILED} --rounds 3 --workers 2,4", _TINY),
+    "whole_jobs_days": (f"{_COILED} --days half,killed,shm", f"{_TINY} --days shm"),
 }
 COMMANDS = MEASURED | long_figures.MEASURED
 MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
@@ -302,6 +302,11 @@ def whole_jobs(record: Mapping[str, Any]) -> str:
     return "\n\n".join([table(*whole_jobs_table.rows(record)), told, machine(record)])
 
 
+def whole_jobs_days(record: Mapping[str, Any]) -> str:
+    """Say how whole jobs fared with half the memory, with a worker killed, and with a small ``/dev/shm``."""
+    return f"{table(*whole_jobs_table.bad_days(record))}\n\n{machine(record)}"
+
+
 def scaled(record: Mapping[str, Any], measure: scale_table.Measure, workers: int) -> str:
     """Write one measure of all protocols, and how much more the others take, or how many times as much."""
     taken = " / ".join(scale_table.cell(scale_table.entry_of(record, p, workers), measure) for p in record["protocols"])
@@ -444,7 +449,7 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "scale-limited": ("scale_limited", lambda records: scale(records["scale_limited"])),
     "scale-many": ("scale_many", lambda records: scale(records["scale_many"])),
     "whole-jobs": ("whole_jobs", lambda records: whole_jobs(records["whole_jobs"])),
-    "whole-jobs-4": ("whole_jobs_4", lambda records: whole_jobs(records["whole_jobs_4"])),
+    "whole-jobs-days": ("whole_jobs_days", lambda records: whole_jobs_days(records["whole_jobs_days"])),
     "whole-jobs-details": ("whole_jobs", lambda records: table(*whole_jobs_table.details(records["whole_jobs"]))),
     "scale-lab": ("scale_lab", lambda records: scale(records["scale_lab"])),
 }

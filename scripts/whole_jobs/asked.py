@@ -13,7 +13,7 @@ _VARIABLE = "WEFT_WHOLE_JOB"
 
 @dataclass(frozen=True)
 class Asked:
-    """One benchmark function on one fresh cluster.
+    """Benchmark functions, one after the other, on one fresh cluster.
 
     Attributes
     ----------
@@ -31,18 +31,24 @@ class Asked:
         The folder with TPC-H's tables.
     scale : float
         Of TPC-H's tables.
+    day : str
+        One of ``days.DAYS``, or a plain one.
+    kill_after : int
+        Tasks, after which a worker is killed on such a day.
     timeout_s : float
         Until the cluster is up.
     """
 
     protocol: str
     workers: int
-    threads: int
-    memory_nbytes: int
-    check: bool
-    outcome: str
+    threads: int = 1
+    memory_nbytes: int = 0
+    check: bool = False
+    outcome: str = ""
     tpch: str = ""
     scale: float = 1.0
+    day: str = ""
+    kill_after: int = 0
     timeout_s: float = 60.0
 
     def told(self) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ that start clusters and clients.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import sys
@@ -20,7 +21,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from weft.bench.dask import clusters
-from whole_jobs import asked, counters, results
+from whole_jobs import asked, counters, days, results
 
 #: Imported by Coiled's modules, and not needed here.
 STAND_INS = ("adlfs", "benchmark_schema", "boto3", "botocore", "botocore.session", "coiled", "dotenv", "filelock")
@@ -36,55 +37,80 @@ IMPORTED += ("distributed.shuffle",)
 
 
 class Measured:
-    """One run from within: the cluster, the clock and the counters around the function."""
+    """One run from within: the cluster, and the clock and the counters around each function."""
 
     def __init__(self) -> None:
         self.asked = asked.heard()
-        self.results = results.Results(check=self.asked.check)
         self.client: Any = None
-        self.found: dict[str, Any] = {}
+        self.found: dict[str, dict[str, Any]] = {}
+        self._cluster = contextlib.ExitStack()
+        self._killer: Any = None
+        self._results = results.Results(check=self.asked.check)
         self._before: tuple[dict[str, Any], dict[str, float]] = {}, {}
+        self._begin_s = 0.0
 
-    def start(self, **_: Any) -> Generator[Any]:
-        """Stand in for a fixture that is a client: a fresh cluster's."""
+    def watch(self, module: Any) -> None:
+        """Watch what functions that are imported from now on wait for; `module` has what they share."""
+        self._results.watch()
+        self._results.watch_devnull(module)
+        if self.asked.day == days.HALF:  # they size their data by what they would have on another day
+            module.cluster_memory = lambda client: self.asked.memory_nbytes
+
+    def start(self, **_: Any) -> Any:
+        """Stand in for a fixture that is a client: that of the run's one cluster."""
+        if self.client is None:
+            self.client = self._cluster.enter_context(self._started())
+        return self.client
+
+    def stop(self) -> None:
+        """Stop the cluster."""
+        self._cluster.close()
+
+    @contextlib.contextmanager
+    def _started(self) -> Generator[Any]:
         from distributed import Client
 
         a, inside = self.asked, self.asked.protocol == clusters.INSIDE
-        each = a.memory_nbytes if inside else a.memory_nbytes // a.workers
+        each = (a.memory_nbytes if inside else a.memory_nbytes // a.workers) // (2 if a.day == days.HALF else 1)
         deployment = clusters.Deployment(workers=a.workers, threads=a.threads, memory_nbytes=each)
-        begin = time.perf_counter()
         with clusters.on_cpus(deployment, a.protocol, a.timeout_s) as cluster, Client(cluster) as client:
             client.wait_for_workers(1 if inside else a.workers, timeout=a.timeout_s)
-            self.found["start_s"] = time.perf_counter() - begin
             client.run(warm)
-            self.client = client
-            try:
-                yield client
-            finally:
-                self.client = None
+            self._killer = days.Killer(cluster, 0 if inside else a.kill_after)
+            if a.check:
+                cluster.scheduler.add_plugin(self._killer)
+            yield client
 
     def begin(self) -> None:
         """Note where the counters and the clock stand."""
         results.seed()
+        self._results.forget()
         self._before = self.client.run(counters.read), counters.read()
-        self.found["begin_s"] = time.monotonic()
+        self._begin_s = time.monotonic()
 
-    def end(self) -> None:
+    def end(self, node: str) -> None:
         """Note what the function took."""
-        end_s, seconds = time.monotonic(), self.results.seconds
+        end_s, looked = time.monotonic(), self._results
         workers, here = self.client.run(counters.read), counters.read()
         before, here_before = self._before
         if before.keys() != workers.keys() and not self.asked.check:  # the results of a check are right all the same
             raise RuntimeError("a worker died, and another took its place")
-        self.found |= {
-            "wall_s": end_s - self.found["begin_s"] - seconds,
-            "checking_s": seconds,
+        self.found[node] = {
+            "wall_s": end_s - self._begin_s - looked.seconds,
+            "checking_s": looked.seconds,
+            "begin_s": self._begin_s,
             "end_s": end_s,
             "workers": counters.added({w: counters.grown(before.get(w, {}), workers[w]) for w in workers}),
             "client_and_scheduler": counters.grown(here_before, here),
-            "checksums": self.results.checksums,
-            "unchecked": self.results.unchecked,
+            "checksums": looked.checksums,
+            "unchecked": looked.unchecked,
         }
+        if self.asked.check:
+            self.found[node] |= {
+                "held_nbytes": days.held_nbytes(self.client),
+                "ended_tasks": self._killer.ended,
+                "killed": self._killer.killed,
+            }
 
 
 def warm() -> None:
@@ -113,9 +139,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from tests import utils_test  # Coiled's
 
-    run = config.stash[_RUNS] = Measured()
-    run.results.watch()
-    run.results.watch_devnull(utils_test)
+    config.stash[_RUNS] = Measured()
+    config.stash[_RUNS].watch(utils_test)
 
 
 @pytest.fixture(scope="session")
@@ -149,7 +174,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     run = pyfuncitem.config.stash[_RUNS]
     run.begin()
     result = yield
-    run.end()
+    run.end(pyfuncitem.nodeid)
     return result
 
 
@@ -158,3 +183,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     run = session.config.stash.get(_RUNS, None)
     if run is not None:
         Path(run.asked.outcome).write_text(json.dumps(run.found))
+        run.stop()

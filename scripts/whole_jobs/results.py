@@ -62,8 +62,20 @@ def block_checksum(block: Any) -> Any:
     return np.full((1,) * block.ndim, zlib.crc32(np.ascontiguousarray(block).data), "u8")
 
 
+def table_checksum(table: Any) -> Any:
+    """Return the checksum of a partition's rows, whatever their order, as a series of one; runs in the worker.
+
+    P2P sets rows in the order in which they came. An index that the table was given counts; one that only counts the
+    rows does not.
+    """
+    import pandas as pd
+
+    rows = pd.util.hash_pandas_object(table, index=table.index.name is not None)
+    return pd.Series([rows.to_numpy().sum(dtype="u8")])
+
+
 class Results:
-    """Collects the checksums of one run.
+    """Collects the checksums of one function.
 
     Attributes
     ----------
@@ -81,13 +93,28 @@ class Results:
         self.unchecked: list[str] = []
         self.seconds = 0.0
 
+    def forget(self) -> None:
+        """Begin with the next function."""
+        self.checksums, self.unchecked, self.seconds = [], [], 0.0
+
     def watch(self) -> None:
         """Watch what functions that are imported from now on wait for."""
+        import dask.dataframe
         import dask.distributed
         import distributed
 
         distributed.wait = dask.distributed.wait = self._watched_wait(distributed.wait)
         distributed.Client.gather = self._watched_gather(distributed.Client.gather)
+        dask.dataframe.DataFrame.size = property(self._watched_size(dask.dataframe.DataFrame.size.fget))
+
+    def _watched_size(self, size: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def watched(table: Any) -> Any:
+            if self._check:
+                return table.map_partitions(table_checksum, meta=(None, "u8")).sum()
+            self.unchecked.append("of a table only the size was computed")
+            return size(table)
+
+        return watched
 
     def _watched_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(wait)

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft._units import format_nbytes
 from weft.bench.common import stats
+from whole_jobs import days
 
 Row = Mapping[str, Any]
 #: Rounds that differ by more of their median are written one by one.
@@ -34,7 +35,8 @@ def _cpu_s(run: Row, threads: Sequence[str]) -> float:
 
 def spilled_nbytes(run: Row) -> float:
     """Add up what workers spilled to disk for want of memory."""
-    return sum(n for name, n in run["workers"].items() if name.endswith("disk-write/bytes"))
+    every = run["workers"].items()
+    return sum(n for name, n in every if name.endswith("disk-write/bytes") and not name.startswith("p2p/"))
 
 
 def p2p_disk_nbytes(run: Row) -> float:
@@ -63,6 +65,7 @@ MEASURES: tuple[tuple[str, Callable[[Row], float], Callable[[float], str]], ...]
     ("of all, in the kernel, s", lambda run: of(run, "system_s"), _seconds),
     ("page faults, thousands", lambda run: of(run, "minor_faults") / 1000, _seconds),
     ("peak memory, GiB", lambda run: run["peak_nbytes"], _gib),
+    ("with the page cache of its files, GiB", lambda run: run["peak_with_cache_nbytes"], _gib),
     ("spilled, GiB", spilled_nbytes, _gib),
     ("P2P on disk, GiB", p2p_disk_nbytes, _gib),
 )
@@ -85,7 +88,8 @@ def line(name: str, protocol: str, number: int, run: Row) -> str:
     written = f"spilled {format_nbytes(spilled_nbytes(run))}, P2P on disk {format_nbytes(p2p_disk_nbytes(run))}"
     return (
         f"{head} {run['wall_s']:7.2f} s  CPU of tasks and loops {cpu} s, in the kernel {of(run, 'system_s'):.1f} s, "
-        f"{of(run, 'minor_faults') / 1000:.0f}k faults  peak {format_nbytes(run['peak_nbytes'])}  "
+        f"{of(run, 'minor_faults') / 1000:.0f}k faults  peak {format_nbytes(run['peak_nbytes'])}, "
+        f"with the page cache {format_nbytes(run['peak_with_cache_nbytes'])}  "
         f"{written}{'  ' * bool(moved)}{moved}"
     )
 
@@ -111,7 +115,8 @@ def failures(row: Row) -> list[str]:
     """Say of each run that failed, why."""
     every = [(p, f"round {n}", run) for p, taken in row["runs"].items() for n, run in enumerate(taken, 1)]
     every += [(p, "the check", run) for p, run in row["checks"].items()]
-    return [f"{row['name']}, {p}, {n}: {run['failed']}" for p, n, run in every if "failed" in run]
+    name = ", ".join([row["name"], f"{row['workers']} workers", *([days.DAYS[row["day"]]] if row["day"] else [])])
+    return [f"{name}, {p}, {n}: {run['failed']}" for p, n, run in every if "failed" in run]
 
 
 def wrong(record: Row) -> list[str]:
@@ -185,7 +190,13 @@ def losing_first(record: Row) -> list[Row]:
 
 def rows(record: Row) -> tuple[list[str], list[list[str]]]:
     """Return the head of the table of wall clocks and its cells, losing rows first and in bold."""
-    head = ["", *(f"{protocol}, s" for protocol in record["protocols"]), "ucx/tcp", "left of tcp above the floor"]
+    head = [
+        "",
+        "workers",
+        *(f"{protocol}, s" for protocol in record["protocols"]),
+        "ucx/tcp",
+        "left of tcp above the floor",
+    ]
     cells = []
     for row in losing_first(record):
         seconds = [points([wall for (wall,) in walls(row, protocol)]) for protocol in record["protocols"]]
@@ -193,14 +204,16 @@ def rows(record: Row) -> tuple[list[str], list[list[str]]]:
         told = "-" if found is None else f"**{found.value:.2f}**" if found.low > 1 else f"{found.value:.2f}"
         each = " ".join(f"{a / b:.2f}" for a, b in walls(row, "ucx", "tcp"))
         ratios = f"{told} ({each})" if len(walls(row, "ucx", "tcp")) > 1 else told
-        cells.append([f"`{row['name']}`", *seconds, ratios, "-" if above is None else f"{above:.2f}"])
+        cells.append(
+            [f"`{row['name']}`", str(row["workers"]), *seconds, ratios, "-" if above is None else f"{above:.2f}"]
+        )
     return head, cells
 
 
 def details(record: Row) -> tuple[list[str], list[list[str]]]:
     """Return the head and the cells of what the runs took beside time: medians, each protocol's."""
     protocols = record["protocols"]
-    head = ["", *(name for name, _, _ in MEASURES), "ucx: " + ", ".join(name for name, _ in MOVED) + ", GiB"]
+    head = ["", "workers", *(name for name, _, _ in MEASURES), "ucx: " + ", ".join(name for name, _ in MOVED) + ", GiB"]
     cells = []
     for row in losing_first(record):
         ended = {p: [run for run in row["runs"][p] if "failed" not in run] for p in protocols}
@@ -210,7 +223,7 @@ def details(record: Row) -> tuple[list[str], list[list[str]]]:
         ]
         over = ended.get("ucx")
         moved = ", ".join(_gib(statistics.median(map(value, over))) for _, value in MOVED) if over else "-"
-        cells.append([f"`{row['name']}`", *measured, moved])
+        cells.append([f"`{row['name']}`", str(row["workers"]), *measured, moved])
     return head, cells
 
 
@@ -219,17 +232,18 @@ def summary(record: Row) -> Iterator[str]:
     for name in dict.fromkeys(map(kind, record["rows"])):
         of_kind = [row for row in record["rows"] if kind(row) == name]
         ratios = [found.value for row in of_kind if (found := ratio(row))]
-        peaks = [peak for row in of_kind if (peak := _peak_ratio(row))]
         above = [value for row in of_kind if (value := left(row)) is not None]
         if ratios:
             parts = [f"{name}, {len(ratios)} rows: ucx/tcp {statistics.geometric_mean(ratios):.2f} (geometric mean)"]
             parts += [f"{statistics.median(above):.2f} left above the floor (median of {len(above)})"] if above else []
-            parts += [f"peak memory {statistics.geometric_mean(peaks):.2f} of tcp's"] if peaks else []
+            for peak, what in (("peak_nbytes", "peak memory"), ("peak_with_cache_nbytes", "with the page cache")):
+                peaks = [value for row in of_kind if (value := _peak_ratio(row, peak))]
+                parts += [f"{what} {statistics.geometric_mean(peaks):.2f} of tcp's"] if peaks else []
             yield "; ".join(parts)
 
 
-def _peak_ratio(row: Row) -> float | None:
-    peaks = {p: [run["peak_nbytes"] for run in row["runs"].get(p, ()) if "failed" not in run] for p in ("ucx", "tcp")}
+def _peak_ratio(row: Row, name: str) -> float | None:
+    peaks = {p: [run[name] for run in row["runs"].get(p, ()) if "failed" not in run] for p in ("ucx", "tcp")}
     if not all(peaks.values()) or not all(map(all, peaks.values())):
         return None
     return statistics.median(peaks["ucx"]) / statistics.median(peaks["tcp"])
@@ -237,10 +251,11 @@ def _peak_ratio(row: Row) -> float | None:
 
 def notes(record: Row) -> Iterator[str]:
     """Say how the rows were run, and what of them is missing."""
-    each = f"{record['threads']} thread{'s' * (record['threads'] > 1)} each"
+    each = f"{record['threads']} thread{'s' * (record['threads'] > 1)}"
+    yield "Commits: " + ", ".join(f"{commit} of {name}" for name, commit in record["commits"].items())
     yield (
-        f"{record['workers']} workers, {each}, {format_nbytes(record['memory'])} of memory for all together; {FLOOR}: "
-        f"one process with {record['workers'] * record['threads']} threads; {record['rounds']} rounds"
+        f"Workers with {each} each, {format_nbytes(record['memory'])} of memory for all together; {FLOOR}: "
+        f"one process with as many threads as all of them; {record['rounds']} rounds"
     )
     yield from summary(record)
     bad, silent = wrong(record), unchecked(record)
@@ -251,9 +266,48 @@ def notes(record: Row) -> Iterator[str]:
         yield f"Nothing to compare in: {', '.join(silent)}"
 
 
+# --- bad days ------------------------------------------------------------------------------------------------
+
+
+def bad_days(record: Row) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the cells of how each function fared on bad days, over each protocol."""
+    names = dict.fromkeys((row["name"], row["workers"]) for row in record["rows"])
+    every = {(row["name"], row["workers"], row["day"]): row for row in record["rows"]}
+    cells = []
+    for name, workers in names:
+        plain = every[name, workers, days.PLAIN]
+        for day, what in days.DAYS.items():
+            row = every.get((name, workers, day))
+            if row is not None:
+                fared = [_fared(plain, row, protocol) for protocol in record["protocols"]]
+                cells.append([f"`{name}`", str(workers), what, *fared])
+    return ["", "workers", "day", *record["protocols"]], cells
+
+
+def _fared(plain: Row, row: Row, protocol: str) -> str:
+    """Say how a run on a bad day ended: its results against those of every plain one, and what it still holds."""
+    run = row["checks"].get(protocol)
+    if run is None:
+        return "-"
+    if "failed" in run:
+        return f"**failed: {run['failed']}**"
+    right = all(run["checksums"] == other.get("checksums") for other in plain["checks"].values())
+    said = ["right" if right else "**other results**"]
+    if row["day"] == days.KILLED and not run["killed"]:
+        said.append("**nothing was killed**")
+    if spilled := spilled_nbytes(run):
+        said.append(f"{format_nbytes(spilled)} spilled")
+    if run["held_nbytes"]:
+        said.append(f"**{format_nbytes(run['held_nbytes'])} not given back**")
+    if run["left_in_shm"]:
+        said.append(f"**left in /dev/shm: {', '.join(run['left_in_shm'])}**")
+    return ", ".join(said)
+
+
 def text(record: Row) -> str:
-    """Write the table of wall clocks for a terminal."""
-    head, cells = rows(record)
+    """Write the table of wall clocks, or of bad days, for a terminal."""
+    bad = any(row["day"] for row in record["rows"])
+    head, cells = bad_days(record) if bad else rows(record)
     every = [head, *cells]
     widths = [max(len(row[i]) for row in every) for i in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every]
