@@ -4,6 +4,7 @@
 #include "operations/active.hpp"
 #include "operations/listener.hpp"
 #include "operations/mem_map.hpp"
+#include "shared/arrow_allocator.hpp"
 #include "shared/numpy_allocator.hpp"
 #include "ucp/forks.hpp"
 
@@ -19,6 +20,7 @@ NB_MODULE(_native, m) {
     m.def("keep_in_child", &keep_in_child, nb::arg("fd"), "Undo close_in_child.");
     m.def("forked", [] { return in_forked_child; }, "True in a child forked after weft was used.");
     Pool::define(m);
+    define_arrow_allocator(m);
     define_numpy_allocator(m);
     define_context(m);
     define_request(m);

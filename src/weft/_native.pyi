@@ -91,6 +91,14 @@ def is_flagged(buffer: object) -> bool:
 
 def pool_statistics() -> dict[str, int]: ...
 
+def arrow_in_pool(on: bool, library: str) -> bool:
+    """
+    Have pyarrow allocate buffers of 64 KiB and more in the pool, in all of this process.
+
+    `library` is the path of the module ``pyarrow.lib``, which must be loaded. Return the previous setting. Existing buffers
+    stay where they are, and so does a pool that was given to ``pyarrow.set_memory_pool``.
+    """
+
 def numpy_in_pool(on: bool) -> bool:
     """
     Have NumPy allocate arrays of 64 KiB and more in the pool, in this context (NumPy's context variable).

@@ -31,6 +31,7 @@ from weft._connect.encryption import EncryptionPolicy
 from weft.connect import connect
 from weft.dask import config, patches
 from weft.dask.learn import measured
+from weft.dask.memory.arrow import arrow_in_pool
 from weft.dask.memory.limits import count_in_nanny, count_worker
 from weft.dask.observe import traffic
 from weft.dask.offload import read_offloads, write_offloads
@@ -420,9 +421,11 @@ def _host_towards(scheduler: str, bound: str) -> str | None:
 
 
 def _arrays_of_tasks_in_pool() -> None:
-    """Have what a worker's tasks make with NumPy, which keeps its allocator in a context variable, be lendable."""
+    """Have what tasks make be lendable. NumPy keeps its allocator in a context variable, Arrow one for the process."""
     if config.arrays_in_pool() and importlib.util.find_spec("numpy") is not None:
         patches.set_in_context_of_tasks(lambda: _native.numpy_in_pool(True))
+    if config.arrays_in_pool() and importlib.util.find_spec("pyarrow") is not None:
+        arrow_in_pool()
 
 
 @functools.lru_cache(1024)
