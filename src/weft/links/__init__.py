@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every link between workers delivers, learned from their transfers, and what is decided by it. Free of Dask.
+"""A model of what every link between workers delivers, learned from transfers, and the decisions made with it.
 
-``model`` predicts and learns, ``learned`` is one quantity of it, ``kind`` what is assumed before, ``choose`` what is
-decided, ``islands`` what is decided for many tasks together, ``store`` the file that it is kept in.
+``model`` predicts and learns, ``learned`` averages one quantity, ``kind`` holds the priors, ``choose`` decides about
+one task, ``islands`` about many tasks together, ``store`` keeps the file. Nothing here knows of Dask.
 """
 
 from weft.links.choose import Fetch, Need, Probes, best_source, fetch_seconds, neighbours

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is decided by the model: from where to fetch, what fetching costs, who else may run a task, when to try out.
+"""Decisions by the model: which source to fetch from, what fetching costs, who else may run a task, when to probe.
 
-Of Dask nothing is known here, nor of who asks.
+Nothing here knows of Dask, or of the caller.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from weft.links.kind import Place
 from weft.links.model import LinkModel
 from weft.topo.interconnect import InterconnectClass
 
-#: Of the workers that hold a value so many are looked at.
+#: Consider at most this many holders of a value.
 _MOST_SOURCES = 16
-#: Idle neighbours that are looked at beside those that hold something.
+#: Consider at most this many idle neighbours, in addition to the holders.
 _MOST_NEIGHBOURS = 4
-#: The holders whose neighbours are looked at.
+#: Consider the neighbours of this many holders.
 _MOST_HOLDERS = 2
-#: Of all bytes that are fetched, this share may go over links that are only guessed to be better.
+#: At most this share of all fetched bytes may go over links that are only guessed to be better.
 PROBED_SHARE = 0.01
-#: A link whose bandwidth is known worse than to this factor may be tried.
+#: A link may be probed if its bandwidth is uncertain by more than this factor.
 _UNKNOWN = math.log(2.0)
 
 
 class Need(NamedTuple):
-    """A value that somebody wants: its bytes, the workers that hold it, and the type of memory it lies in."""
+    """A value to be fetched: its bytes, the workers that hold it, and its memory type."""
 
     nbytes: int
     holders: Collection[str]
@@ -37,20 +37,20 @@ class Need(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """From where to fetch, and how many seconds that is expected to take."""
+    """The source to fetch from, and the expected duration in seconds."""
 
     source: str
     seconds: float
 
 
 def best_source(model: LinkModel, need: Need, destination: str, now_s: float) -> Fetch:
-    """Choose among the holders of a value the one from which it is here first; there must be one."""
+    """Choose the holder that delivers the value first; there must be at least one."""
     source, seconds, _ = _best(model, need, destination, now_s)
     return Fetch(source, seconds)
 
 
 def _best(model: LinkModel, need: Need, destination: str, now_s: float) -> tuple[str, float, float]:
-    """Return the source, the seconds that it takes, and of these the latency."""
+    """Return the source, the predicted seconds, and the latency part of them."""
     predict, nbytes, memory = model.predict, need.nbytes, need.memory
     best, least, latency = "", math.inf, 0.0
     for holder in islice(need.holders, _MOST_SOURCES):
@@ -69,10 +69,10 @@ def fetch_seconds(
     now_s: float,
     wait_s: Callable[[str, str], float] | None = None,
 ) -> float:
-    """Predict how long a worker takes to fetch several values, each from its best source, all sources at once.
+    """Predict how long a worker takes to fetch several values, each from its best source, from all sources at once.
 
-    What comes from one source comes one after the other; what comes over the network shares the worker's port, and
-    waits for what is before it: `wait_s` is asked for the seconds, by the hosts it comes from and goes to.
+    Values from one source arrive one after the other. Values from the network share the worker's port and queue behind
+    earlier transfers: `wait_s` returns that wait in seconds, given the source's and the destination's host.
     """
     host = model.place_of(destination).host
     by_source: dict[str, float] = {}
@@ -96,19 +96,19 @@ def fetch_seconds(
 def neighbours(
     model: LinkModel, held_nbytes: dict[str, int], idle: Callable[[str], bool], *, most: int = _MOST_NEIGHBOURS
 ) -> Iterator[str]:
-    """Yield idle workers on the hosts of those that hold most of what a task needs, nearest first.
+    """Yield idle workers on the hosts of the workers that hold most of a task's inputs, nearest first.
 
     Parameters
     ----------
     held_nbytes : dict
-        Bytes of what is needed, by the worker that holds them.
+        Bytes of the task's inputs, by the worker that holds them.
     idle : callable
-        Whether a worker has nothing to do.
+        Whether a worker is idle.
     """
     left = most
     for holder in sorted(held_nbytes, key=held_nbytes.__getitem__, reverse=True)[:_MOST_HOLDERS]:
         place = model.place_of(holder)
-        # of a host with hundreds of workers not all are looked at
+        # a host can have hundreds of workers: consider only some
         near = [w for w in islice(model.beside(holder), 64) if w not in held_nbytes and idle(w)]
         near.sort(key=partial(_kind, model, place))
         for worker in near[:left]:
@@ -123,15 +123,15 @@ def _kind(model: LinkModel, place: Place, worker: str) -> InterconnectClass:
 
 
 class Probes:
-    """Decides when to fetch over a link of which little is known, though another seems better.
+    """Decides when to fetch over a little-known link although another seems better.
 
-    Only where the decision depends on it: the link would be the best if it were as good as it may be. And of all bytes
-    that were fetched, at most :data:`PROBED_SHARE` go that way.
+    It probes only where the result could change the decision: where the link would be the best if it were as good as it
+    may be. Probes take at most :data:`PROBED_SHARE` of all bytes fetched.
 
     Attributes
     ----------
     fetched_nbytes, probed_nbytes : int
-        All, and those of probes.
+        All bytes fetched, and those fetched by probes.
     """
 
     def __init__(self, share: float = PROBED_SHARE) -> None:
@@ -139,11 +139,11 @@ class Probes:
         self.fetched_nbytes = self.probed_nbytes = 0
 
     def fetched(self, nbytes: int) -> None:
-        """Count what was fetched, however it was decided."""
+        """Count fetched bytes, however the source was chosen."""
         self.fetched_nbytes += nbytes
 
     def choose(self, model: LinkModel, need: Need, destination: str, now_s: float, best: Fetch) -> Fetch:
-        """Return a source worth a try, or `best`."""
+        """Return a source worth probing, or `best`."""
         if self.probed_nbytes + need.nbytes > self._share * self.fetched_nbytes:
             return best
         for holder in islice(need.holders, _MOST_SOURCES):

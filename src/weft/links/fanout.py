@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From whom each of many that want one value gets it, while it is still on its way: a chain, not a star.
+"""Which sender each of many receivers of one value uses while the value is still in flight: a chain, not a star.
 
-Whoever has the value first decides, at each request, by when it would be there from each that has it or gets it. A
-port that sends it once already is half as fast for the next, so the next hangs on the tail of the shortest live chain;
-one on a host that has it, or gets it, waits for that and borrows it. Nothing is known here of how pieces travel.
+The value's first holder answers each request with the sender that is predicted to deliver first. A port that already
+sends the value halves its speed for a second receiver, so the next receiver joins the tail of the shortest live chain.
+A receiver whose host has, or is getting, the value waits and borrows it. Nothing here knows how pieces travel.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-#: A value from so many bytes on is worth a chain: below, the requests cost more than a second copy through a port.
+#: Use a chain for values of this size or more: below it, the requests cost more than a second copy through a port.
 LEAST_NBYTES = 8 << 20
-#: Pieces: small, because each hop adds the time of one; at most so many, because each costs a wake-up or two.
+#: Pieces are small, because each hop adds the time of one; their number is capped, because each costs a wake-up or two.
 _LEAST_PIECE, _MOST_PIECE, _PIECES = 1 << 20, 8 << 20, 128
 
 
 def piece_nbytes(nbytes: int) -> int:
-    """Return the size of the pieces that a value of so many bytes travels in."""
+    """Return the size of the pieces in which a value of this size travels."""
     return min(max(_LEAST_PIECE, nbytes // _PIECES), _MOST_PIECE)
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """From whom to get a value: `name`; `lent` if that one is on the same host, and is to be waited for."""
+    """The sender of a value: `name`; `lent` if it is on the same host, so that the receiver waits and borrows."""
 
     name: str
     lent: bool = False
@@ -38,22 +38,22 @@ class _Member:
     number: int
     parent: str = ""
     lent: bool = False
-    there_s: float = 0.0  # when the value is expected to be there
+    there_s: float = 0.0  # when the value is expected to be complete
     left: bool = False
     refused: set[str] = field(default_factory=set[str])
 
 
 class Chain:
-    """One value, the worker that hands it out, and those that want it.
+    """One value, the worker that hands it out, and its receivers.
 
     Parameters
     ----------
     source, host : str
-        Who has it, and where.
+        The worker that has the value, and its host.
     nbytes : int
         Its size.
 
-    Nobody ever gets it from a member that came later, so nobody waits for itself.
+    A member never receives from one that joined later, so there are no cycles.
     """
 
     def __init__(self, source: str, host: str, nbytes: int) -> None:
@@ -72,17 +72,17 @@ class Chain:
         *,
         failed: Collection[str] = (),
     ) -> Parent | None:
-        """Choose from whom a worker gets the value, at first or after those in `failed` let it down.
+        """Choose a worker's sender, on its first request or after the senders in `failed` have failed.
 
         Parameters
         ----------
         seconds_per_byte : callable
-            What a byte is expected to take from a host to this one.
+            Expected seconds per byte from a given host to this one.
 
         Returns
         -------
         Parent or None
-            None: there is nobody left.
+            None: no sender is left.
         """
         member = self._members.get(name)
         if member is None:
@@ -91,7 +91,7 @@ class Chain:
         member.left = False
         member.refused.update(failed)
         self._suspects.update(each for each in failed if each != self._source.name)
-        member.parent = ""  # from here on nobody counts it as its child
+        member.parent = ""  # from here on it counts as nobody's child
         candidates = [self._source, *self._members.values()]
         usable = [c for c in candidates if c.number < member.number and self._usable(c, member)]
         beside = next((c for c in usable if c.host == host and not c.lent), None)
@@ -114,27 +114,27 @@ class Chain:
         return Parent(best.name)
 
     def _usable(self, candidate: _Member, member: _Member) -> bool:
-        """Whether a worker may get the value from a member: it is not gone, as far as that is known."""
+        """Whether a worker may receive from this member, which is not known to be gone."""
         return not candidate.left and candidate.name not in member.refused and candidate.name not in self._suspects
 
     def _children(self) -> Counter[str]:
-        """Count, by its name, to how many each sends it."""
+        """Count how many children each member sends to, by the member's name."""
         members = self._members.values()
         return Counter(m.parent for m in members if m.parent and not (m.lent or m.left or m.name in self._suspects))
 
     def has_it(self, name: str) -> None:
-        """Take note that a member has all of it: it may go on handing it out, and takes nothing of its parent."""
+        """Record that a member has the whole value: it may still send it, and no longer loads its parent."""
         member = self._members.get(name)
         if member is not None:
             member.parent, member.there_s = "", 0.0
 
     def leave(self, name: str) -> None:
-        """Take note that a member has given up, or lets nobody have it any more."""
+        """Record that a member gave up, or no longer sends the value."""
         member = self._members.get(name)
         if member is not None:
             member.left, member.parent = True, ""
 
     @property
     def under_way(self) -> bool:
-        """Whether somebody is still to get it."""
+        """Whether a member is still receiving the value."""
         return any(m.parent and not m.left and m.name not in self._suspects for m in self._members.values())

@@ -1,67 +1,67 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Over how many connections at once a large value comes from a host: more than one where each has a cap.
+"""How many connections to use for a large value from a host: more than one where each connection is capped.
 
-Clouds give one flow a part of what the port has. What brings more is found out with the pieces of large values
-themselves: twice as many connections are tried, and kept if more arrives. Nothing is known here of connections.
+Clouds give one flow only a part of the port's bandwidth. The pieces of large values are the experiment: twice as many
+connections are tried, and kept if throughput rises. Nothing here knows of connections.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Flows are tried in steps of a factor of 2, up to so many.
+#: The number of flows is tried in steps of a factor of 2, up to this.
 MOST_FLOWS = 8
-#: A value is worth a trial whose rest takes so many seconds at least.
+#: Try more flows only if the rest of the value takes at least this many seconds.
 _LARGE_S = 1.0
-#: So much more must arrive with twice the flows for them to be kept.
+#: Keep twice the flows only if throughput rises by this factor.
 _FASTER = 1.3
-#: After so many seconds that more flows brought nothing they are tried again.
+#: Seconds until a number of flows that brought nothing is tried again.
 _AGAIN_S = 600.0
-#: Pieces of each flow that a rate is measured by, and such as come before, while a new flow finds its speed.
+#: Pieces of each flow that a rate is measured over, after those that are skipped while a new flow finds its speed.
 _MEASURED, _SETTLING = 4, 2
-#: A port through which other transfers have had this share of its bandwidth leaves nothing to be found.
+#: If a port is already used to this share of its bandwidth, more flows cannot help.
 _FULL = 0.8
 
 
 @dataclass
 class _Known:
-    """What was found out of a host: the best number of flows; and when more brought nothing."""
+    """What is known about a host: the best number of flows, and when a larger number brought nothing."""
 
     best: int = 1
     in_vain_s: dict[int, float] = field(default_factory=dict[int, float])
 
 
 class Flows:
-    """What is known of the hosts that values come from."""
+    """The best number of flows for each sending host."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, _Known] = {}
 
     def best(self, host: str) -> int:
-        """Return how many flows are worth it from a host."""
+        """Return the best number of flows from a host."""
         known = self._hosts.get(host)
         return 1 if known is None else known.best
 
     def begin(self, host: str, nbytes: int, *, may_try: bool = True, port_Bps: float = 0.0) -> Trial:  # noqa: N803
-        """Begin to receive so many bytes from a host.
+        """Begin to receive `nbytes` bytes from a host.
 
         Parameters
         ----------
         may_try : bool
-            Nothing else limits what comes: the sender has all of it, and nobody else uses the ports.
+            Nothing else limits the transfer: the sender has the whole value, and no other transfer uses the ports.
         port_Bps : float
-            What the ports of both hosts are known to take, in bytes/second; 0 if that is not known.
+            The known bandwidth of both hosts' ports, in bytes/second; 0 if unknown.
         """
         return Trial(self._hosts.setdefault(host, _Known()), nbytes, may_try=may_try, port_Bps=port_Bps)
 
 
 class Trial:
-    """One value, and how many flows it is to come over, which may change with each piece.
+    """The transfer of one value; the number of flows may change with each piece.
 
     Attributes
     ----------
     count : int
-        So many flows are wanted now.
+        The number of flows wanted now.
     """
 
     def __init__(self, known: _Known, nbytes: int, *, may_try: bool, port_Bps: float) -> None:  # noqa: N803
@@ -76,7 +76,7 @@ class Trial:
         self._nbytes, self._since_s = 0, 0.0
 
     def landed(self, nbytes: int, now_s: float) -> None:
-        """Take note of a piece that is here."""
+        """Record the arrival of a piece."""
         self._left -= nbytes
         self._pieces += 1
         if self._pieces <= 0:
@@ -106,21 +106,21 @@ class Trial:
             self.count = more
 
     def refused(self, count: int) -> None:
-        """Take note that no more than so many flows can be had."""
+        """Record that no more than `count` flows are available."""
         self._may_try = False
         self.count = self._base = max(1, min(self.count, count))
         self._settle()
 
 
 def worth(rate: float, under_way: int, rates: float, left: int) -> bool:
-    """Tell whether a flow may ask for one more piece: it is there before the rest is, by all flows together.
+    """Tell whether a flow may request one more piece: it must arrive before all flows together deliver the rest.
 
     Parameters
     ----------
     rate, rates : float
-        Bytes/second of this flow and of all; 0 if not known yet.
+        Bytes/second of this flow and of all flows; 0 if not known yet.
     under_way, left : int
-        Bytes that this flow has asked for, with the piece; and all that is not here.
+        Bytes that this flow has in flight, including the piece; and all bytes that have not arrived.
     """
     if rate <= 0 or rates <= 0:
         return True

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Islands: hosts with fast links among each other, slow ones to all others; and what is decided of a graph by that.
+"""Islands are hosts with fast links among each other and slow links to all others; here tasks are divided among them.
 
-Decisions about one task are in ``choose``. Of Dask nothing is known here.
+Decisions about one task are in ``choose``. Nothing here knows of Dask.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 
 from weft.links.model import DIFFERENT, LinkModel
 
-#: With more hosts each is an island by itself: all pairs of more would take too long to look at.
+#: With more hosts, each is its own island: the number of pairs would be too large.
 _MOST_HOSTS = 64
-#: A link is not called faster than this, in seconds per byte: shared memory takes next to none.
+#: Lower bound for the seconds per byte of a link: shared memory takes next to none.
 _FASTEST = 1e-10
-#: Seconds of booked transfers that a link is taken to have before it at most: predictions may be wrong.
+#: Upper bound for the backlog of a link, in seconds: predictions may be wrong.
 _MOST_WAIT_S = 10.0
-#: Tasks of more inputs keep nothing together: what they need comes from everywhere.
+#: Tasks with more inputs keep nothing together: their inputs come from everywhere.
 _MOST_INPUTS = 4
 
 
 def islands(model: LinkModel, workers: Iterable[str], now_s: float) -> dict[str, int]:
-    """Tell of each host which island it is on.
+    """Tell for each host which island it is on.
 
-    Links are split where their bandwidths, from the fastest to the slowest, have their widest gap, if that is a factor
-    of 2.5 or more. Hosts that faster links join, directly or over others, are an island.
+    Sorted by bandwidth, the links are split at the widest gap, if it is a factor of 2.5 or more. Hosts that are
+    connected by the faster links, directly or through others, are one island.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def islands(model: LinkModel, workers: Iterable[str], now_s: float) -> dict[str,
 
 
 def _gap(rates: list[float]) -> float:
-    """Return the middle of the widest gap between seconds per byte; infinity if they are alike."""
+    """Return the middle of the widest gap between seconds per byte; infinity if there is no such gap."""
     rates.sort()
     widest, middle = DIFFERENT, math.inf
     for fast, slow in itertools.pairwise(rates):
@@ -71,39 +71,39 @@ def _gap(rates: list[float]) -> float:
 
 
 class Backlog:
-    """What was decided to go over links, and is not through yet, as far as predictions hold.
+    """The predicted backlog of each link: transfers that were decided and have not finished.
 
-    Without it many decisions in a row take the same link for free, each as if it were alone.
+    Without it, many decisions in a row choose the same link, each as if it were idle.
     """
 
     def __init__(self) -> None:
         self._free_s: dict[Hashable, float] = {}
 
     def wait_s(self, link: Hashable, now_s: float) -> float:
-        """Return the seconds until a link is through with what it has before it."""
+        """Return the seconds until a link has finished its backlog."""
         free_s = self._free_s.get(link)
         return free_s - now_s if free_s is not None and free_s > now_s else 0.0
 
     def book(self, link: Hashable, seconds: float, now_s: float) -> None:
-        """Have a transfer that takes so long go over a link."""
+        """Add a transfer of this duration to a link's backlog."""
         self._free_s[link] = now_s + min(self.wait_s(link, now_s) + seconds, _MOST_WAIT_S)
 
 
 def split(
     roots: Sequence[Hashable], joined: Iterable[Collection[Hashable]], threads: Sequence[float], first: int = 0
 ) -> list[int]:
-    """Divide tasks that need nothing among islands, so that what belongs together is on one.
+    """Divide tasks without inputs among islands, so that tasks that belong together are on one island.
 
     Parameters
     ----------
     roots : sequence
-        In the order that they are to run in; neighbours in it belong together, too.
+        In the order in which they run; neighbours in this order belong together, too.
     joined : iterable of collections
-        Tasks that others need together.
+        Root tasks that another task needs together.
     threads : sequence of float
-        Of each island.
+        The number of threads of each island.
     first : int
-        The island that comes first. No more islands are used than it takes to run all roots at once.
+        The island to fill first. No more islands are used than it takes to run all roots at once.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def split(
     shares = [len(roots) * threads[island] / room for island in used]
     done, position, until = 0, 0, shares[0]
     for family in _families(beside):
-        # one that is larger than an island's share is cut, where its members in a row are
+        # a family larger than an island's share is cut between consecutive members
         for part in [family] if len(family) <= min(shares) else [[i] for i in family]:
             while position + 1 < len(used) and done + len(part) / 2 > until:
                 position += 1
@@ -138,7 +138,7 @@ def split(
 
 
 def _families(beside: list[list[int]]) -> Iterator[list[int]]:
-    """Yield what hangs together, each in an order in which neighbours are near (Cuthill and McKee's, from an end)."""
+    """Yield connected components, each in an order that keeps neighbours near (Cuthill-McKee, from an end)."""
     seen: set[int] = set()
     for i in range(len(beside)):
         if i not in seen:

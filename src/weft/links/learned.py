@@ -1,36 +1,36 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One positive quantity that is measured again and again: a latency, or the seconds that a byte takes.
+"""One positive quantity that is measured repeatedly: a latency, or the seconds per byte.
 
-Its logarithm is what is averaged, because measurements of a link differ by factors. The newest samples count most,
-what has not been seen for long counts less and less, and a single sample far off counts nothing.
+The mean is taken over logarithms, because measurements of a link differ by factors. The newest samples count most, old
+ones fade with time, and a single outlier counts nothing.
 """
 
 from __future__ import annotations
 
 import math
 
-#: Each sample leaves the former ones this share of their weight: about the last ten count.
+#: Each sample scales the weight of the former ones by this: about the last ten count.
 _KEEP = 0.9
-#: Seconds after which samples count half: what nobody has seen for long falls back to what is known of its kind.
+#: Seconds after which samples count half: an estimate that is not refreshed falls back to that of its kind.
 HALF_LIFE_S = 600.0
-#: A sample further off than this factor, and than three deviations, is a surprise, which counts nothing by itself.
+#: A sample further off than this factor, and than three deviations, is a surprise; a single one does not count.
 _SURPRISE = math.log(2.0)
-#: So many surprises in a row, all on the same side: the link has changed, and what was known of it is dropped.
+#: After this many surprises in a row on the same side, the link has changed, and its old samples are dropped.
 _CHANGED = 3
-#: No measurement is more exact than this variance of the logarithm: 10 %.
+#: Lower bound of the variance of the logarithm: no measurement is more exact than 10 %.
 LEAST_VARIANCE = 0.01
-#: Of a quantity whose spread is not known yet: a factor of 1.35.
+#: Initial variance, while the spread is unknown: a factor of 1.35.
 FIRST_VARIANCE = 0.09
 
 
 class Learned:
-    """The decaying mean of the logarithms of samples, with their variance.
+    """A decaying mean of the samples' logarithms, and their variance.
 
     Parameters
     ----------
     follow : bool
-        Drop what was known when the quantity has changed. False for the mean over many links, whose samples differ by
-        their nature: there each counts, at most as far off as three deviations.
+        Drop the old samples when the quantity has changed. False for the mean over many links, whose samples differ by
+        nature: there each sample counts, clipped to three deviations.
     """
 
     __slots__ = ("_surprises", "follow", "mean", "seen_s", "variance", "weight")
@@ -44,23 +44,23 @@ class Learned:
         self._surprises: list[float] = []
 
     def weight_at(self, now_s: float) -> float:
-        """Return how many fresh samples this is worth at a time of the model's clock, in seconds."""
+        """Return the number of fresh samples that this is worth at `now_s`, in seconds of the model's clock."""
         age_s = now_s - self.seen_s
         return self.weight * 2.0 ** (-age_s / HALF_LIFE_S) if age_s > 0 else self.weight
 
     def add(self, value: float, now_s: float) -> None:
-        """Take a sample: a positive, finite number."""
+        """Add a sample: a positive, finite number."""
         x = math.log(value)
         weight = self.weight_at(now_s)
         self.seen_s = max(now_s, self.seen_s)
-        if weight < 1e-3:  # the first, or the first for long
+        if weight < 1e-3:  # the first sample, or the first after a long time
             self.mean, self.weight, self.variance = x, 1.0, FIRST_VARIANCE
             self._surprises.clear()
             return
         off = x - self.mean
         most = max(_SURPRISE, 3 * math.sqrt(self.variance))
         if abs(off) > most:
-            # the spread is learned from it all the same: a link that is fast or slow by turns surprises nobody for long
+            # it still widens the spread, so a link that alternates between fast and slow soon surprises nobody
             self._spread(math.copysign(most, off))
             if self.follow:
                 self.weight = weight
@@ -89,13 +89,13 @@ class Learned:
         surprises.clear()
 
     def after(self, mean: float, variance: float, now_s: float) -> tuple[float, float]:
-        """Combine what is assumed without these samples, by mean and variance of the logarithm, with them.
+        """Combine a prior, given by mean and variance of the logarithm, with these samples.
 
         Returns
         -------
         mean, variance : float
-            Of the logarithm. The normal distribution's conjugate prior: what is assumed counts as much as so many
-            samples as its variance is smaller than theirs.
+            Of the logarithm. This is the normal distribution's conjugate prior: the prior counts as many samples as
+            its variance is smaller than theirs.
         """
         weight = self.weight_at(now_s)
         if weight <= 0:

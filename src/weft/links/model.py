@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How long so many bytes take from one worker to another, learned from what transfers took.
+"""Predicts how long a transfer of ``nbytes`` takes between two workers, learned from earlier transfers.
 
-``alpha + nbytes / beta`` for a source, a destination and a memory type. What is known of a pair stands on what is known
-of the two hosts, that on what is known of the kind of link, and that on what `weft topo` assumes; each counts as much
-as its samples and their spread warrant. A network port is shared by all pairs behind it, so each host's ingress and
-egress are learned beside the pairs, from transfers that ran at the same time. Pages that are lent within a host are
-not moved: the lent share of a pair's bytes takes no time that grows with them.
+The model is ``alpha + nbytes / beta`` for a source, a destination and a memory type. The estimate for a pair starts
+from that for its two hosts, which starts from that for the kind of link, which starts from the prior of `weft topo`;
+samples and their spread give each level its weight. All pairs behind a network port share it, so each host's ingress
+and egress bandwidth are learned beside the pairs, from concurrent transfers. Pages lent within a host are not moved:
+the lent share of a pair's bytes adds no time.
 
-Everything is O(1), without a clock of its own, and free of Dask. What is decided by it is in ``choose``.
+Every operation is O(1). There is no clock and nothing of Dask here. Decisions are in ``choose``.
 """
 
 from __future__ import annotations
@@ -20,51 +20,51 @@ from weft.links.kind import PRIOR_VARIANCE, Place, assumed
 from weft.links.learned import Learned
 from weft.topo.interconnect import PRIORS, InterconnectClass
 
-#: Messages up to this size tell of the latency, larger ones of the bandwidth.
+#: Messages up to this size measure the latency, larger ones the bandwidth.
 _LATENCY_NBYTES = 4096
 _BANDWIDTH_NBYTES = 64 << 10
-#: What a report may say at all. A link is neither slower than a byte a second nor faster than light allows for.
+#: Bounds of a plausible report: a link is neither slower than a byte a second nor faster than light allows.
 _MOST_NBYTES = 1 << 50
 _MOST_SECONDS = 1e6
 _MOST_BPS = 1e14
 _LEAST_SECONDS = 1e-9
 _MOST_FLOWS = 1 << 20
-#: Seconds for which what was computed of a pair holds if neither the pair nor its hosts were measured.
+#: Seconds for which a computed prediction is cached if neither the pair nor its hosts were measured.
 _FRESH_S = 10.0
-#: A sample of transfers at the same time that reaches this share of what the port gives each is the port's doing.
+#: A concurrent transfer that reaches this share of its part of the port's bandwidth was bounded by the port.
 _PORTS_DOING = 0.7
-#: With fewer flows than this, on average, a transfer had the port for itself.
+#: With fewer concurrent flows than this, on average, a transfer had the port to itself.
 _ALONE = 1.2
-#: Samples of a pair from which on its bandwidth counts when links are compared.
+#: A pair's bandwidth counts in comparisons of links once it has this many samples.
 _SETTLED = 2.0
-#: Links differ when the fastest is so many times the slowest.
+#: Links differ when the fastest is this many times as fast as the slowest.
 DIFFERENT = 2.5
 
-#: Seconds per byte from which on a network is slow beside memory: ten times what is assumed within a host.
+#: A network with this many seconds per byte is slow compared with memory: ten times the prior within a host.
 _SLOW_NETWORK = 10 / PRIORS[InterconnectClass.SAME_HOST].bandwidth_Bps
 
-#: How much links of one kind, and pairs of workers on two hosts, are taken to differ at least, whatever has been seen
-#: of some of them: a factor of 3, and of 1.4, as the variance of the logarithm.
+#: Lower bound for how much links of one kind, and pairs of workers on two hosts, differ, whatever some samples say: a
+#: factor of 3, and of 1.4, as the variance of the logarithm.
 _APART = {"kind": 1.2, "hosts": 0.11}
 
 Pair = tuple[str, str, str]
 
 
 class Prediction(NamedTuple):
-    """What a link is expected to take.
+    """The predicted latency and bandwidth of a link.
 
     Attributes
     ----------
     latency_s : float
-        Seconds, whatever the size.
+        Seconds, for any size.
     seconds_per_byte : float
-        The inverse of the bandwidth; of what is moved, so 0 where everything is lent.
+        The inverse of the bandwidth; of moved bytes, so 0 where all memory is lent.
     deviation : float
         Standard deviation of the logarithm of the bandwidth: 0.3 is 30 %; 2.3 is a guess.
     samples : float
-        Transfers that count for the pair itself; a fraction as they grow old.
+        The weight of the pair's own samples; it decreases with their age.
     source : str
-        Which level knows most: ``pair``, ``hosts``, ``kind`` or ``assumed``.
+        The most specific level with samples: ``pair``, ``hosts``, ``kind`` or ``assumed``.
     """
 
     latency_s: float
@@ -74,12 +74,12 @@ class Prediction(NamedTuple):
     source: str
 
     def seconds(self, nbytes: int) -> float:
-        """Return how long so many bytes take, alone on the link."""
+        """Return the duration of a transfer of `nbytes` that has the link to itself."""
         return self.latency_s + nbytes * self.seconds_per_byte
 
 
 class Level:
-    """What is known of a pair, of two hosts, or of a kind of link."""
+    """What is known about a pair, about two hosts, or about a kind of link."""
 
     __slots__ = ("cached", "latency", "lent_share", "rate", "version")
 
@@ -91,7 +91,7 @@ class Level:
         self.cached: tuple[float, int, Prediction] | None = None
 
     def known(self, now_s: float) -> Prediction | None:
-        """Return what was computed of it lately, if nothing was learned of it since."""
+        """Return the cached prediction, unless it is old or a sample came since."""
         cached = self.cached
         if cached is None or cached[1] != self.version or now_s - cached[0] >= _FRESH_S:
             return None
@@ -101,13 +101,13 @@ class Level:
 class LinkModel:
     """Predicts transfers, and learns from them.
 
-    Times are seconds of any clock that does not go back, given by the caller. Workers that were not registered with
-    :meth:`place` count as a host each.
+    Times are seconds of any monotonic clock, given by the caller. A worker that was not registered with :meth:`place`
+    counts as a host of its own.
 
     Attributes
     ----------
     samples, refused : int
-        Reports that were taken, and such as no link can be.
+        Accepted reports, and reports refused as impossible.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class LinkModel:
     # ---- workers ----------------------------------------------------------------------------------------------------
 
     def place(self, worker: str, place: Place) -> None:
-        """Tell where a worker is."""
+        """Register where a worker is."""
         if self._places.get(worker) == place:
             return
         self.forget(worker)
@@ -137,11 +137,11 @@ class LinkModel:
         return self._places.get(worker) or Place(worker)
 
     def beside(self, worker: str) -> Set[str]:
-        """Return the workers of the same host, this one among them."""
+        """Return all workers of the same host, including this one."""
         return self._workers_on.get(self.place_of(worker).host, frozenset((worker,)))
 
     def forget(self, worker: str) -> None:
-        """Drop the pairs of a worker that has left; what they taught of their hosts stays."""
+        """Drop the pairs of a worker that has left; the estimates for its host stay."""
         place = self._places.pop(worker, None)
         if place is not None:
             beside = self._workers_on[place.host]
@@ -168,21 +168,21 @@ class LinkModel:
         ingress_flows: float = 1.0,
         egress_flows: float = 1.0,
     ) -> bool:
-        """Learn from a transfer, or from several in a row.
+        """Learn from one transfer, or from several in a row.
 
         Parameters
         ----------
         nbytes, seconds : float
-            What was moved, and the time from its first to its last byte: without waiting for the sender, for a free
-            connection, or for values to be serialized.
+            The bytes moved, and the time from the first to the last of them. This excludes waiting for the sender or
+            for a free connection, and serialization.
         ingress_flows, egress_flows : float
-            How many transfers over the network the receiver received, and the sender sent, meanwhile; this one
-            counted, on average.
+            The average number of concurrent network transfers, including this one, that the receiver received and the
+            sender sent meanwhile.
 
         Returns
         -------
         bool
-            False: this cannot be, and was refused.
+            False: the report is impossible, and was refused.
         """
         if not _possible(nbytes, seconds, ingress_flows, egress_flows):
             self.refused += 1
@@ -205,7 +205,7 @@ class LinkModel:
         if kind is InterconnectClass.NETWORK:
             ports_doing = self._learn_ports(a.host, b.host, rate, (egress_flows, ingress_flows), now_s)
             if ports_doing and rate >= expected.seconds_per_byte:
-                return True  # the pair delivers at least so much; that it delivers no more is no news of it
+                return True  # a lower bound only: the port was the bottleneck, so the pair may deliver more
         for level in levels:
             level.rate.add(rate, now_s)
             level.version += 1
@@ -216,7 +216,7 @@ class LinkModel:
     def observe_lent(
         self, source: str, destination: str, lent_nbytes: float, moved_nbytes: float, memory: str = "host"
     ) -> bool:
-        """Learn which share of what went from one worker to another was lent, in place of moving."""
+        """Learn which share of the bytes between two workers was lent instead of moved."""
         total = lent_nbytes + moved_nbytes
         if not (0 <= lent_nbytes <= _MOST_NBYTES and 0 <= moved_nbytes <= _MOST_NBYTES and total > 0):
             self.refused += 1
@@ -244,14 +244,14 @@ class LinkModel:
         return self.hosts.get(_hosts(a.kind_towards(destination, b), a, b, memory))
 
     def level_of_hosts(self, a: str, b: str, memory: str) -> Level:
-        """Return what is known of two hosts, or begin to know it."""
+        """Return the level of two hosts; create it if needed."""
         level = self.hosts.get((a, b, memory))
         if level is None:
             level = self.hosts[a, b, memory] = Level()
         return level
 
     def level_of_kind(self, kind: InterconnectClass, memory: str) -> Level:
-        """Return what is known of a kind of link, or begin to know it."""
+        """Return the level of a kind of link; create it if needed."""
         level = self.kinds.get((kind, memory))
         if level is None:
             level = self.kinds[kind, memory] = Level(follow=False)
@@ -260,11 +260,11 @@ class LinkModel:
     def _learn_ports(
         self, source: str, destination: str, rate: float, flows: tuple[float, float], now_s: float
     ) -> bool:
-        """Learn of two hosts' ports from seconds per byte; tell whether a port was what bounded the transfer."""
+        """Update two hosts' ports from seconds per byte; tell whether a port was the bottleneck."""
         bounded = False
         for port, count in zip((("egress", source), ("ingress", destination)), flows, strict=True):
             learned = self.ports.get(port)
-            together = rate / count  # as if the others had as much
+            together = rate / count  # assuming that the others had the same rate
             if count < _ALONE:
                 if learned is not None and together < math.exp(learned.mean):
                     learned.add(together, now_s)
@@ -279,7 +279,7 @@ class LinkModel:
     # ---- predicting -------------------------------------------------------------------------------------------------
 
     def predict(self, source: str, destination: str, now_s: float, memory: str = "host") -> Prediction:
-        """Return what the link from one worker to another is expected to take."""
+        """Return the prediction for the link between two workers."""
         pair = self.pairs.get((source, destination, memory))
         if pair is not None and (known := pair.known(now_s)) is not None:
             return known
@@ -297,24 +297,24 @@ class LinkModel:
         return self._through_ports(prediction, a, b) if level is of_kind else prediction
 
     def _through_ports(self, prediction: Prediction, a: Place, b: Place) -> Prediction:
-        """Bound what a pair is thought to deliver by what the ports of its two hosts do."""
+        """Limit a pair's predicted bandwidth to that of its hosts' ports."""
         if a.host == b.host or not self.ports:
             return prediction
         port = max(self.port_seconds_per_byte("egress", a.host), self.port_seconds_per_byte("ingress", b.host))
         return prediction if port <= prediction.seconds_per_byte else prediction._replace(seconds_per_byte=port)
 
     def seconds(self, source: str, destination: str, nbytes: int, now_s: float, memory: str = "host") -> float:
-        """Return how long so many bytes take from one worker to another, if nothing else is under way."""
+        """Return the predicted duration of a transfer that has the link to itself."""
         return self.predict(source, destination, now_s, memory).seconds(nbytes)
 
     def port_seconds_per_byte(self, direction: str, host: str) -> float:
-        """Return what a byte takes through a host's port, ``ingress`` or ``egress``; 0 where that is not known."""
+        """Return the seconds per byte of a host's port, ``ingress`` or ``egress``; 0 if unknown."""
         learned = self.ports.get((direction, host))
         return math.exp(learned.mean) if learned is not None and learned.weight > 0 else 0.0
 
     @property
     def differ(self) -> bool:
-        """Whether links are known to differ, so that it matters which is taken."""
+        """Whether links are known to differ, so that the choice of link matters."""
         if 1 < len(self._workers_on) < len(self._places):  # some share a host, others do not
             network = self.kinds.get((InterconnectClass.NETWORK, "host"))
             if network is not None and network.rate.weight >= _SETTLED and math.exp(network.rate.mean) > _SLOW_NETWORK:
@@ -323,7 +323,7 @@ class LinkModel:
         return len(histogram) > 1 and (max(histogram) - min(histogram)) / 4 >= math.log2(DIFFERENT)
 
     def _count(self, pair: Pair, rate: float | None) -> None:
-        """Keep count of how many pairs have which bandwidth, by quarters of an octave."""
+        """Update the histogram of pairs by bandwidth, in quarters of an octave."""
         histogram = self._histogram
         before = self._bucket_of.pop(pair, None)
         if before is not None:
@@ -335,16 +335,16 @@ class LinkModel:
             histogram[bucket] = histogram.get(bucket, 0) + 1
 
     def workers(self) -> Mapping[str, Place]:
-        """Return the workers that are known, by name."""
+        """Return the registered workers, by name."""
         return self._places
 
     def workers_by_host(self) -> Mapping[str, Set[str]]:
-        """Return the workers that are known, by their hosts."""
+        """Return the registered workers, by host."""
         return self._workers_on
 
 
 def _hosts(kind: InterconnectClass, a: Place, b: Place, memory: str) -> Pair:
-    """Name what is learned of two hosts together; within one, of each kind of link."""
+    """Return the key of the level of two hosts; within one host there is one level for each kind of link."""
     return (a.host, b.host if a.host != b.host else f"/{kind.name}", memory)
 
 
@@ -363,7 +363,7 @@ def _possible(nbytes: float, seconds: float, *flows: float) -> bool:
 def _combine(
     kind: InterconnectClass, levels: tuple[Level | None, Level | None, Level | None], now_s: float
 ) -> Prediction:
-    """Go from what is assumed of a kind of link to what is known of the pair."""
+    """Refine the prior of a kind of link with the samples of each level, down to the pair's."""
     latency_s, rate = assumed(kind)
     latency, spread_of_latency = math.log(latency_s), PRIOR_VARIANCE
     rate, spread = math.log(rate), PRIOR_VARIANCE
@@ -379,7 +379,7 @@ def _combine(
             known = name
         if level.lent_share is not None:
             lent_share = level.lent_share
-        if name != "pair":  # one link of a kind differs from the next by as much as their samples do, or more
+        if name != "pair":  # links of one kind differ at least as much as the samples do
             spread_of_latency += max(level.latency.variance, _APART[name])
             spread += max(level.rate.variance, _APART[name])
     moved = 1.0 if lent_share is None else 1.0 - lent_share

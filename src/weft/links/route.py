@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether a large value gets there sooner by way of a third worker, and whether it goes on doing so.
+"""Whether a large value arrives sooner through a third worker, and whether that stays true during the transfer.
 
-A relay hands each piece on as soon as it has it, so what counts is the slower of the two links, and the time that a
-piece takes over the second. Nothing is known here of how pieces travel.
+A relay forwards each piece as soon as it has arrived, so the slower of the two links counts, plus the time of one piece
+on the second. Nothing here knows how pieces travel.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import NamedTuple
 from weft.links.fanout import piece_nbytes
 from weft.links.model import LinkModel
 
-#: Values below this size go directly: they are there before a relay is found.
+#: Values below this size go directly: they arrive before a relay is found.
 LEAST_NBYTES = 4 << 20
-#: A relay is worth it where it is expected to take so much of the direct way's time at most.
+#: Use a relay only if its predicted time is at most this share of the direct path's.
 WORTH = 0.7
-#: Hosts that are looked at.
+#: Consider at most this many hosts.
 _MOST_HOSTS = 256
-#: A relay that is slower than the direct way for so many seconds, or pieces' times, is given up.
+#: Give up a relay that is slower than the direct path over this window, in seconds and in pieces' times.
 _LEAST_WINDOW_S, _WINDOW_PIECES = 1.0, 4
 
 
 class Relay(NamedTuple):
-    """The way by a third worker: its seconds, those of the direct way, and how many the latter takes for a byte."""
+    """The path through a third worker: its seconds; the direct path's seconds, and its seconds per byte."""
 
     worker: str
     seconds: float
@@ -45,23 +45,23 @@ def route(
     direct_seconds_per_byte: float | None = None,
     avoid: Collection[str] = (),
 ) -> Relay | None:
-    """Choose a worker by way of which a value gets from one worker to another sooner than directly.
+    """Choose a worker through which a value arrives sooner than directly.
 
     Parameters
     ----------
     nbytes : int
-        Its size.
+        The value's size.
     direct_seconds_per_byte : float, optional
-        What the direct way takes, if that is known better than by the model.
+        The direct path's rate, if the caller knows it better than the model.
     avoid : collection of str
-        Workers that are not to relay.
+        Workers that must not relay.
 
     Returns
     -------
     Relay or None
-        None: the direct way is taken. Of links of which little is known, the time is taken to be one deviation longer.
+        None: use the direct path. The time of an uncertain link is taken to be one standard deviation longer.
 
-    One worker is looked at on each host, 256 hosts at most.
+    One worker of each host is considered, of at most 256 hosts.
     """
     if nbytes < LEAST_NBYTES:
         return None
@@ -96,16 +96,16 @@ def _by_way_of(
 
 
 class Pace:
-    """Tells whether bytes come as fast as some other way would bring them.
+    """Tells whether bytes arrive as fast as another path would bring them.
 
     Parameters
     ----------
     seconds_per_byte : float
-        What a byte takes the other way.
+        The other path's rate.
     piece_nbytes : int
-        Bytes come in pieces of this size.
+        Size of the pieces in which bytes arrive.
     expected_seconds_per_byte : float
-        What a byte is expected to take this way.
+        The expected rate of this path.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Pace:
         self._since = (now_s + self.window_s, 0)  # the first pieces take two links' time
 
     def kept(self, nbytes: int, now_s: float) -> bool:
-        """Tell whether it is kept, now that so many bytes are here; to be asked several times in each window."""
+        """Tell whether the pace is kept, with `nbytes` bytes arrived so far; ask several times in each window."""
         began_s, before = self._since
         if now_s - began_s < self.window_s:
             return True

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What was learned, kept in a file under the cluster's name: hosts, kinds of links and ports, not pairs of workers.
+"""Saves and loads what was learned about a named cluster: hosts, kinds of links and ports, not pairs of workers.
 
-Workers' addresses differ from one start to the next; hosts stay. A file that is spoiled is refused as a whole.
+Workers' addresses change at each start; hosts stay. A damaged file is rejected as a whole.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from weft.topo.interconnect import InterconnectClass
 logger = logging.getLogger("weft")
 
 _FORMAT = 1
-#: What was learned in another run counts as so many samples at most: the network may have changed since.
+#: Samples of an earlier run count as this many at most: the network may have changed since.
 _MOST_WEIGHT = 2.0
 _MOST_LINKS = 1_000_000
 _MOST_NBYTES = 512 << 20
 
 
 def path_of(cluster: str) -> Path:
-    """Return the file of a cluster, in the user's cache (``XDG_CACHE_HOME``)."""
+    """Return the path of a cluster's file, in the user's cache directory (``XDG_CACHE_HOME``)."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "weft" / "links" / f"{quote(cluster, safe='')}.json"
 
@@ -48,7 +48,7 @@ def files() -> list[Path]:
 
 
 def save(model: LinkModel, path: Path) -> None:
-    """Write what was learned; readers see the former file or this one, never a part.
+    """Write what was learned, atomically: readers see the former file or this one.
 
     Raises
     ------
@@ -68,12 +68,12 @@ def save(model: LinkModel, path: Path) -> None:
 
 
 def load(model: LinkModel, path: Path, now_s: float) -> bool:
-    """Take what was learned before, if there is such a file; say so, once, where it is spoiled, and go without.
+    """Load what was learned before, if the file exists; warn if it is damaged, and go on without.
 
     Returns
     -------
     bool
-        Whether something was taken.
+        Whether the file was loaded.
     """
     try:
         read(model, path, now_s)
@@ -122,19 +122,19 @@ def dump(model: LinkModel) -> dict[str, Any]:
 
 
 def fill(model: LinkModel, dumped: Any, now_s: float, *, most_weight: float = _MOST_WEIGHT) -> None:
-    """Put what :func:`dump` returned into a model that has learned nothing.
+    """Load the result of :func:`dump` into an empty model.
 
     Raises
     ------
     ValueError, TypeError, KeyError
-        It is something else. The model is as it was.
+        `dumped` is not valid. The model is unchanged.
     """
     if dumped["format"] != _FORMAT:
         raise ValueError(f"its format is {dumped['format']!r:.80}, this version of weft has {_FORMAT}")
     fresh = LinkModel()
     for part in ("hosts", "kinds", "ports"):
         if len(dumped[part]) > _MOST_LINKS:
-            raise ValueError(f"{len(dumped[part])} {part}")
+            raise ValueError(f"too many {part}: {len(dumped[part])}")
     for a, b, memory, level in dumped["hosts"]:
         _fill_level(fresh.level_of_hosts(_text(a), _text(b), _text(memory)), level, now_s, most_weight)
     for kind, memory, level in dumped["kinds"]:
@@ -148,7 +148,7 @@ def fill(model: LinkModel, dumped: Any, now_s: float, *, most_weight: float = _M
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > 1024:
-        raise ValueError(f"no name: {value!r:.80}")
+        raise ValueError(f"not a name: {value!r:.80}")
     return value
 
 
