@@ -238,7 +238,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixt
 
 def one(warnings: pytest.LogCaptureFixture, part: str) -> bool:
     (message,) = warnings.messages
-    return message.startswith(f"Dask's {part} is not as weft knows it")
+    return message.startswith(f"weft does not support Dask's {part} in distributed")
 
 
 def test_another_process_memory_stays(warnings: pytest.LogCaptureFixture) -> None:

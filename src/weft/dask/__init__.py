@@ -4,7 +4,7 @@
 You need not import this to use ``ucx://``: installing weft is enough (see ``weft/_claim_scheme.py``).
 
 - :func:`transports` and :func:`lanes`: which wire carried what.
-- :func:`links`, :func:`why` and :func:`set_links`: what each link delivers, and what is decided by it.
+- :func:`links`, :func:`why` and :func:`set_links`: what each link delivers, and how weft uses that.
 - :class:`TopologyCluster`: a cluster with workers placed by the machine's topology.
 """
 
@@ -43,8 +43,8 @@ __all__ = [
     "why",
 ]
 
-#: What is for a client or a user's program: each worker has this package, and would pay for it. A cluster besides needs
-#: the whole of distributed, which may be half imported when it loads this package.
+#: Loaded on first use: these are for clients and user programs, and every worker would pay for them. A cluster needs
+#: all of distributed, too, which may be half imported when it loads this package.
 _LAZY = {
     "Link": "learn.view",
     "Links": "learn.view",

@@ -22,7 +22,7 @@ from weft.topo.plan import Plan, WorkerPlan, plan
 
 logger = logging.getLogger("weft")
 
-# not imported: importing the preload is what binds a process
+# not imported: importing the preload binds the process
 _PRELOAD = "weft.dask.place"
 
 
@@ -133,11 +133,11 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         }
         preload = [name.strip() for name in (pre_import or "").split(",") if name.strip()]
         self._places = [_spec(worker, options, env or {}, preload) for worker in self.layout.workers]
-        self._place_of = {i: i for i in range(len(self._places))}  # by worker's name
+        self._place_of = {i: i for i in range(len(self._places))}  # by the worker's name
         dashboard = {"dashboard": dashboard_address is not None, "dashboard_address": dashboard_address or ":0"}
         super().__init__(
             workers=dict(enumerate(self._places)),
-            worker=self._places[0],  # how many cores and how much memory one has, for scale and adapt
+            worker=self._places[0],  # the cores and memory of one worker, for scale and adapt
             scheduler={"cls": Scheduler, "options": {**address, **dashboard, "port": scheduler_port}},
             asynchronous=asynchronous,
             silence_logs=silence_logs,
@@ -146,9 +146,9 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         )
 
     def new_worker_spec(self) -> dict[int, dict[str, Any]]:
-        """Return the first place of the plan that is free, under a name that no worker has had.
+        """Return the first free place of the plan, under a new worker name.
 
-        ``scale`` calls this. A name that came back while its former worker is still closing would be taken for it.
+        ``scale`` calls this. Reusing a name would confuse the new worker with the old one, which may still be closing.
         """
         taken = {self._place_of[name] for name in self.worker_spec}
         for place, spec in enumerate(self._places):
@@ -205,12 +205,12 @@ def _refuse(given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if name not in DASK_CUDA:
             raise TypeError(f"TopologyCluster.__init__() got an unexpected keyword argument {name!r}")
-        if value is not None:  # what programs pass on without having set it
+        if value is not None:  # programs pass on None for options that nobody set
             raise InvalidParamError(f"TopologyCluster({name}={value!r}) is not supported: {DASK_CUDA[name]}")
 
 
 def nanny_options(worker: WorkerPlan) -> dict[str, Any]:
-    """Return what places one worker, for its Nanny. What the user has set of UCX's variables stays."""
+    """Return the Nanny options that place one worker. UCX variables that the user has set are kept."""
     env = {name: value for name, value in worker.env.items() if not (name.startswith("UCX_") and name in os.environ)}
     env |= {"WEFT_CPUS": cpulist.join(worker.cpus), "WEFT_MEMORY_NODES": cpulist.join(worker.nodes)}
     memory = "auto" if worker.memory_nbytes is None else worker.memory_nbytes
@@ -221,7 +221,7 @@ def nanny_options(worker: WorkerPlan) -> dict[str, Any]:
 def _spec(
     worker: WorkerPlan, options: dict[str, Any], env: Mapping[str, str], preload: Sequence[str]
 ) -> dict[str, Any]:
-    """Make the entry of one worker for SpecCluster."""
+    """Make the SpecCluster entry of one worker."""
     placed = nanny_options(worker)
     placed |= {"env": placed["env"] | env, "preload": [*placed["preload"], *preload]}
     return {"cls": Nanny, "options": {**options, **placed}}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The ``ucx://`` comm: one Dask message is one weft message.
 
-What a comm must do beyond its abstract base class is gathered from distributed's callers: ``_peer_addr`` and
-``_local_addr``, a ``write`` that is a coroutine and returns a size, ``closed`` that turns true when the peer goes,
-an abort and the original exception when a read or write is cancelled.
+The requirements beyond the abstract base class are collected from distributed's callers: ``_peer_addr`` and
+``_local_addr``, a coroutine ``write`` that returns a size, ``closed`` that turns true when the peer goes, and an abort
+plus the original exception when a read or write is cancelled.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ logger = logging.getLogger("distributed.comm.ucx")
 
 PREFIX = "ucx://"
 
-#: A connection argument of Dask's: which flow a comm is to be (`learn.fanout` asks for more than one).
+#: A Dask connection argument: which flow this comm is (`learn.fanout` asks for more than one).
 FLOW = "weft_flow"
-#: Frames are never split: each is received into one block, so there is nothing to join.
+#: Frames are never split: each is received into one block, so nothing has to be joined.
 _WHOLE = 2**62
-#: Seconds that a graceful close waits for a peer that does not take what was sent.
+#: Seconds that a graceful close waits for a peer that does not receive the sent data.
 _CLOSE_TIMEOUT_S = 10.0
 
 _comms: weakref.WeakSet[UCX] = weakref.WeakSet()
@@ -107,7 +107,7 @@ class UCX(Comm):  # type: ignore[misc]
             measured.JOINS: measured.ROUTES,
         }
         if not self._peer.same_host:
-            from weft.dask.learn import compress  # which a worker on a host of its own peers has no use for
+            from weft.dask.learn import compress  # loaded lazily: not needed if all peers are on this host
 
             told[compress.READS] = compress.readable()
         return {**super().handshake_info(), **told}
@@ -115,7 +115,7 @@ class UCX(Comm):  # type: ignore[misc]
     async def read(self, deserializers: Any = None) -> Any:
         try:
             frames = await self._peer.recv_frames(device.allocate)
-        except ClosedError as e:  # by this side, perhaps still on its way: abort would cut short what it sends
+        except ClosedError as e:  # closed by this side; close may still be sending, and an abort would cut it short
             raise CommClosedError(f"{self!r}: {e}") from e
         except PeerLostError as e:
             self._traffic.failed(e)
@@ -176,7 +176,7 @@ class UCX(Comm):  # type: ignore[misc]
         return message.nbytes
 
     def _compression(self, msg: Any) -> dict[str, str]:
-        """Name the codec for a message's values, unless Dask is told to compress everything, or it would not pay."""
+        """Choose a codec for a message's values; none if Dask compresses everything anyway, or if it would not pay."""
         if msg.__class__ is not dict or "data" not in msg or self.handshake_options.get("compression"):
             return {}
         from weft.dask.learn import compress
@@ -187,19 +187,19 @@ class UCX(Comm):  # type: ignore[misc]
         self._traffic.compressed(codec)
         return {"compression": codec}
 
-    # ---- values in pieces: no messages of Dask, so the reader must know (`learn.pieces`) -----------------------------
+    # ---- values in pieces: not Dask messages, so the reader must expect them (`learn.pieces`) ------------------------
 
     def send_piece(self, piece: memoryview) -> Request[None]:
         """Send bytes unchanged, without copying them first."""
         return self._peer.send(piece)
 
     def recv_piece(self, into: memoryview) -> Request[int]:
-        """Receive such bytes into their final place."""
+        """Receive bytes sent by :meth:`send_piece` into their final place."""
         return self._peer.recv_into(into)
 
     @contextlib.contextmanager
     def sending_pieces(self, nbytes: int) -> Generator[list[int]]:
-        """Count what is sent in the block as one transfer of so many bytes, or of as many as are put in the list."""
+        """Count the sends in the block as one transfer, of `nbytes` or of the value put into the yielded list."""
         sent = [nbytes]
         began, links = time.perf_counter(), self._links
         sending = None if links is None else links.begin_send(nbytes)
@@ -213,9 +213,9 @@ class UCX(Comm):  # type: ignore[misc]
     def pieces_received(
         self, nbytes: int, seconds: float | None, at_once: float, *, of_nbytes: int | None = None
     ) -> None:
-        """Count what was received so as one transfer, or as a part of one of `of_nbytes`, `at_once` pieces at a time.
+        """Count received pieces as one transfer, or as a part of one of `of_nbytes`, `at_once` pieces at a time.
 
-        `seconds` is None where they tell nothing of the link.
+        `seconds` is None if the time says nothing about the link.
         """
         self._traffic.received(nbytes)
         if self._links is not None:
@@ -228,7 +228,7 @@ class UCX(Comm):  # type: ignore[misc]
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._peer.close()
         except TimeoutError:
-            logger.warning("%r: the peer did not take what was sent within %s s; aborted", self, _CLOSE_TIMEOUT_S)
+            logger.warning("%r: the peer did not receive the sent data within %s s; aborted", self, _CLOSE_TIMEOUT_S)
         except Error as e:
             logger.debug("%r: closing: %s", self, e)
         finally:
@@ -242,10 +242,10 @@ class UCX(Comm):  # type: ignore[misc]
 
 
 def _carries_results(msg: Any) -> bool:
-    """Tell a worker's answer to ``get_data``, results of tasks, which Dask holds immutable, and shards of P2P's.
+    """Tell whether a message carries task results (answer to ``get_data``) or P2P shards, held immutable by Dask.
 
-    Nothing else may be lent: what an actor's method returns is often a part of its state, which it goes on to change.
-    A shard is a result of a task, or was cut out of one for its receiver.
+    Nothing else may be lent: an actor's method often returns a part of its state, which it then changes. A shard is a
+    task's result, or was cut out of one for its receiver.
     """
     if msg.__class__ is not dict or "data" not in msg:
         return False
@@ -253,12 +253,12 @@ def _carries_results(msg: Any) -> bool:
 
 
 def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext | None, EncryptionPolicy]:
-    """Take what weft needs of what distributed's ``Security`` gives.
+    """Extract from distributed's ``Security`` what weft needs.
 
     Raises
     ------
     RuntimeError
-        It requires encryption, and there is no TLS, or the configuration lets payload go in the clear.
+        Encryption is required, and there is no TLS, or the configuration allows unencrypted payload.
     """
     context: SSLContext | None = connection_args.get("ssl_context")
     payload = config.encrypted_payload()
@@ -272,7 +272,7 @@ def _security(address: str, connection_args: dict[str, Any]) -> tuple[SSLContext
 
 @functools.lru_cache(1024)
 def _say_once(why: str) -> None:
-    """Tell the log: a worker goes on trying to reach its scheduler, and does not say what is wrong."""
+    """Log a fatal error once: a worker keeps retrying its scheduler without saying why it fails."""
     logger.warning("%s", why)
 
 
@@ -292,12 +292,12 @@ class UCXConnector(Connector):  # type: ignore[misc]
                 payload=payload,
                 flow=connection_args.get(FLOW, 0),
             )
-        except (ProtocolError, TlsError, EncryptionError, InvalidParamError) as e:  # the next would fare no better
+        except (ProtocolError, TlsError, EncryptionError, InvalidParamError) as e:  # permanent: a retry cannot help
             _say_once(str(e))
             raise FatalCommClosedError(str(e)) from e
         except (OSError, ThreadError):
             raise
-        except Error as e:  # memory or descriptors, which may come back: after what is no OSError a task hangs for ever
+        except Error as e:  # out of memory or descriptors, which is temporary; without an OSError a task would hang
             raise CommClosedError(str(e)) from e
         return UCX(
             peer,
@@ -335,7 +335,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
 
     async def start(self) -> None:
         config.check()
-        from weft.dask.observe.attach import attach  # distributed may load this module while it is itself half imported
+        from weft.dask.observe.attach import attach  # lazy: distributed may load this module while half imported
 
         server = patches.server_of(self.comm_handler)
         if isinstance(server, Worker):
@@ -374,7 +374,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         )
         comm.allow_offload = self.allow_offload
         if self._listener is None:
-            # stop() came between the connection and here, and did not know of this comm.
+            # stop() ran while this connection was being set up, and did not know of this comm
             comm.abort()
             return
         try:
@@ -384,7 +384,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
             return
         except Exception as e:  # noqa: BLE001 - whatever a stranger's first message makes distributed raise
             comm.abort()
-            logger.warning("Connection from %s closed, its handshake was no Dask message: %r", comm.peer_address, e)
+            logger.warning("Connection from %s closed, its handshake is not a Dask message: %r", comm.peer_address, e)
             return
         except BaseException:
             comm.abort()
@@ -409,10 +409,10 @@ class UCXListener(BaseListener):  # type: ignore[misc]
 
 
 def _host_towards(scheduler: str, bound: str) -> str | None:
-    """Return this host's address on the way to the scheduler, if it is of the family of the address bound to.
+    """Return this host's address on the route to the scheduler, if its family is that of the bound address.
 
-    A worker that listens everywhere advertises one address. distributed chooses it so for tcp:// and tls://, and
-    leaves others the interface towards the outside, which need not lead to the cluster.
+    A worker that listens on all addresses advertises one. distributed chooses it by this rule for tcp:// and tls://;
+    for other protocols it takes the default route's interface, which need not lead to the cluster.
     """
     host = ensure_ip(get_address_host(scheduler))
     if (":" in host) != (":" in bound):
@@ -421,7 +421,10 @@ def _host_towards(scheduler: str, bound: str) -> str | None:
 
 
 def _arrays_of_tasks_in_pool() -> None:
-    """Have what tasks make be lendable. NumPy keeps its allocator in a context variable, Arrow one for the process."""
+    """Let NumPy and Arrow allocate in the pool what tasks make, so that it can be lent.
+
+    NumPy keeps its allocator in a context variable, Arrow has one for the whole process.
+    """
     if config.arrays_in_pool() and importlib.util.find_spec("numpy") is not None:
         patches.set_in_context_of_tasks(lambda: _native.numpy_in_pool(True))
     if config.arrays_in_pool() and importlib.util.find_spec("pyarrow") is not None:

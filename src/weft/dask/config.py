@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What weft reads from Dask's configuration: ``weft.yaml`` beside this file has the keys and their defaults.
+"""The settings that weft reads from Dask's configuration; ``weft.yaml`` beside this file has the keys and defaults.
 
-``weft-schema.yaml`` says what each means and may be. ``weft.claim-ucx`` is not read here but in ``weft._claim_scheme``,
-which runs before these defaults are loaded.
+``weft-schema.yaml`` describes each key and its values. ``weft.claim-ucx`` is read in ``weft._claim_scheme``, which runs
+before these defaults are loaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINKS: tuple[LinksMode, ...] = ("learn", "observe", "off")
 
 DEFAULTS = yaml.safe_load(Path(__file__).with_name("weft.yaml").read_text())
 
-# Dask puts the default, a mapping, in place of what is none, as DASK_WEFT__UCX=tcp, without a word: `ucx` tells.
+# If the value is not a mapping (DASK_WEFT__UCX=tcp), Dask silently replaces it with the default; `ucx` reports it.
 _given = dask.config.get("weft.ucx", None)
 dask.config.update_defaults(DEFAULTS)
 if _given is not None and not isinstance(_given, Mapping):
@@ -32,17 +32,17 @@ if _given is not None and not isinstance(_given, Mapping):
 
 
 def _get(key: str) -> Any:
-    # a program may have cleared Dask's configuration, defaults and all
+    # a program may have cleared Dask's configuration, including the defaults
     return dask.config.get(f"weft.{key}", DEFAULTS["weft"][key])
 
 
 def check() -> None:
-    """Read every key, so that what cannot be meant is said when a process begins to listen.
+    """Read every key, so that invalid values are reported when a process begins to listen.
 
     Raises
     ------
     InvalidParamError
-        Which key, and what it was given.
+        A value is invalid; the message names the key.
     """
     for read in (lend, arrays_in_pool, shards_in_memory, device, rmm, ucx, encrypted_payload, links, cluster):
         read()
@@ -53,34 +53,34 @@ def _flag(key: str) -> bool:
 
 
 def lend() -> bool:
-    """Whether results may be lent to workers of this host rather than copied."""
+    """Whether results may be lent to workers of the same host instead of copied."""
     return _flag("lend")
 
 
 def arrays_in_pool() -> bool:
-    """Whether NumPy arrays that tasks make are born where other workers can read them."""
+    """Whether NumPy arrays made by tasks are allocated where other workers can read them."""
     return _flag("arrays-in-pool")
 
 
 def shards_in_memory() -> bool:
-    """Whether a worker keeps what P2P's shuffles send to it in memory while there is room."""
+    """Whether a worker keeps received P2P shards in memory while there is room."""
     return _flag("shards-in-memory")
 
 
 def device() -> bool:
-    """Whether this process takes device memory as such."""
+    """Whether this process receives device memory as device memory."""
     return _flag("device")
 
 
 def rmm() -> bool:
-    """Whether RMM allocates what device memory is received into."""
+    """Whether RMM allocates the device memory for received data."""
     return _flag("rmm")
 
 
 def ucx() -> dict[str, str]:
     """Return UCX's settings for Dask's connections.
 
-    Dask writes ``DASK_WEFT__UCX__NET_DEVICES`` as ``net-devices`` or ``net_devices``, and turns values into Python's.
+    Dask reads ``DASK_WEFT__UCX__NET_DEVICES`` as ``net-devices`` or ``net_devices``, and converts values to Python's.
     """
     settings: Mapping[str, Any] = _get("ucx") or {}
     if not isinstance(settings, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] # from the user
@@ -91,10 +91,10 @@ def ucx() -> dict[str, str]:
 
 
 def _of_distributed_ucxx() -> dict[str, str]:
-    """Return what ``distributed-ucxx.environment`` says, and older ``distributed.comm.ucx.environment``.
+    """Return ``distributed-ucxx.environment``, or the older ``distributed.comm.ucx.environment``.
 
-    The environment's own ``UCX_*`` win over it, as there. Its flags (``tcp``, ``infiniband``, ...) say what weft finds
-    out by itself.
+    As in distributed-ucxx, ``UCX_*`` environment variables override it. Its flags (``tcp``, ``infiniband``, ...) are
+    ignored: weft detects these itself.
     """
     given: Any = dask.config.get("distributed-ucxx.environment", None) or dask.config.get(
         "distributed.comm.ucx.environment", {}
@@ -110,28 +110,28 @@ def _name(name: str) -> str:
 
 
 def encrypted_payload() -> EncryptionPolicy:
-    """Return what to do, with TLS, where messages would leave the host unencrypted."""
+    """Return the policy for TLS connections whose messages would leave the host unencrypted."""
     given = _get("encrypted-payload")
     for payload in POLICIES:
         if given == payload:
             return payload
-    raise InvalidParamError(f"weft.encrypted-payload: {given!r} is none of {', '.join(POLICIES)}")
+    raise InvalidParamError(f"weft.encrypted-payload: {given!r} is not one of {', '.join(POLICIES)}")
 
 
 def links() -> LinksMode:
-    """Return what is done about links: ``learn``, ``observe`` or ``off``. YAML reads ``off`` as false."""
+    """Return what to do about links: ``learn``, ``observe`` or ``off``. YAML reads ``off`` as false."""
     given = _get("links")
     for mode in LINKS:
         if given == mode or (given is False and mode == "off"):
             return mode
-    raise InvalidParamError(f"weft.links: {given!r} is none of {', '.join(LINKS)}")
+    raise InvalidParamError(f"weft.links: {given!r} is not one of {', '.join(LINKS)}")
 
 
 def cluster() -> str | None:
-    """Return the name under which what is learned of links is kept; None: it is not."""
+    """Return the name under which learned links are saved; None: they are not saved."""
     given = _get("cluster")
     if given is not None and (not isinstance(given, str) or not 0 < len(given) <= 100):
-        raise InvalidParamError(f"weft.cluster: {given!r} is no name of 1 to 100 characters")
+        raise InvalidParamError(f"weft.cluster: {given!r} is not a name of 1 to 100 characters")
     return given
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which messages Dask's offload thread is worth, going by what must be pickled or compressed and not by their size.
+"""Which messages go to Dask's offload thread: those with much to pickle or compress, not those that are merely large.
 
-distributed hands every message above ``distributed.comm.offload`` to its one offload thread, to keep the event loop
-free. An array of any size becomes a frame, and a frame an array, in microseconds; the way to the thread and back
-costs more, and beside a task that holds the GIL two of its switch intervals. Wherever a value's or header's kind is
-not known, its whole size counts, as distributed has it.
+distributed hands every message above ``distributed.comm.offload`` to its only offload thread, to keep the event loop
+free. An array of any size becomes a frame, and a frame an array, in microseconds; handing it over costs more, and two
+GIL switch intervals if a task holds the GIL. A value or header of unknown kind counts with its whole size, as in
+distributed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _NUMBERS = (bool, int, float)
 
 
 def write_offloads(msg: Any) -> bool:
-    """Tell whether making frames of `msg` is work for the offload thread."""
+    """Tell whether the offload thread should serialize `msg`."""
     if _is_small(msg) or not (threshold := patches.offload_threshold()):
         return False
     size = safe_sizeof(msg, default_size=-1)
-    if size == -1:  # too deep to tell
+    if size == -1:  # nested too deeply to tell
         return True
     return bool(size > threshold and _pickled(msg, size) > threshold)
 
 
 def _is_small(msg: Any) -> bool:
-    """Tell most of Dask's messages, which are a few names and numbers, in a tenth of the time that sizeof takes."""
+    """Tell whether `msg` is a few names and numbers, like most Dask messages; ten times as fast as sizeof."""
     rest: list[Any] = [msg]
     room = 64
     while rest:
@@ -54,7 +54,7 @@ def _is_small(msg: Any) -> bool:
 
 
 def _pickled(msg: Any, size: int) -> int:
-    """Count the bytes to be pickled: of a worker's answer to ``get_data``, which carries results; of others, all."""
+    """Count the bytes to be pickled: in an answer to ``get_data``, by value; in any other message, all of them."""
     if msg.__class__ is not dict or msg.get("data").__class__ is not dict:
         return size
     return sum(map(_of_value, msg["data"].values()))
@@ -66,12 +66,12 @@ def _of_value(value: Any) -> int:
 
 
 def _is_buffers(value: Any) -> bool:
-    """Whether a value is NumPy's or pandas' and none of it Python objects: its buffers are sent from where they lie."""
+    """Whether a value is NumPy's or pandas' and has no Python objects, so that its buffers are sent in place."""
     library, dtype = type(value).__module__.partition(".")[0], getattr(value, "dtype", None)
     if library == "numpy":
         return dtype is not None and not dtype.hasobject and bool(value.flags.forc)
     if library == "pandas":
-        dtypes = getattr(value, "dtypes", ()) if dtype is None else [dtype]  # several of a DataFrame
+        dtypes = getattr(value, "dtypes", ()) if dtype is None else [dtype]  # a DataFrame has several
         return len(dtypes) > 0 and not any(map(_of_objects, dtypes))
     return False
 
@@ -81,7 +81,7 @@ def _of_objects(dtype: Any) -> bool:
 
 
 def read_offloads(frames: Sequence[Any], size: int) -> bool:
-    """Tell whether making a message of `frames`, of `size` bytes in all, is work for the offload thread."""
+    """Tell whether the offload thread should deserialize `frames`, of `size` bytes in total."""
     threshold = patches.offload_threshold()
     if not threshold or size <= threshold:
         return False
@@ -92,7 +92,7 @@ def read_offloads(frames: Sequence[Any], size: int) -> bool:
 
 
 def _to_unpickle(frames: Sequence[Any]) -> int:
-    """Add up what is not received as it is used: pickles (without the buffers beside them) and compressed frames."""
+    """Add up the bytes that are not usable as received: pickles without their buffers, and compressed frames."""
     total = int(nbytes(frames[0]))
     for header_nbytes, header, own in patches.serialized_parts(frames):
         total += header_nbytes + _of_object(header, [nbytes(frame) for frame in own])
@@ -104,7 +104,7 @@ def _of_object(header: dict[str, Any], sizes: list[int]) -> int:
         return sum(sizes)
     if header.get("serializer") == "pickle":
         return sizes[0]
-    if "pickled-obj" in header:  # in the header itself, with its buffers as frames
+    if "pickled-obj" in header:  # the pickle is in the header, its buffers are frames
         return 0
     views = header.get("serializer") in _VIEWS and not header.get("sub-header", {}).get("pickle")
     return 0 if views else sum(sizes)

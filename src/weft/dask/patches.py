@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every part of distributed that weft replaces, or uses although distributed does not offer it: here and nowhere else.
+"""Every part of distributed that weft replaces, and every private part that it uses: here and nowhere else.
 
-The rest of ``weft.dask`` calls these functions as if distributed had them. Files and lines are those of distributed
-2026.8.0 and zict 3.0.0. Each function first looks whether the part is as it was read. If it is not, Dask's own stays
-in place, with one warning for each process. ``tests/dask/test_patches.py`` has a canary for each, which fails by the
-part's name when Dask changes it.
+The rest of ``weft.dask`` calls these functions as if distributed had them. Files and lines refer to distributed
+2026.8.0 and zict 3.0.0. Each function first checks that the part is unchanged. If it is not, Dask's own stays in place,
+with one warning per process. ``tests/dask/test_patches.py`` has a canary for each part, which fails with the part's
+name when Dask changes it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("weft")
 
-#: Sum and count of the bandwidths that a worker saw, in bytes/second.
+#: Sum and count of the bandwidths that a worker measured, in bytes/second.
 Bandwidths = Mapping[str, tuple[float, int]]
 
 
 @functools.cache
 def _warn(part: str, without: str) -> None:
-    logger.warning("Dask's %s is not as weft knows it (distributed %s): %s", part, version("distributed"), without)
+    logger.warning("weft does not support Dask's %s in distributed %s: %s", part, version("distributed"), without)
 
 
 def as_known(known: bool, part: str, without: str) -> bool:
-    """Return `known`; where it is False, say once what does not work for that."""
+    """Return `known`; if False, warn once, with the consequence."""
     if not known:
         _warn(part, without)
     return known
@@ -58,12 +58,12 @@ def takes(function: object, *names: str) -> bool:
     """Tell whether a function or method takes exactly these parameters."""
     try:
         return callable(function) and tuple(inspect.signature(function).parameters) == names
-    except ValueError:  # it has no signature
+    except ValueError:  # no signature
         return False
 
 
 class Replaced:
-    """A method of one object with a function in its place, which is given the method and decides whether to call it.
+    """Replaces a method of one object with a function, which receives the method and may call it.
 
     Holds the object weakly: a worker is freed when it is dropped.
     """
@@ -82,21 +82,21 @@ class Replaced:
 
 
 def server_of(comm_handler: Callable[..., object]) -> object | None:
-    """Return the server that a listener is made for: `comm_handler` is its ``handle_comm`` (core.py:691)."""
+    """Return the server of a listener: `comm_handler` is its ``handle_comm`` (core.py:691)."""
     return getattr(comm_handler, "__self__", None)
 
 
 def is_nanny(server: object) -> TypeGuard[Nanny]:
-    """Tell a nanny without its class, whose module may be half imported when a comm is loaded (nanny.py:259)."""
+    """Recognize a nanny without its class, whose module may be half imported when a comm is loaded (nanny.py:259)."""
     return isinstance(getattr(server, "memory_manager", None), NannyMemoryManager)
 
 
 def close_without_delay(worker: Worker) -> None:
-    """Have a worker that listens close its connections without a pause of 0.2 s between them.
+    """Let a listening worker close its connections without pauses of 0.2 s between them.
 
-    ``Worker.close`` takes it, for other comms' sake, where ``_protocol`` begins with ucx (worker.py:1524), after its
-    own connections are closed; shuffles that still send to it then fail. Nothing else reads ``_protocol`` once the
-    worker listens (worker.py:1294).
+    If ``_protocol`` begins with ucx, ``Worker.close`` pauses after its own connections are closed (worker.py:1524);
+    shuffles that still send to it then fail. Nothing else reads ``_protocol`` once the worker listens
+    (worker.py:1294).
     """
     known = isinstance(getattr(worker, "_protocol", None), str)
     if as_known(known, "Worker._protocol", "closing a worker takes 0.2 s longer"):
@@ -104,10 +104,10 @@ def close_without_delay(worker: Worker) -> None:
 
 
 def set_in_context_of_tasks(set_variable: Callable[[], object]) -> None:
-    """Set a context variable for the tasks of the worker whose listener is being started.
+    """Set a context variable for the tasks of the worker that is starting its listener.
 
-    ``Worker.start_unsafe`` awaits its listener before it talks to the scheduler, in the context that all that it does
-    later is started from, and each task runs in a copy of that (worker.py:2197, utils.py:1446).
+    ``Worker.start_unsafe`` awaits its listener before it contacts the scheduler, in the context from which everything
+    later starts, and each task runs in a copy of it (worker.py:2197, utils.py:1446).
     """
     known = hasattr(importlib.import_module("distributed.utils"), "run_in_executor_with_context")
     if as_known(known, "run_in_executor_with_context", "arrays of tasks are copied, not lent"):
@@ -115,29 +115,29 @@ def set_in_context_of_tasks(set_variable: Callable[[], object]) -> None:
 
 
 def extend(server: Scheduler | Worker, name: str, extension: object) -> bool:
-    """Give a server an extension, unless it has one of this name.
+    """Add an extension to a server, unless it has one with this name.
 
-    What a worker's extension returns of ``heartbeat`` (worker.py:1175) comes to the scheduler's of the same name, at
-    the end of ``Scheduler.heartbeat_worker`` (scheduler.py:4653).
+    The result of a worker extension's ``heartbeat`` (worker.py:1175) is passed to the scheduler extension of the same
+    name, at the end of ``Scheduler.heartbeat_worker`` (scheduler.py:4653).
     """
     return server.extensions.setdefault(name, extension) is extension
 
 
 def bandwidths_seen_by(ws: WorkerState) -> tuple[Bandwidths, Bandwidths]:
-    """Return what a worker's latest heartbeat says that it saw: from each other worker, and of each type of value."""
+    """Return the bandwidths in a worker's latest heartbeat: from each other worker, and of each type of value."""
     try:
         seen: dict[str, Bandwidths] = ws.metrics["bandwidth"]
         return dict(seen["workers"]), dict(seen["types"])
     except (KeyError, TypeError, ValueError):
-        as_known(False, "heartbeats' bandwidth", "its dashboard's bandwidths are left as they are")
+        as_known(False, "heartbeats' bandwidth", "the bandwidths on its dashboard are not corrected")
         return {}, {}
 
 
 def put_bandwidths(scheduler: Scheduler, pairs: Mapping[tuple[str, str], float], types: Mapping[str, float]) -> None:
-    """Replace means that the scheduler has of a worker from another, by both addresses, and of types.
+    """Replace the scheduler's mean bandwidths: of a worker from another, by both addresses, and of types.
 
-    ``Scheduler.heartbeat_worker`` weighs sums as if they were means (scheduler.py:4588), so they are too high by up
-    to the count.
+    ``Scheduler.heartbeat_worker`` treats sums as means (scheduler.py:4588), so its own are too high by up to the
+    count.
     """
     scheduler.bandwidth_workers.update(pairs)
     scheduler.bandwidth_types.update(types)
@@ -147,12 +147,12 @@ def put_bandwidths(scheduler: Scheduler, pairs: Mapping[tuple[str, str], float],
 
 
 class MemoryLimits(NamedTuple):
-    """The memory limit of a worker or nanny in bytes, and where it acts on it."""
+    """The memory limit of a worker or nanny in bytes, and its thresholds."""
 
     nbytes: int | None
-    #: Spilling stops below this; None: it does not spill.
+    #: The worker spills down to this; None: it does not spill.
     spill_until_nbytes: float | None = None
-    #: A nanny ends its worker above this; None: it does not.
+    #: A nanny kills its worker above this; None: it does not.
     terminate_nbytes: float | None = None
 
 
@@ -177,14 +177,14 @@ def limits_of_nanny(nanny: Nanny) -> MemoryLimits:
 
 
 def pid_of_worker(nanny: Nanny) -> int | None:
-    """Return the process that a nanny has started, as ``NannyMemoryManager.memory_monitor`` finds it."""
+    """Return the pid of a nanny's worker, found as in ``NannyMemoryManager.memory_monitor``."""
     process = nanny.process and nanny.process.process
     pid: int | None = process.pid if process else None
     return pid
 
 
 def replace_process_memory(monitor: SystemMonitor, measure: Callable[[Callable[[], int]], int]) -> bool:
-    """Have a worker see `measure` as its process's memory; return False where that is not possible, or already so.
+    """Let `measure` provide a worker's process memory; return False if that is not possible, or already the case.
 
     ``SystemMonitor.get_process_memory`` is a method of its own so that it can be replaced (system_monitor.py:144).
     """
@@ -192,7 +192,7 @@ def replace_process_memory(monitor: SystemMonitor, measure: Callable[[Callable[[
     if isinstance(method, Replaced):
         return False
     part = "SystemMonitor.get_process_memory"
-    if not as_known(takes(method), part, "memory that the pool keeps, or that was borrowed, counts as the worker's"):
+    if not as_known(takes(method), part, "pooled and borrowed memory counts as the worker's"):
         return False
     monitor.get_process_memory = Replaced(method, measure)
     return True
@@ -201,17 +201,17 @@ def replace_process_memory(monitor: SystemMonitor, measure: Callable[[Callable[[
 def replace_metrics(
     worker: Worker, change: Callable[[Callable[[], Awaitable[dict[str, Any]]]], Awaitable[dict[str, Any]]]
 ) -> None:
-    """Have `change` make the metrics of a worker's heartbeats, of ``Worker.get_metrics`` (worker.py:938)."""
+    """Let `change` wrap the metrics of a worker's heartbeats, ``Worker.get_metrics`` (worker.py:938)."""
     known = takes(worker.get_metrics) and inspect.iscoroutinefunction(worker.get_metrics)
     if as_known(known, "Worker.get_metrics", "borrowed keys show as managed memory"):
         worker.get_metrics = Replaced(worker.get_metrics, change)
 
 
 def leave_out_of_managed(metrics: dict[str, Any], nbytes: Callable[[], int]) -> dict[str, Any]:
-    """Take bytes of keys out of what Dask shows as managed memory.
+    """Subtract the bytes of keys from what Dask shows as managed memory.
 
-    That is the size of a worker's keys without those on disk (scheduler.py:4630). So the bytes are added to the
-    latter; what Dask shows as spilled is another figure, the size on disk.
+    Dask computes it as the size of a worker's keys minus that of keys on disk (scheduler.py:4630), so the bytes are
+    added to the latter. What Dask shows as spilled is another figure, the size on disk.
     """
     try:
         spilled: dict[str, int] = {**metrics["spilled_bytes"]}
@@ -223,10 +223,10 @@ def leave_out_of_managed(metrics: dict[str, Any], nbytes: Callable[[], int]) -> 
 
 
 def replace_nanny_monitor(nanny: Nanny, look: Callable[[Callable[[], object]], None]) -> None:
-    """Have `look` decide each time whether a nanny looks at its worker's memory, and ends it where that is too much.
+    """Let `look` decide on each call whether a nanny checks its worker's memory, which kills a worker above the limit.
 
-    ``NannyMemoryManager.memory_monitor`` is a periodic callback of the nanny's (worker_memory.py:379); there is none
-    without a limit.
+    ``NannyMemoryManager.memory_monitor`` is a periodic callback of the nanny (worker_memory.py:379); without a limit
+    it does not exist.
     """
     monitor = nanny.periodic_callbacks.get("memory_monitor")
     if monitor is None:
@@ -234,7 +234,7 @@ def replace_nanny_monitor(nanny: Nanny, look: Callable[[Callable[[], object]], N
     callback = getattr(monitor, "callback", None)
     if isinstance(callback, _Looked):
         return
-    without = "a nanny counts what its worker borrowed as the worker's"
+    without = "a nanny counts memory that its worker borrowed as the worker's"
     if as_known(takes(callback), "NannyMemoryManager.memory_monitor", without):
         monitor.callback = _Looked(look, callback)
 
@@ -247,17 +247,17 @@ class _Looked(functools.partial[None]):
 
 
 def steer_spilling(buffer: object, may_spill: Callable[[object], bool], extra_nbytes: Callable[[], int]) -> None:
-    """Have a worker's spill buffer put on disk only what it may, and hold more than it has room for.
+    """Restrict what a worker's spill buffer may evict, and raise its capacity by bytes that cost no memory.
 
     Parameters
     ----------
     buffer
-        ``Worker.data``; only a ``SpillBuffer`` (spill.py:74) is steered. Its ``weight``, ``evict`` and ``fast.evict``
-        (zict/lru.py:185) are replaced, which is where all that it spills comes by.
+        ``Worker.data``; only a ``SpillBuffer`` (spill.py:74) is changed. Its ``weight``, ``evict`` and ``fast.evict``
+        (zict/lru.py:185) are replaced: everything it spills passes through them.
     may_spill
-        Asked for the oldest values, until it says yes.
+        Called with the oldest values until it returns True.
     extra_nbytes
-        Asked whenever a key comes: how many bytes of keys take no room.
+        Called whenever a key is added; returns how many bytes of keys take no memory.
     """
     if not isinstance(buffer, SpillBuffer):
         return
@@ -268,7 +268,7 @@ def steer_spilling(buffer: object, may_spill: Callable[[object], bool], extra_nb
         and all(hasattr(fast, name) for name in ("d", "heavy", "n", "order", "weight"))
         and takes(fast.weight, "key", "value")
     )
-    if not as_known(known, "SpillBuffer", "workers spill what they have borrowed, too"):
+    if not as_known(known, "SpillBuffer", "workers also spill borrowed values"):
         return
     order = _SpillOrder(fast, may_spill)
     buffer.weight = fast.weight = functools.partial(_weigh, weakref.ref(fast), fast.weight, fast.n, extra_nbytes)
@@ -284,9 +284,9 @@ def _weigh(
     key: Any,
     value: object,
 ) -> int:
-    """Weigh what comes, before room is looked for."""
+    """Update the capacity, then weigh a new value."""
     lru = fast()
-    assert lru is not None, "it asks"
+    assert lru is not None, "lru calls this"
     lru.n = room_nbytes + extra_nbytes()
     return weigh(key, value)
 
@@ -299,33 +299,33 @@ class _SpillOrder:
         self._may_spill = may_spill
 
     def evict(self, evict: Callable[[], int]) -> int:
-        """Make room when Dask's memory monitor asks; -1 is that there is nothing to gain."""
+        """Evict for Dask's memory monitor; -1 means that nothing can be gained."""
         return evict() if self._choose() else -1
 
     def evict_fast(self, evict: Callable[[Any], Any], key: Any = nodefault) -> Any:
-        """Evict for the former, and for the buffer itself when keys weigh too much."""
+        """Evict for :meth:`evict`, and for the buffer itself when its keys exceed the capacity."""
         if key is nodefault:
             self._choose()
         return evict(key)
 
     def _choose(self) -> bool:
-        """Have the oldest value that may be spilled be the next; those before it become the last used."""
+        """Make the oldest value that may be spilled the next to go; the values before it become most recently used."""
         fast = self._fast()
-        assert fast is not None, "it asks"
+        assert fast is not None, "fast calls this"
         if fast.heavy:
             return bool(fast.d)
         for _ in range(len(fast.d)):
             key = next(iter(fast.order))
             if self._may_spill(fast.d[key]):
                 return True
-            fast[key]  # used
+            fast[key]  # a lookup marks it as used
         return False
 
 
 # ---- decisions ------------------------------------------------------------------------------------------------------
 
 
-#: Methods of the scheduler that decide by what transfers take, with their parameters (scheduler.py:3181, 2361, 6733).
+#: Scheduler methods that decide by transfer times, with their parameters (scheduler.py:3181, 2361, 6733).
 _SCHEDULERS = {
     "get_comm_cost": ("ts", "ws"),
     "decide_worker_non_rootish": ("ts",),
@@ -344,14 +344,14 @@ def steer_scheduler(
     find_recipient: Callable[..., Any],
     **functions: Callable[..., Any],
 ) -> list[Callable[[], None]]:
-    """Have functions decide in place of methods of the scheduler, of its stealing and of its memory manager.
+    """Replace decisions of the scheduler, of work stealing and of the memory manager with functions.
 
-    Each is given the method that it replaces, and its arguments. Returns what undoes it, for each that was replaced.
+    Each function receives the replaced method, and its arguments. Returns one undo function for each replacement.
     """
     undo: list[Callable[[], None]] = []
     for name, function in functions.items():
         undo += _steer(scheduler, name, function, _SCHEDULERS[name], "Scheduler")
-    stealing = scheduler.extensions.get("stealing")  # stealing.py:267; none if it is switched off
+    stealing = scheduler.extensions.get("stealing")  # stealing.py:267; None if switched off
     if stealing is not None:
         undo += _steer(stealing, "steal_time_ratio", steal_time_ratio, ("ts",), "WorkStealing")
     manager = scheduler.extensions.get("amm")  # active_memory_manager.py:235
@@ -362,9 +362,9 @@ def steer_scheduler(
 
 
 def steer_replicate(scheduler: Scheduler, replicate: Callable[..., Any]) -> list[Callable[[], None]]:
-    """Have a function copy keys in place of ``Scheduler.replicate`` (scheduler.py:7185), which it is given.
+    """Replace ``Scheduler.replicate`` (scheduler.py:7185) with a function, which receives it.
 
-    Requests for it and ``scatter(broadcast=True)`` then call it, too. Returns what undoes it.
+    Requests for it and ``scatter(broadcast=True)`` then use the function, too. Returns the undo functions.
     """
     parameters = ("keys", "n", "workers", "branching_factor", "delete", "stimulus_id")
     undo = _steer(scheduler, "replicate", replicate, parameters, "Scheduler")
@@ -375,7 +375,7 @@ def _steer(
     owner: Any, name: str, function: Callable[..., Any], parameters: tuple[str, ...], of: str
 ) -> list[Callable[[], None]]:
     method = getattr(owner, name, None)
-    without = "it decides as Dask has it, whatever links deliver"
+    without = "Dask's own decision is used"
     if not as_known(takes(method, *parameters), f"{of}.{name}", without) or name in vars(owner):
         return []
     setattr(owner, name, Replaced(method, functools.partial(_or_stock, f"{of}.{name}", function)))  # type: ignore[arg-type]
@@ -390,21 +390,21 @@ def _steer(
 
 
 def _or_stock(part: str, function: Callable[..., Any], stock: Callable[..., Any], *values: Any, **named: Any) -> Any:
-    """Decide by `function`; where it fails, as Dask has it, with one warning."""
+    """Call `function`; if it fails, use Dask's own, with one warning."""
     try:
         return function(stock, *values, **named)
-    except Exception:  # noqa: BLE001 - a scheduler must not end by an estimate
+    except Exception:  # noqa: BLE001 - an estimate must not end a scheduler
         _warn_failed(part)
         return stock(*values, **named)
 
 
 @functools.cache
 def _warn_failed(part: str) -> None:
-    logger.warning("what is done in place of Dask's %s has failed; it decides as Dask has it", part, exc_info=True)
+    logger.warning("weft's replacement of Dask's %s failed; Dask's own is used instead", part, exc_info=True)
 
 
 def _steer_handler(scheduler: Scheduler, name: str) -> list[Callable[[], None]]:
-    """Have the handler of a request call the method of that name, which may have been replaced (scheduler.py:4171)."""
+    """Route a request's handler through the method of that name, which may have been replaced (scheduler.py:4171)."""
     handlers = getattr(scheduler, "handlers", {})
     stock = handlers.get(name)
     if stock is None or name not in vars(scheduler):
@@ -413,7 +413,7 @@ def _steer_handler(scheduler: Scheduler, name: str) -> list[Callable[[], None]]:
 
     async def handle(**message: Any) -> Any:
         owner = here()
-        assert owner is not None, "its handlers are called by it"
+        assert owner is not None, "owner calls its handlers"
         return await getattr(owner, name)(**message)
 
     handlers[name] = handle
@@ -428,9 +428,9 @@ def _steer_handler(scheduler: Scheduler, name: str) -> list[Callable[[], None]]:
 def steal_level(
     scheduler: Scheduler, ts: Any, transfer_s: float, *, otherwise: tuple[float | None, int | None]
 ) -> tuple[float | None, int | None]:
-    """Return what ``WorkStealing.steal_time_ratio`` does for a task whose values take so long to move.
+    """Return the result of ``WorkStealing.steal_time_ratio`` for a task whose inputs take `transfer_s` to move.
 
-    As in stealing.py:267. Dask's reserve for the steal itself, ``LATENCY``, stays.
+    As in stealing.py:267. Dask's allowance for the steal itself, ``LATENCY``, is included.
     """
     try:
         from distributed.stealing import LATENCY, fast_tasks
@@ -439,7 +439,7 @@ def steal_level(
         multipliers: Sequence[float] = stealing.cost_multipliers
         compute_s = float(scheduler._get_prefix_duration(ts.prefix))  # pyright: ignore[reportPrivateUsage]
     except (ImportError, AttributeError, KeyError):
-        as_known(False, "WorkStealing.steal_time_ratio", "tasks are stolen as Dask has it, whatever links deliver")
+        as_known(False, "WorkStealing.steal_time_ratio", "Dask's own decision is used")
         return otherwise
     if ts.prefix.name in fast_tasks or not compute_s:
         return otherwise
@@ -449,16 +449,16 @@ def steal_level(
 
 
 def steer_fetching(worker: Worker, *, select: Callable[..., Iterator[Any]]) -> list[Callable[[], None]]:
-    """Have `select` order the sources that a worker fetches from; it is given Dask's own way, and the state machine.
+    """Let `select` order the sources that a worker fetches from; given Dask's own function, and the state machine.
 
-    ``WorkerState`` has slots, so its class is exchanged for one with ``_select_workers_for_gather``
-    (worker_state_machine.py:1588) replaced. Returns what undoes it.
+    ``WorkerState`` has slots, so its class is swapped for one that overrides ``_select_workers_for_gather``
+    (worker_state_machine.py:1588). Returns the undo functions.
     """
     state: Any = getattr(worker, "state", None)
     kind: Any = state.__class__
     stock: Any = getattr(kind, "_select_workers_for_gather", None)
     known = takes(stock, "self") and inspect.isgeneratorfunction(stock)
-    if not as_known(known, "WorkerState._select_workers_for_gather", "sources are chosen as Dask has it"):
+    if not as_known(known, "WorkerState._select_workers_for_gather", "Dask chooses the sources"):
         return []
 
     def chosen(self: Any) -> Iterator[Any]:
@@ -486,10 +486,10 @@ def steer_busy(
     tell: str,
     told: Callable[[str], None],
 ) -> list[Callable[[], None]]:
-    """Have a worker that is refused as its source is busy wait by `wait`, and call `told` at a request called `tell`.
+    """Let a worker await `wait` when a source is busy, and call `told` on a request named `tell`.
 
-    In place of 150 ms of sleep (``Worker.retry_busy_worker_later``, worker.py:2028). `get_data` is given what serves
-    requests for values (worker.py:1632), and each request. Returns what undoes it.
+    This replaces a sleep of 150 ms (``Worker.retry_busy_worker_later``, worker.py:2028). `get_data` receives the
+    handler of requests for values (worker.py:1632), and each request. Returns the undo functions.
     """
     handlers: dict[str, Any] = getattr(worker, "handlers", {})
     serve = handlers.get("get_data")
@@ -498,11 +498,11 @@ def steer_busy(
         and takes(worker.get_data, "comm", "keys", "who", "serializers")
         and takes(worker.retry_busy_worker_later, "worker")
     )
-    if not as_known(known, "Worker.get_data", "a worker that was busy is asked after 150 ms"):
+    if not as_known(known, "Worker.get_data", "a busy worker is asked again after 150 ms"):
         return []
     here = weakref.ref(worker)
 
-    # Named as Dask's: it looks whether a handler takes `comm` and `serializers` (core.py:123, 788).
+    # Dask's own parameter names: it checks whether a handler takes `comm` and `serializers` (core.py:123, 788).
     async def handle(comm: Any, keys: Any, who: str | None = None, serializers: Any = None) -> Any:
         return await get_data(serve, comm, keys=keys, who=who, serializers=serializers)
 
@@ -520,27 +520,27 @@ def steer_busy(
     def undo() -> None:
         worker = here()
         if worker is not None:
-            worker.handlers["get_data"] = worker.get_data  # requests to be told are still understood
+            worker.handlers["get_data"] = worker.get_data  # the `tell` handler stays: peers may still send it
             del worker.retry_busy_worker_later
 
     return [undo]
 
 
-#: By the connections of a worker, what fetches in the place of ``get_data_from_worker``.
+#: The replacement of ``get_data_from_worker``, by the worker's connection pool.
 _fetchers: weakref.WeakKeyDictionary[Any, Callable[..., Awaitable[Any]]] = weakref.WeakKeyDictionary()
 
 
 def steer_get_data(worker: Worker, fetch: Callable[..., Awaitable[Any]]) -> list[Callable[[], None]]:
-    """Have `fetch` get values that a worker wants, for its tasks and for copies; it is given Dask's own way to.
+    """Let `fetch` fetch a worker's values, for its tasks and for copies; it receives Dask's own function.
 
-    Both call ``worker.get_data_from_worker`` (worker.py:1966, 2692; utils_comm.py:58), a function of its module: what
-    takes its place there passes all others on. Returns what undoes it.
+    Both call ``worker.get_data_from_worker`` (worker.py:1966, 2692; utils_comm.py:58), a module-level function; its
+    replacement passes the calls of all other workers on. Returns the undo functions.
     """
     module: Any = importlib.import_module("distributed.worker")
     stock: Any = getattr(module, "get_data_from_worker", None)
     if not isinstance(stock, _Fetched):
         parameters = ("rpc", "keys", "worker", "who", "serializers", "deserializers")
-        if not as_known(takes(stock, *parameters), "get_data_from_worker", "every worker fetches by itself"):
+        if not as_known(takes(stock, *parameters), "get_data_from_worker", "values do not travel in chains"):
             return []
         module.get_data_from_worker = _Fetched(stock)
     rpc = worker.rpc
@@ -553,7 +553,7 @@ def steer_get_data(worker: Worker, fetch: Callable[..., Awaitable[Any]]) -> list
 
 
 class _Fetched:
-    """``get_data_from_worker``, with the worker's own way where it has one."""
+    """``get_data_from_worker``, with a per-worker replacement."""
 
     def __init__(self, stock: Callable[..., Awaitable[Any]]) -> None:
         self.stock = stock
@@ -576,12 +576,12 @@ class _Fetched:
 
 
 def serve(server: Worker | Scheduler, handlers: Mapping[str, Callable[..., Any]]) -> None:
-    """Have a server answer requests of ours; one that it does not know of would never be answered (core.py:780)."""
+    """Add request handlers to a server; Dask never answers a request that it does not know (core.py:780)."""
     server.handlers.update(handlers)
 
 
 def look_for_sources(worker: Worker, itself: str) -> None:
-    """Have a worker look again for what it may fetch, and from where: any event does that (worker_state_machine.py)."""
+    """Let a worker reconsider what to fetch, and from where: any event triggers that (worker_state_machine.py)."""
     worker.handle_stimulus(_retry(itself))
 
 
@@ -595,7 +595,7 @@ def _retry(source: str) -> Any:
 
 
 def offload_threshold() -> int:
-    """Return from how many bytes on Dask's offload thread makes and reads messages; 0: never (comm/utils.py:18)."""
+    """Return the message size from which Dask uses its offload thread, in bytes; 0: never (comm/utils.py:18)."""
     return int(getattr(utils, "OFFLOAD_THRESHOLD", 0) or 0)
 
 
@@ -605,7 +605,7 @@ def serialized_parts(frames: Sequence[Any]) -> Iterator[tuple[int, dict[str, Any
     Raises
     ------
     Exception
-        Of any kind: these are no frames of Dask's, or of another version's.
+        Of any kind: the frames are not Dask's, or come from another version.
     """
     at = 1
     while at < len(frames):
@@ -616,28 +616,28 @@ def serialized_parts(frames: Sequence[Any]) -> Iterator[tuple[int, dict[str, Any
         at = after
 
 
-#: A pair of functions: one makes header and frames of an array, one makes the array of them.
+#: Two functions: one takes an array apart into header and frames, the other puts it together.
 Handlers = tuple[Callable[[Any], tuple[dict[str, Any], list[Any]]], Callable[[dict[str, Any], list[Any]], Any]]
 
 
 def torch_handlers() -> Handlers | None:
-    """Return Dask's own serializers of PyTorch's tensors in host memory (protocol/torch.py:14), if it has them.
+    """Return Dask's serializers of PyTorch tensors in host memory (protocol/torch.py:14), if it has them.
 
     Raises
     ------
     ImportError
-        PyTorch is not there.
+        PyTorch is not installed.
     """
     return _handlers("torch", "serialize_torch_Tensor", "deserialize_torch_Tensor")
 
 
 def cupy_handlers() -> Handlers | None:
-    """Return Dask's own serializers of CuPy's arrays on a device (protocol/cupy.py:28), if it has them.
+    """Return Dask's serializers of CuPy arrays on a device (protocol/cupy.py:28), if it has them.
 
     Raises
     ------
     ImportError
-        CuPy is not there.
+        CuPy is not installed.
     """
     return _handlers("cupy", "cuda_serialize_cupy_ndarray", "cuda_deserialize_cupy_ndarray")
 
@@ -645,7 +645,7 @@ def cupy_handlers() -> Handlers | None:
 def _handlers(library: str, serialize: str, deserialize: str) -> Handlers | None:
     module = importlib.import_module(f"distributed.protocol.{library}")
     known = hasattr(module, serialize) and hasattr(module, deserialize)
-    if not as_known(known, f"protocol.{library}", f"{library}'s arrays travel as Dask has it"):
+    if not as_known(known, f"protocol.{library}", f"{library}'s arrays travel as in stock Dask"):
         return None
     return getattr(module, serialize), getattr(module, deserialize)
 
@@ -654,10 +654,10 @@ def _handlers(library: str, serialize: str, deserialize: str) -> Handlers | None
 
 
 def add_dashboard_page(scheduler: Scheduler, path: str, title: str, document: Callable[..., None]) -> None:
-    """Add a page to the running dashboard of a scheduler, if it has one.
+    """Add a page to a scheduler's running dashboard, if it has one.
 
-    Its pages are collected before the scheduler first listens (scheduler.py:4011, dashboard/scheduler.py:61), so
-    this adds one more Bokeh application, made as those are.
+    Dask collects its pages before the scheduler first listens (scheduler.py:4011, dashboard/scheduler.py:61), so this
+    adds another Bokeh application, made like those.
     """
     from bokeh.server.tornado import BokehTornado
     from distributed.dashboard.core import BokehApplication

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What weft replaces in distributed's P2P shuffles: the buffer of received shards. All else is in ``patches``."""
+"""The part of distributed's P2P shuffles that weft replaces: the buffer of received shards. See also ``patches``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ROOM = "weft-shards"
 
 
 def keep_shards(worker: Worker, room: Room) -> None:
-    """Have P2P's shuffles keep what a worker receives in memory while there is room, unless the user wants no disk.
+    """Let P2P shuffles keep received shards in memory while there is room, unless the user has disabled the disk.
 
-    A ``ShuffleRun`` makes its ``DiskShardsBuffer`` by that name in its module, with its own ``read``
-    (shuffle/_core.py:115). What is kept is given as ``MemoryShardsBuffer`` gives it (shuffle/_memory.py:33).
+    A ``ShuffleRun`` looks up ``DiskShardsBuffer`` in its module, and passes its own ``read`` (shuffle/_core.py:115).
+    Kept shards are returned as by ``MemoryShardsBuffer`` (shuffle/_memory.py:33).
     """
     core: Any = importlib.import_module("distributed.shuffle._core")
     stock: Any = getattr(core, "DiskShardsBuffer", None)
@@ -38,14 +38,14 @@ def keep_shards(worker: Worker, room: Room) -> None:
             and patches.takes(getattr(stock, "read", None), "self", "id")
             and patches.takes(getattr(stock, "close", None), "self")
         )
-        if not patches.as_known(known, "DiskShardsBuffer", "what P2P's shuffles receive goes to disk"):
+        if not patches.as_known(known, "DiskShardsBuffer", "P2P shuffles write all received shards to disk"):
             return
         core.DiskShardsBuffer = _keeping(stock)
     patches.extend(worker, _ROOM, room)
 
 
 def _keeping(stock: Any) -> type:
-    """Make a class of buffers that keep what their worker has room for, and write the rest to disk."""
+    """Make a buffer class that keeps shards while the worker has room, and writes the rest to disk."""
     unavailable: type[Exception] = importlib.import_module("distributed.shuffle._exceptions").DataUnavailable
 
     class KeepingShardsBuffer(stock):  # type: ignore[misc]
@@ -58,7 +58,7 @@ def _keeping(stock: Any) -> type:
             self._room: Room | None = run.digest_metric.__self__.extensions.get(_ROOM)
             self._kept: dict[str, list[tuple[int, Any]]] = {}
             self._exception: Exception | None
-            # A reader must find all shards of a partition, in memory or on disk. It never runs on the loop's thread.
+            # A reader must find every shard of a partition, in memory or on disk. It never runs on the event loop.
             self._moving = threading.Lock()
             if self._room is not None:
                 self._room.add(self)
@@ -101,7 +101,7 @@ def _keeping(stock: Any) -> type:
                     raise
                 found = []
             bytes_read = self.bytes_read
-            while kept:  # a shard and what is made of it are not both in memory for long
+            while kept:  # one at a time: a shard and the object made from it are not both in memory for long
                 nbytes, shard = kept.pop()
                 found.append(self._deserialize(shard))
                 bytes_read += nbytes
