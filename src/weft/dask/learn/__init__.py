@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What Dask's workers measure of their links, what the scheduler makes of it, and what both decide by it.
+"""What Dask's workers measure about their links, how the scheduler collects it, and what both decide with it.
 
-The model itself, and what is decided by it, know nothing of Dask: ``weft.links``.
+The model itself, and decisions that need no Dask, are in ``weft.links``.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who of this process's workers is part of chains (``fanout``), and what every worker answers to those that ask.
+"""Requests about chains (``fanout``) that every worker answers, and the part that this process's workers have in them.
 
-Any worker may be asked, also one that does not learn, so this is in each; it loads nothing else.
+Any worker may receive such a request, also one that does not learn. So this module is loaded in each; it is small.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from weft.dask.learn.fanout import Fanout
 
-#: Of workers that learn, their part in chains.
+#: For workers that learn, their part in chains.
 of: weakref.WeakKeyDictionary[Worker, Fanout] = weakref.WeakKeyDictionary()
 
 
 def serve(worker: Worker) -> None:
-    """Have a worker answer those that would join, also while it does not learn: they may."""
+    """Register handlers on a worker that answer peers, also while it does not learn: the peers may."""
     here = weakref.ref(worker)
 
     def fanout() -> Fanout | None:
@@ -55,7 +55,7 @@ def serve(worker: Worker) -> None:
             known.took(chain, who, whole=whole)
 
     async def there() -> None:
-        """Say that this worker's loop turns."""
+        """Answer, to show that this worker's event loop runs."""
 
     handlers: dict[str, Callable[..., Any]] = {
         "join": join,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The scheduler's model of links: fed by heartbeats, kept under the cluster's name.
+"""The scheduler's model of links: fed by heartbeats, saved under the cluster's name.
 
-What is decided by it is in ``place``; what it looks like to people in ``view``.
+Decisions made with it are in ``place``, views of it in ``view``.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("weft")
 
-#: Seconds that Dask takes for a request and its answer beside the round trip of the wire.
+#: Seconds that Dask adds to the wire's round trip for a request and its answer.
 SOFTWARE_S = 5e-4
-#: How long a sender's word counts about how many it sends to at once.
+#: Seconds for which a sender's report about its number of concurrent sends is used.
 _SENDING_FRESH_S = 10.0
 _SAVE_EVERY_S = 60.0
-#: Transfers taken of one peer in one heartbeat: no worker of ours tells of more.
+#: Transfers accepted from one peer in one heartbeat: weft's own workers never report more.
 _MOST_TRANSFERS = 64
 
 
 def place_of(address: str) -> Place:
-    """Return where a worker is: Dask knows hosts by the addresses that workers listen on."""
+    """Return a worker's host: Dask identifies hosts by the addresses that workers listen on."""
     return Place(str(parse_host_port(parse_address(address)[1], 0)[0]))
 
 
@@ -44,16 +44,16 @@ class SchedulerLinks:
     Parameters
     ----------
     scheduler : Scheduler
-        Whose workers they are.
+        The scheduler of these workers.
     mode : str
-        ``learn``, ``observe`` or ``off``, as of ``weft.links``.
+        ``learn``, ``observe`` or ``off``, as in ``weft.links``.
 
     Attributes
     ----------
     model : LinkModel
         Workers are named by their addresses; its clock is :func:`time.monotonic`.
     malformed : int
-        Rows of reports that were no such rows.
+        Malformed rows in reports.
     """
 
     def __init__(self, scheduler: Scheduler, mode: config.LinksMode, cluster: str | None = None) -> None:
@@ -61,7 +61,7 @@ class SchedulerLinks:
         self.model = LinkModel()
         self.malformed = 0
         self.placing = Placing(scheduler, self.model)
-        self._worker_of: dict[str, str] = {}  # by process
+        self._worker_of: dict[str, str] = {}  # the worker's address, by process
         self._sending: dict[tuple[str, str], tuple[float, float]] = {}
         self._saved_s = time.monotonic()
         self._saved_samples = 0
@@ -70,7 +70,7 @@ class SchedulerLinks:
             store.load(self.model, store.path_of(cluster), time.monotonic())
 
     def take(self, address: str, process: str, rows: Mapping[str, Any]) -> None:
-        """Take what a worker measured, by the processes of its peers; nothing that it says is believed unseen."""
+        """Add a worker's measurements, by the processes of its peers. Every value is validated."""
         if self.mode == "off":
             return
         self._worker_of[process] = address
@@ -79,7 +79,7 @@ class SchedulerLinks:
         for peer, row in rows.items():
             other = self._worker_of.get(peer)
             if other is None or other == address:
-                continue  # the scheduler or a client: nobody decides about their links
+                continue  # the scheduler or a client: no decision depends on their links
             try:
                 self._take_row(other, address, row, now)
             except (TypeError, ValueError, KeyError, AttributeError) as e:
@@ -102,7 +102,7 @@ class SchedulerLinks:
             model.observe_lent(source, destination, lent, moved)
         if "round_trip_s" in row:
             model.observe(source, destination, 1, row["round_trip_s"] + SOFTWARE_S, now)
-        if "sending" in row:  # of the way back: this worker sent
+        if "sending" in row:  # for the opposite direction: this worker is the sender
             flows = row["sending"]
             if 1 <= flows <= 1e6:
                 self._sending[destination, source] = (float(flows), now)
@@ -122,23 +122,23 @@ class SchedulerLinks:
             }
 
     def route(self, **asked: Any) -> dict[str, Any]:
-        """Name a relay to a worker that gets a large value over a slow link."""
+        """Answer a worker that receives a large value over a slow link with the name of a relay."""
         if self.mode != "learn":
             return {"relay": ""}
         return name_relay(self.model, self.scheduler.workers, **asked)
 
     def set_mode(self, mode: config.LinksMode) -> None:
-        """Change what is done from now on; what was learned stays."""
+        """Change the mode from now on; what was learned stays."""
         self.mode = mode
         self.placing.switch(self.decides)
         self.placing.switch_copies(mode == "learn")
 
     @property
     def decides(self) -> bool:
-        """Whether decisions are taken by the model now; else they are Dask's own."""
+        """Whether the model is used for decisions now; otherwise they are Dask's own."""
         return self.mode == "learn" and self.model.differ
 
-    # ---- keeping ----------------------------------------------------------------------------------------------------
+    # ---- saving -----------------------------------------------------------------------------------------------------
 
     def _save_soon(self, now: float) -> None:
         self._saved_s = now
@@ -147,17 +147,17 @@ class SchedulerLinks:
             self.save()
 
     def save(self) -> None:
-        """Write what was learned to the cluster's file, if the cluster has a name; say so where that fails."""
+        """Write what was learned to the cluster's file, if the cluster has a name; warn if that fails."""
         if self.cluster is None or self.mode == "off":
             return
         try:
             store.save(self.model, store.path_of(self.cluster))
         except OSError as e:
-            logger.warning("what was learned of links is not kept: %s", e)
+            logger.warning("could not save the link measurements: %s", e)
 
 
 class SaveAtEnd(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
-    """Keeps what was learned when the scheduler closes."""
+    """Saves what was learned when the scheduler closes."""
 
     name = "weft-links"
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Results that go over a link slower than a codec are compressed, by Dask's own means.
+"""Compresses results, with Dask's own mechanism, where the link is slower than a codec.
 
-Dask compresses a frame if a sample of it shrinks, and says in the frame's header what it did, so that any receiver
-with the codec can read it. What Dask has no answer to is when that pays: its setting is one for all links. Here it
-is the rate that a peer's latest transfers had, against the speed that the codecs have on this machine.
+Dask compresses a frame if a sample of it shrinks, and notes the codec in the frame's header, so that any receiver with
+the codec can read it. Dask does not know when this pays: it has one setting for all links. Here the decision compares
+the rate of a peer's latest transfers with the speed of the codecs on this machine.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 
 from distributed.protocol.compression import compressions
 
-#: What a process tells in Dask's handshake: the codecs that it can read.
+#: The key in Dask's handshake under which a process lists the codecs that it can read.
 READS = "weft-reads"
-#: Codecs that are fast enough for a network.
+#: Codecs that are fast enough for a network link.
 _CODECS = ("zstd", "lz4")
-#: Compressed data have to be there in this part of the time, or less.
+#: Compression must reduce the predicted time to this fraction or less.
 _PAYS = 0.7
 _SAMPLE_NBYTES = 256 << 10
 
 
 class Speed(NamedTuple):
-    """A codec on this machine, on text of numbers."""
+    """The speed and ratio of a codec on this machine, for numbers as text."""
 
     bytes_a_second: float
-    #: Bytes that are left of one.
+    #: Compressed bytes per byte of input.
     ratio: float
 
 
@@ -39,7 +39,7 @@ def readable() -> list[str]:
 
 @functools.cache
 def speed(name: str) -> Speed:
-    """Measure a codec, once: the fastest of three goes."""
+    """Measure a codec, once per process: the fastest of three runs."""
     numbers = random.Random(1)  # noqa: S311
     sample = "\n".join(
         f"{numbers.random():.6f},{numbers.randrange(1000)}" for _ in range(_SAMPLE_NBYTES // 12)
@@ -53,14 +53,14 @@ def speed(name: str) -> Speed:
 
 
 def choose(rate_Bps: float | None, reads: Any) -> str | None:  # noqa: N803
-    """Return the codec that has data at the other end soonest; None if sending them as they are is as good.
+    """Return the codec with the shortest predicted transfer; None if sending uncompressed is about as fast.
 
     Parameters
     ----------
     rate_Bps : float or None
-        Of the link; None if it is not known yet.
+        Of the link; None if unknown.
     reads : sequence of str
-        The codecs that the other side has. It comes from there, and may be anything.
+        The codecs of the other side, as received from it: may be anything.
     """
     if not rate_Bps or not isinstance(reads, list | tuple):
         return None

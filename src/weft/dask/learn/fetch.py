@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From where a worker fetches: by the time that its own transfers have taught it to expect.
+"""A worker's choice of sources, by the transfer times predicted from its own transfers.
 
-A worker sees every transfer towards itself, so it needs nobody's word about them.
+A worker observes every transfer to itself, so it needs no reports from others.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("weft")
 
-#: Sources are as good as each other within a factor of 1.4: then Dask's own order decides.
+#: Sources within a factor of 1.4 count as equal; then Dask's own order decides.
 _STEPS_PER_OCTAVE = 2
-#: Of the values that a source has so many are looked at, whether they come sooner from elsewhere.
+#: Check at most this many of a source's values for a faster source elsewhere.
 _MOST_TASKS = 64
 _MOST_HOLDERS = 16
-#: How much sooner a source must be that is busy with something else, to be waited for.
+#: Wait for a busy source only if it is predicted to deliver within this share of the free one's time.
 _SOONER = 0.8
-#: A transfer that takes so many times what was expected is not waited for any more.
+#: Do not wait for a transfer that takes this many times as long as predicted.
 _OVERDUE = 2.0
-#: Seconds after which a source that said that it was busy is asked again (worker.py:2036), told or not.
+#: Seconds after which a source that answered "busy" is asked again (worker.py:2036), notified or not.
 BUSY_S = 0.15
-#: Workers that wait to be told; more come again by themselves.
+#: Workers that this one notifies at most; the others ask again by themselves.
 _MOST_WAITING = 1024
 _TELL = "weft_free"
 
@@ -49,12 +49,12 @@ class Fetching:
         self._worker = weakref.ref(worker)
         self.model = LinkModel()
         self.probes = Probes()
-        self._since: dict[str, tuple[Any, float]] = {}  # what is fetched of each source, and since when
+        self._since: dict[str, tuple[Any, float]] = {}  # the keys in flight from each source, and since when
         self._nudge: asyncio.TimerHandle | None = None
         self._here = ""
 
     def heard(self, source: str, news: measured.Measured) -> None:
-        """Learn from a transfer that this process received."""
+        """Learn from a transfer to this process."""
         here = self._address()
         if not here or source == here:
             return
@@ -76,13 +76,13 @@ class Fetching:
         return self._here
 
     def select(self, stock: Callable[[], Iterator[Any]], state: Any) -> Iterator[Any]:
-        """Yield sources with what there is to fetch of each, in the place of ``_select_workers_for_gather``."""
+        """Yield sources, each with its values to fetch; replaces ``_select_workers_for_gather``."""
         if not self.model.differ or not self._address():
             return stock()
         return self._by_time(state)
 
     def _by_time(self, state: Any) -> Iterator[Any]:
-        """Yield by priority, then by expected time; leave out what comes sooner from a source that is not free yet."""
+        """Yield by priority, then by predicted time; skip a source whose values a busy source will deliver sooner."""
         now = time.monotonic()
         needed = state.data_needed
         taken = {**dict.fromkeys(state.busy_workers), **state.in_flight_workers}
@@ -101,7 +101,7 @@ class Fetching:
             tasks = needed.get(source)
             if not tasks:
                 needed.pop(source, None)
-            elif tasks.peek().priority != entry[0]:  # its first task went to another source
+            elif tasks.peek().priority != entry[0]:  # another source got its first task
                 bisect.insort(order, self._entry(state, source, tasks, now))
             else:
                 yield source, tasks
@@ -136,9 +136,9 @@ class Fetching:
         return True
 
     def _until(self, state: Any, source: str, nbytes: int, now: float) -> float:
-        """Return in how many seconds so many bytes are here from a source that is busy; infinity if it is free.
+        """Return the seconds until `nbytes` bytes arrive from a busy source; infinity if it is free.
 
-        What else there is to fetch of it comes first, and is taken to be as large.
+        Its other queued values come first; each is assumed to be as large.
         """
         before = len(state.data_needed.get(source, ()))
         seconds = self.model.seconds(source, self._here, nbytes * max(1, before), now)
@@ -155,13 +155,13 @@ class Fetching:
         return math.inf if elapsed > _OVERDUE * expected + 0.1 else max(0.0, expected - elapsed) + seconds
 
     def _look_again(self, state: Any, seconds: float) -> None:
-        """Have the choice made again when what is waited for is overdue: a transfer may never end."""
+        """Schedule another choice for when the awaited transfer is overdue: it may never end."""
         worker = self._worker()
         if self._nudge is not None or worker is None:
             return
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # a state machine on its own, in a test
+        except RuntimeError:  # a state machine without a worker, in a test
             return
         self._nudge = loop.call_later(_OVERDUE * seconds + 0.2, self._again)
 
@@ -173,7 +173,7 @@ class Fetching:
 
 
 class Turns:
-    """Who was told that this worker is busy, and is told when it is not; and whom this worker waits for so."""
+    """Notifies peers that were refused when this worker was busy, and waits for such notifications from others."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = weakref.ref(worker)
@@ -182,7 +182,7 @@ class Turns:
         self._telling: set[asyncio.Task[None]] = set()
 
     async def get_data(self, stock: Callable[..., Any], comm: Any, **request: Any) -> Any:
-        """Serve a request for values, or refuse it; then tell who waits."""
+        """Serve a request for values, or refuse it; then notify a waiting peer."""
         answer: Any = None
         try:
             answer = await stock(comm, **request)
@@ -208,17 +208,17 @@ class Turns:
             return
         try:
             await getattr(worker.rpc(who), _TELL)(source=worker.address)
-        except OSError as e:  # it is gone, or asks again by itself
-            logger.debug("%s was not told that there is room: %r", who, e)
+        except OSError as e:  # the peer is gone, or asks again by itself
+            logger.debug("could not notify %s that this worker is free: %r", who, e)
 
     def told(self, source: str) -> None:
-        """Take a worker's word that it is free."""
+        """Handle the notification that a source is free."""
         event = self._freed.get(source)
         if event is not None:
             event.set()
 
     async def wait(self, source: str) -> None:
-        """Return when a worker that was busy says that it is not, or after 150 ms."""
+        """Return when a busy source notifies this worker, or after 150 ms."""
         event = self._freed.setdefault(source, asyncio.Event())
         try:
             async with asyncio.timeout(BUSY_S):
@@ -233,7 +233,7 @@ _of_worker: weakref.WeakKeyDictionary[Worker, Callable[[], None]] = weakref.Weak
 
 
 def switch(worker: Worker, mode: config.LinksMode) -> None:
-    """Have a worker choose its sources, or give the choice back to Dask."""
+    """Let a worker choose its sources by predicted time, or return the choice to Dask."""
     chains.serve(worker)
     undo = _of_worker.pop(worker, None)
     if undo is not None:
@@ -248,7 +248,7 @@ def switch(worker: Worker, mode: config.LinksMode) -> None:
     fanout = chains.of[worker] = Fanout(worker, fetching.model)
     undos += patches.steer_get_data(worker, fanout.fetch)
     measured.listeners.append(fetching.heard)
-    here = weakref.ref(worker)  # what undoes it is kept as long as the worker, so it must not keep the worker
+    here = weakref.ref(worker)  # undo_all lives as long as the worker, so it must not keep the worker alive
 
     def undo_all() -> None:
         _forget(fetching.heard)

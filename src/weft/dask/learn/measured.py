@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What this process's comms measure of their links, until a heartbeat takes it along.
+"""What this process's comms measure about their links, collected until a heartbeat reports it.
 
-A transfer is timed by its receiver, from when announced data is asked for until it is here (`Peer.landed`). A sender
-tells no time, which would have waiting for the receiver in it, but how many transfers over the network it had under
-way at once.
+The receiver times a transfer, from its request for announced data until the data has arrived (`Peer.landed`). A
+sender's time would include waiting for the receiver, so it reports only how many network transfers it had in flight
+at once.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any
 
 from weft.peer import Peer
 
-#: From so many bytes on a transfer is told.
+#: Transfers of this size or more are reported.
 LEAST_NBYTES = 64 << 10
-#: Transfers of a peer that one heartbeat tells of, the latest; and peers, those with news for longest.
+#: A heartbeat reports at most this many transfers of a peer, the latest; and this many peers, without those first seen.
 MOST_TRANSFERS = 8
 MOST_PEERS = 256
 
-#: What a worker tells in Dask's handshake: that it can be told when one that was busy is free (``fetch``).
+#: Key in Dask's handshake: this worker understands the notification that a busy source is free (``fetch``).
 TOLD = "weft-told"
-#: And that it can be asked to join (``fanout``), whether it does anything about that or not.
+#: Key in Dask's handshake: this worker answers requests to join chains (``fanout``), also if it does not take part.
 JOINS = "weft-joins"
-#: From this value of it on, a worker relays and hands out slices, and a scheduler names relays (``relays``).
+#: From this value of `JOINS` on, a worker relays and sends slices, and a scheduler names relays (``relays``).
 ROUTES = 2
 
-#: What a transfer is told as: bytes, seconds, and how many were received at once on average.
+#: A reported transfer: bytes, seconds, and the average number of concurrent receives.
 Transfer = tuple[int, float, float]
 
 
 class Measured:
-    """What was measured of one peer since the last heartbeat."""
+    """Measurements of one peer since the last heartbeat."""
 
     __slots__ = ("lent_nbytes", "moved_nbytes", "round_trip_s", "sending", "sending_s", "transfers")
 
@@ -42,10 +42,10 @@ class Measured:
         self.transfers: deque[Transfer] = deque(maxlen=MOST_TRANSFERS)
         self.lent_nbytes = self.moved_nbytes = 0
         self.round_trip_s = 0.0
-        self.sending = self.sending_s = 0.0  # the integral of sends at once, over the time of sends to this peer
+        self.sending = self.sending_s = 0.0  # the integral of concurrent sends, over the time of sends to this peer
 
     def row(self) -> dict[str, Any]:
-        """Return it as JSON-able values, without what is not known."""
+        """Return the measurements as JSON-able values, without unknown ones."""
         row: dict[str, Any] = {}
         if self.transfers:
             row["transfers"] = [list(each) for each in self.transfers]
@@ -58,9 +58,9 @@ class Measured:
         return row
 
 
-#: Of peers with news, by their process.
+#: Peers with news, by process.
 by_process: dict[str, Measured] = {}
-#: Who else wants to know of each transfer from a worker, by the address that it was reached at: this process's workers.
+#: Called for each transfer from a worker, with the address that it was reached at; by this process's workers.
 listeners: list[Callable[[str, Measured], None]] = []
 
 
@@ -74,22 +74,22 @@ def _of(process: str) -> Measured:
 
 
 def report() -> dict[str, dict[str, Any]]:
-    """Return what is new of each peer, by its process, and begin anew."""
-    known = dict(by_process)  # at once: another thread's comms may add to it
+    """Return the news of each peer, by process, and reset them."""
+    known = dict(by_process)  # a copy, because other threads' comms may add to it
     by_process.clear()
     return {process: row for process, measured in known.items() if (row := measured.row())}
 
 
 class _Outflow:
-    """How many sends over the network are under way, integrated over time."""
+    """The number of network sends in flight, integrated over time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # of the threads of this process's workers and clients
+        self._lock = threading.Lock()  # workers and clients of this process may use several threads
         self.flows = 0
         self._flow_s = self._seen_s = 0.0
 
     def change(self, by: int) -> tuple[float, float]:
-        """Begin or end one; return the time and the integral until now."""
+        """Begin or end a send; return the time and the integral so far."""
         with self._lock:
             now = time.perf_counter()
             self._flow_s += self.flows * (now - self._seen_s)
@@ -102,19 +102,19 @@ _outflow = _Outflow()
 
 
 def sends() -> int:
-    """Return how many sends over the network are under way."""
+    """Return the number of network sends in flight."""
     return _outflow.flows
 
 
 class CommLinks:
-    """One comm's part.
+    """The measurements of one comm.
 
     Parameters
     ----------
     process : str
-        The peer's.
+        The peer's process.
     worker : str
-        The address that the peer was reached at; empty if it came by itself.
+        The address that the peer was reached at; empty if the peer connected.
     """
 
     __slots__ = ("_borrowed", "_landed", "_peer", "_process", "_worker")
@@ -132,7 +132,7 @@ class CommLinks:
                 _tell(worker, alone)
 
     def received(self, nbytes: int) -> None:
-        """Take what the link tells of a message of so many bytes that was received, lent ones included."""
+        """Record a received message of `nbytes` bytes, including lent ones."""
         if nbytes < LEAST_NBYTES:
             return
         landed, before = self._peer.landed, self._landed
@@ -152,10 +152,10 @@ class CommLinks:
             _tell(self._worker, news)
 
     def received_pieces(self, nbytes: int, seconds: float | None, at_once: float, of_nbytes: int | None = None) -> None:
-        """Take a value that came in pieces, `at_once` of which were asked for at any time.
+        """Record a value received in pieces, of which `at_once` were in flight at any time.
 
-        `seconds` is None where the sender had to wait for them itself. They are those of the whole transfer, of
-        `of_nbytes` over several comms, where that is given.
+        `seconds` is None if the sender itself had to wait for them. If `of_nbytes` is given, this comm received a part
+        of a transfer of that size, and `seconds` is the time of the whole.
         """
         landed, before = self._peer.landed, self._landed
         self._landed, self._borrowed = landed, self._peer.lent_nbytes[1]
@@ -172,13 +172,13 @@ class CommLinks:
             _tell(self._worker, news)
 
     def begin_send(self, nbytes: int) -> tuple[float, float] | None:
-        """Count a send of so many bytes as under way; what this returns is for :meth:`end_send`."""
+        """Count a send of `nbytes` bytes as in flight; pass the result to :meth:`end_send`."""
         if nbytes < LEAST_NBYTES or self._peer.same_host:
             return None
         return _outflow.change(1)
 
     def end_send(self, began: tuple[float, float] | None) -> None:
-        """Count it no more."""
+        """Count a send as finished."""
         if began is None:
             return
         now, flow_s = _outflow.change(-1)
@@ -193,6 +193,6 @@ def _tell(worker: str, news: Measured) -> None:
 
 
 def routes(comm: Any) -> bool:
-    """Tell whether the other side of a comm knows of relays and slices."""
+    """Tell whether the other side of a comm supports relays and slices."""
     known = comm.remote_info.get(JOINS)
     return isinstance(known, int) and known >= ROUTES

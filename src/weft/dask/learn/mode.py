@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Switching on a running cluster whether links are learned, and whether anything is decided by them."""
+"""Switches the use of links on a running cluster: learn and decide, only learn, or off."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.errors import InvalidParamError, UnsupportedError
 
 
 def _on_worker(mode: config.LinksMode, dask_worker: Any) -> None:
-    from weft.dask.learn import fetch  # distributed may load this package while it is itself half imported
+    from weft.dask.learn import fetch  # lazy: distributed may load this package while half imported
 
     dask.config.set({"weft.links": mode})
     fetch.switch(dask_worker, mode)
@@ -42,7 +42,7 @@ def set_links(client: Any, mode: config.LinksMode) -> Any:
     client : distributed.Client
         A client of the cluster.
     mode : str
-        ``learn``: measure, and decide by it. ``observe``: only measure. ``off``: neither. What was learned is kept.
+        ``learn``: measure, and use it for decisions. ``observe``: only measure. ``off``: neither. Measurements stay.
         Existing connections go on measuring, or not, as before.
 
     Raises
@@ -53,5 +53,5 @@ def set_links(client: Any, mode: config.LinksMode) -> Any:
         The scheduler does not listen on ``ucx://``.
     """
     if mode not in config.LINKS:
-        raise InvalidParamError(f"set_links: {mode!r} is none of {', '.join(config.LINKS)}")
+        raise InvalidParamError(f"set_links: {mode!r} is not one of {', '.join(config.LINKS)}")
     return client.sync(_switch, client, mode)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the scheduler decides by the model of links, in Dask's own terms: the functions that take Dask's methods' place.
+"""The scheduler's decisions by the model of links: functions that replace methods of Dask's scheduler.
 
-They are in place only while links differ; then too each calls Dask's own for all that it does not decide.
+They are installed only while links differ, and call Dask's own methods for everything that they do not decide.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from weft.links.fanout import LEAST_NBYTES
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
-#: Seconds that a task must start earlier elsewhere for that to be worth a look: the model is no better than that.
+#: Seconds that a task must start earlier elsewhere to be moved there: the model is not more exact.
 _WORTH_S = 0.01
-#: And by which share.
+#: It must also start within this share of the time.
 _SOONER = 0.8
 #: Decisions kept for `weft.dask.why`.
 _MOST_DECISIONS = 4096
-#: Sources within this factor of the best are as good: Dask chooses among them.
+#: Sources within this factor of the best count as equal; Dask chooses among them.
 _AS_GOOD = 1.5
-#: Of the workers that hold a value so many are looked at.
+#: Consider at most this many holders of a value.
 _MOST_HOLDERS = 16
-#: Copies of a key that are asked for at the same time, for each that there is.
+#: Copies requested at the same time for each existing copy: no limit.
 _MOST_AT_ONCE = 1 << 20
-#: With more candidates for a copy the choice is Dask's.
+#: With more candidates for a copy, Dask chooses.
 _MOST_RECIPIENTS = 64
 
 
 class Placing:
-    """Decides for one scheduler.
+    """The decisions for one scheduler.
 
     Attributes
     ----------
     decisions : dict
-        Of the latest tasks that had a choice: worker, when (``time.time``), and for each candidate that was looked
-        at, the seconds that it was expected to fetch for.
+        For the latest tasks with more than one candidate: worker, time of the decision (``time.time``), and for each
+        candidate the predicted seconds of fetching.
     """
 
     def __init__(self, scheduler: Scheduler, model: LinkModel, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,7 +57,7 @@ class Placing:
         self._undo_copies: list[Callable[[], None]] = []
 
     def switch_copies(self, on: bool) -> None:
-        """Have copies travel in chains, which takes no knowledge of links, or as Dask has it."""
+        """Let copies travel in chains, which needs no knowledge of links, or as in Dask."""
         if on and not self._undo_copies:
             self._undo_copies = patches.steer_replicate(self._scheduler, self.replicate)
         elif not on:
@@ -66,7 +66,7 @@ class Placing:
             self._undo_copies = []
 
     def switch(self, on: bool) -> None:
-        """Take the place of Dask's methods, or give it back."""
+        """Replace Dask's methods, or restore them."""
         if on is self._on:
             return
         self._on = on
@@ -94,21 +94,21 @@ class Placing:
     # ---- where a task runs ------------------------------------------------------------------------------------------
 
     def comm_cost(self, _: Callable[..., float], ts: Any, ws: WorkerState) -> float:
-        """Return the seconds that a worker takes to fetch what a task needs, each value from its best source.
+        """Return the seconds that a worker takes to fetch a task's inputs, each from its best source.
 
-        What is on its way there for another task already costs nothing more.
+        An input that is already in flight to this worker for another task costs nothing.
         """
         needs = self._needs(ts, ws)
         seconds = 0.0
         if needs:
-            wait_s = self._wait_s if ts.processing_on is None else None  # else its own values are what is before it
+            wait_s = self._wait_s if ts.processing_on is None else None  # else the backlog includes its own inputs
             seconds = fetch_seconds(self._model, needs, ws.address, self._clock(), wait_s)
         if self._trace is not None:
             self._trace.append((ws.address, seconds))
         return seconds
 
     def _needs(self, ts: Any, ws: WorkerState) -> list[Need]:
-        """Return what would have to be fetched for a task."""
+        """Return the inputs of a task that a worker would have to fetch."""
         has, coming = ws.has_what, ws.needs_what
         itself = ts.processing_on is ws
         from_one: dict[str, int] = {}
@@ -126,7 +126,7 @@ class Placing:
         return needs
 
     def _link(self, source: str, destination: str) -> tuple[str, str] | tuple[int, int]:
-        """Name what a transfer between two hosts shares with others: their islands', if these are two."""
+        """Return the key of the link that transfers between two hosts share: their islands, if these differ."""
         island_of = self.roots.island_of
         a, b = island_of.get(source, -1), island_of.get(destination, -1)
         return (source, destination) if a == b else (a, b)
@@ -135,7 +135,7 @@ class Placing:
         return self._backlog.wait_s(self._link(source, destination), self._clock())
 
     def _book(self, ts: Any, ws: WorkerState) -> None:
-        """Take note of what a task will have sent between hosts."""
+        """Add the transfers between hosts that a task causes to the backlog."""
         model, address, now = self._model, ws.address, self._clock()
         host = model.place_of(address).host
         for need in self._needs(ts, ws):
@@ -145,7 +145,7 @@ class Placing:
                 self._backlog.book(self._link(there, host), seconds, now)
 
     def choose(self, stock: Callable[..., WorkerState | None], ts: Any) -> WorkerState | None:
-        """Return Dask's choice by these costs, or an idle neighbour of those that hold most, where it starts sooner."""
+        """Return Dask's choice by these costs, or an idle neighbour of the largest holders if that starts it sooner."""
         if not ts.dependencies:
             return self.roots.place(ts) or stock(ts)
         self._trace = []
@@ -165,7 +165,7 @@ class Placing:
     def _or_beside(self, ts: Any, chosen: WorkerState) -> WorkerState:
         waits_s = chosen.occupancy / chosen.nthreads
         if waits_s < _WORTH_S:
-            return chosen  # it starts at once where most of its data is, or nearly
+            return chosen  # it starts at once, where most of its inputs are or near them
         scheduler = self._scheduler
         idle = scheduler.idle
         if not idle:
@@ -194,9 +194,9 @@ class Placing:
     # ---- stealing ---------------------------------------------------------------------------------------------------
 
     def steal_ratio(self, stock: Callable[..., Any], ts: Any) -> Any:
-        """Return Dask's ratio of what moving a task costs to what it computes, with the predicted time of its transfer.
+        """Return Dask's ratio of transfer time to compute time for a task, with the predicted transfer time.
 
-        To whom it might move is not known yet: to somebody beside the worker that holds most, if there is one.
+        The thief is not known yet: assume a worker on the host of the largest holder, or an idle one if there is none.
         """
         multiplier, level = stock(ts)
         if multiplier == 0 or not ts.dependencies or ts.processing_on is None:
@@ -217,7 +217,7 @@ class Placing:
     def gather_on_worker(
         self, stock: Callable[..., Awaitable[Any]], worker_address: str, who_has: dict[Any, list[str]]
     ) -> Awaitable[Any]:
-        """Have a worker fetch keys from the sources that are nearest to it, for copies and rebalancing."""
+        """Let a worker fetch keys from its nearest sources, for copies and rebalancing."""
         return stock(worker_address, {key: self._nearest(key, held, worker_address) for key, held in who_has.items()})
 
     def _nearest(self, key: Any, holders: list[str], destination: str) -> list[str]:
@@ -238,9 +238,9 @@ class Placing:
         workers: Iterable[str] | None = None,
         **options: Any,
     ) -> Any:
-        """Have all copies of a large value asked for at once: they go from one worker to the next (`fanout`).
+        """Request all copies of a large value at once: they pass from one worker to the next (`fanout`).
 
-        Dask has a worker copy to two others at a time, and then each of these to two, so that none has to send to many.
+        Dask lets a worker copy to two others at a time, and then each of these to two, so that none sends to many.
         """
         wanted = list(keys)
         tasks = self._scheduler.tasks
@@ -255,7 +255,7 @@ class Placing:
         return answer
 
     def find_recipient(self, stock: Callable[..., Any], ts: Any, candidates: Any, pending_repl: Any) -> Any:
-        """Have the memory manager choose, by memory, among the workers that are nearest to those that hold a key."""
+        """Let the memory manager choose, by memory, among the workers nearest to a key's holders."""
         among = self._scheduler.running if candidates is None else candidates
         free = [ws for ws in among if ws not in pending_repl and ws not in (ts.who_has or ())]
         if not ts.who_has or not 1 < len(free) <= _MOST_RECIPIENTS:
@@ -269,7 +269,7 @@ class Placing:
 
 
 def _held(ts: Any) -> dict[str, int]:
-    """Return how many bytes of what a task needs each worker holds."""
+    """Return the bytes of a task's inputs that each worker holds."""
     held: dict[str, int] = {}
     for dep in ts.dependencies:
         nbytes = dep.get_nbytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What has been learned of the links, for people: a table, JSON, a heat map."""
+"""Views of what was learned about links: a table, JSON, a heat map."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from weft.links import LinkModel
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: Links that a terminal shows, and workers in its heat map; ``rows`` has them all.
+#: Links shown in a terminal, and workers in its heat map; ``rows`` has all links.
 _MOST_SHOWN = 40
 _MOST_IN_MAP = 32
 _COLUMNS = ("from", "to", "memory", "latency", "bandwidth", "+-", "lent", "samples", "known from")
-#: Seconds per byte below which nothing but lent pages explains it.
+#: Below this many seconds per byte, all bytes were lent.
 _MOVED = 1e-12
-#: From slow to fast, as colours and for a terminal.
+#: From slow to fast, as colours and as characters.
 _SHADES = ("#7f2704", "#d94801", "#fdae6b", "#fee6ce", "#c6dbef", "#6baed6", "#08519c")
 _BLOCKS = "▁▂▃▄▅▆█"
 
@@ -102,9 +102,9 @@ class Links:
     @property
     def _caption(self) -> str:
         decides = {
-            (False, "learn"): "links do not differ: every decision is Dask's own",
-            (True, "learn"): "links differ: tasks are placed, stolen and copied by this",
-        }.get((self.decides, self.mode), f"weft.links is {self.mode!r}: every decision is Dask's own")
+            (False, "learn"): "the links do not differ: Dask makes every decision",
+            (True, "learn"): "the links differ: weft places, steals and copies tasks by these figures",
+        }.get((self.decides, self.mode), f"weft.links is {self.mode!r}: Dask makes every decision")
         ports = [f"{p['direction']} of {p['host']}: {format_rate(p['bandwidth_Bps'])}" for p in self.ports]
         refused = [f"{self.refused} of {self.samples + self.refused} measurements were refused"] if self.refused else []
         return "\n".join([decides, *ports[:10], *refused])
@@ -178,7 +178,7 @@ class Links:
 
 
 def _shades(rates: Sequence[float | None]) -> dict[float, int]:
-    """Give each bandwidth its shade, by its logarithm."""
+    """Map each bandwidth to its shade, on a logarithmic scale."""
     known = [rate for rate in rates if rate]
     if not known:
         return {}
@@ -204,7 +204,7 @@ def _html_cell(link: Link | None, shade: dict[float, int]) -> str:
 
 
 def tell(model: LinkModel, names: dict[str, str], now_s: float) -> dict[str, Any]:
-    """Return what a model has learned of the pairs that were seen, and of ports, as JSON-able values."""
+    """Return what a model has learned about measured pairs, and about ports, as JSON-able values."""
     links: list[dict[str, Any]] = []
     for (source, destination, memory), level in model.pairs.items():
         known = model.predict(source, destination, now_s, memory)
@@ -231,7 +231,7 @@ def tell(model: LinkModel, names: dict[str, str], now_s: float) -> dict[str, Any
 
 def _on_scheduler(dask_scheduler: Any) -> dict[str, Any]:
     extension = dask_scheduler.extensions.get(EXTENSION)
-    if extension is None:  # its workers come by another protocol
+    if extension is None:  # its workers use another protocol
         return {"links": [], "ports": [], "samples": 0, "refused": 0, "mode": "off", "decides": False}
     links = extension.links
     names = {address: str(ws.name) for address, ws in dask_scheduler.workers.items()}

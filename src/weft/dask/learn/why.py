@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Why a task went to its worker: what each candidate was expected to fetch for, and who decided."""
+"""Why a task went to its worker: each candidate's predicted fetch time, and who decided."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ def _on_scheduler(key: Any, dask_scheduler: Any) -> dict[str, Any]:
     at = None if ts is None else ts.processing_on or next(iter(ts.who_has or ()), None)
     told: dict[str, Any] = {"key": str(key), "worker": None if at is None else str(at.name), "decided_by": "dask"}
     if extension is None:
-        return {**told, "reason": "the scheduler does not listen on ucx://, so nothing is learned of links"}
+        return {**told, "reason": "the scheduler does not listen on ucx://, so it has no link measurements"}
     decision = extension.links.placing.decisions.get(key)
     if decision is not None:
         names = {address: str(ws.name) for address, ws in scheduler.workers.items()}
         fetch_s = {names.get(address, address): seconds for address, seconds in decision["fetch_s"].items()}
         worker = names.get(decision["worker"], decision["worker"])
-        reason = "where it was expected to start first: its queue, and what is to be fetched there"
+        reason = "it was predicted to start first there, including its queue and the inputs to fetch"
         if told["worker"] not in (None, worker):
-            reason += f"; that was {worker}, and it was moved since"
+            reason += f"; that was {worker}, and the task has moved since"
         return {**told, "worker": told["worker"] or worker, "decided_by": "links", "reason": reason, "fetch_s": fetch_s}
     return {**told, "reason": _stock_reason(extension.links, ts)}
 
 
 def _stock_reason(links: Any, ts: Any) -> str:
     if ts is None:
-        return "the scheduler knows no such task any more"
+        return "the scheduler does not know this task"
     if links.mode != "learn":
         return f"weft.links is {links.mode!r}"
     if not ts.dependencies:
-        return "it needs nothing that would have to be fetched"
+        return "the task has no inputs to fetch"
     if not links.decides:
         return "the links between the workers are not known to differ"
-    return "there was one candidate, or the decision is too long ago"
+    return "there was only one candidate, or the decision is no longer recorded"
 
 
 async def _ask(client: Any, key: Any) -> Why:
