@@ -119,7 +119,7 @@ async def test_without_a_library_that_allocates_nobody_says_so(monkeypatch: pyte
     monkeypatch.setattr(device, "_ALLOCATORS", {"not_installed_anywhere": None})
     async with ends_here() as (a, _):
         assert a.remote_info[device.CAPABILITY] is False
-    with pytest.raises(weft.NoMemoryError, match="neither CuPy nor PyTorch nor Numba"):
+    with pytest.raises(weft.NoMemoryError, match="needs CuPy, PyTorch or Numba"):
         device.allocate(8, 0, "")
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Dask's memory limits beside shared memory."""
+"""Dask's memory limits, corrected for shared memory."""

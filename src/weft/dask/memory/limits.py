@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Dask's memory limits, with memory that the pool keeps warm and memory that processes of a host share.
+"""Dask's memory limits, corrected for memory that the pool keeps warm and memory that a host's processes share.
 
-A worker spills and pauses by its resident memory, and its nanny kills it by the same. Memory that the pool keeps warm
-is resident: what is spilled to make room comes back to the pool first, and Dask would find nothing gained and spill on.
-So is what was spilled while other workers have it on loan: that becomes theirs. A pool that has not been asked for
-a block for a while keeps nothing warm.
+A worker spills and pauses by its resident memory, and its nanny kills it by the same figure. Warm memory in the pool is
+resident: a spilled value's memory goes back to the pool, so Dask would see no gain and spill more. The same holds for a
+value that was spilled while other workers borrow it: it becomes theirs. A pool without requests for a while keeps
+nothing warm.
 
-What a worker has borrowed is resident too, though its owner counts it (`shared_pages`). So worker and nanny
-leave it out by the same reading of the kernel's, and managed memory, which Dask makes of the sizes of keys, leaves it
-out as well; what is spilled is the worker's own (`spill`). A nanny that weft is not in would look at resident
-memory and kill a worker that sees no need to spill: under one, a worker counts as if it had copies.
+Borrowed memory is resident too, though its owner counts it (`shared_pages`). So worker and nanny subtract it, both by
+the kernel's figures, and it is subtracted from managed memory, which Dask computes from the sizes of keys. Only the
+worker's own memory is spilled (`spill`). A nanny without weft would look at resident memory and kill a worker that
+sees no need to spill; under such a nanny, a worker counts borrowed memory as its own.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from distributed.nanny import Nanny
     from distributed.worker import Worker
 
-#: A worker with a memory limit keeps at most this part of it warm ...
+#: A worker with a memory limit keeps at most this fraction of it warm ...
 _IDLE_PART = 128
-#: ... and beyond that, for so long, as much as the process had in use at once, in the pool and beside it. After as long
-#: without a new block, it keeps none.
+#: ... plus, for this many seconds, as much as the process had in use at once, in the pool and outside it. After as many
+#: seconds without a new block, it keeps none.
 _HOLD_S = 3.0
 
 
 def count_worker(worker: Worker) -> None:
-    """Have Dask see of a worker's memory what is the worker's, and the pool give back what it keeps warm in time.
+    """Let Dask count only the worker's own memory, and let the pool release warm memory before Dask spills.
 
-    Short of memory is above the fraction at which Dask stops spilling. A worker comes here for each port that it
+    The pool releases it above the fraction at which Dask stops spilling. This is called for each port that a worker
     tries.
     """
     limits = patches.limits_of_worker(worker)
@@ -68,20 +68,20 @@ def count_worker(worker: Worker) -> None:
 
 
 def private_nbytes() -> int:
-    """Return the bytes that are resident and not shared: what the process has beside the pool, nearly."""
+    """Return the resident bytes that are not shared: about what the process has outside the pool."""
     resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
     return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 class WorkerCount:
-    """What Dask is told of this process's memory: without what it has borrowed and others count.
+    """The memory of this process as reported to Dask: without borrowed memory that its owner counts.
 
     Parameters
     ----------
     leaves_out
-        Whether anything is left out.
+        Whether borrowed memory is subtracted.
     plenty_nbytes
-        Above this, the pool gives back what it keeps warm.
+        Above this, the pool releases its warm memory.
     """
 
     def __init__(self, *, leaves_out: bool, plenty_nbytes: float) -> None:
@@ -89,13 +89,13 @@ class WorkerCount:
         self._plenty_nbytes = plenty_nbytes
         self._reader = Reader()
         self._seen = NOTHING
-        self._total = 0  # bytes borrowed when that was seen
-        self._taken, self._taken_at = 0, 0.0  # blocks of the pool, and when that was seen first
-        #: For P2P's shards, which go to disk where memory is short.
+        self._total = 0  # bytes borrowed at the last reading
+        self._taken, self._taken_at = 0, 0.0  # blocks taken from the pool, and when that number last changed
+        #: For P2P shards, which go to disk when memory is short.
         self.room: Room | None = None
 
     def process_memory(self, measure: Callable[[], int]) -> int:
-        """Return the worker's memory, given how to measure that of the process."""
+        """Return the worker's memory; `measure` returns that of the process."""
         nbytes = self._settled(measure)
         if self.room is not None:
             self.room.note(nbytes + _native.pool_statistics()["borrowed_nbytes"])
@@ -118,38 +118,38 @@ class WorkerCount:
         return nbytes
 
     async def metrics(self, collect: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """Return a heartbeat's metrics. Keys that others count are not the worker's memory, so not managed either."""
+        """Return a heartbeat's metrics, with borrowed keys subtracted from managed memory."""
         return patches.leave_out_of_managed(await collect(), self.borrowed_nbytes)
 
     def _own(self, resident: int) -> int:
         return max(0, resident - self.read_borrowed(resident).resident)
 
     def read_borrowed(self, resident: int) -> Borrowed:
-        """Look again: costs nothing while nothing is borrowed, else little (`Reader`)."""
+        """Return what is borrowed; free while nothing is, otherwise cheap (`Reader`)."""
         total = _native.pool_statistics()["borrowed_nbytes"] if self._leaves_out else 0
         if not total:
             self._reader, self._seen, self._total = Reader(), NOTHING, 0
             return NOTHING
         _native.flag_loans()
         seen = self._reader.read("self", resident)
-        if seen is not self._seen:  # but read anew
+        if seen is not self._seen:  # a new reading
             self._seen, self._total = seen, total
         return Borrowed(min(seen.resident, total), min(seen.mapped, total))
 
     def borrowed_nbytes(self) -> int:
-        """Return the bytes of all that others count now, without a look: what came since the last one is theirs."""
+        """Return the borrowed bytes that others count, without a new reading: later loans count fully."""
         if not self._leaves_out:
             return 0
         return max(0, self._seen.mapped + _native.pool_statistics()["borrowed_nbytes"] - self._total)
 
 
 def count_in_nanny(nanny: Nanny) -> None:
-    """Have a nanny ask what of its worker's resident memory is the worker's before it ends it."""
+    """Let a nanny subtract what its worker borrowed before it kills it."""
     patches.replace_nanny_monitor(nanny, NannyCount(nanny))
 
 
 class NannyCount:
-    """Has a nanny look at its worker's memory, and end it, only where that is too much by this count as well."""
+    """Lets a nanny check its worker's memory, which may kill it, only if that is also too much by this count."""
 
     def __init__(self, nanny: Nanny) -> None:
         self._nanny = weakref.proxy(nanny)

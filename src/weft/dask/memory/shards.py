@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How much of P2P's shards a worker keeps in memory: on disk each would be copied twice more, out and in.
+"""How many P2P shards a worker keeps in memory: on disk, each would be copied twice more, out and in.
 
-What other workers of the host have lent stays where they made it, and counts here all the same: it is kept for this
-worker. Dask's own limits hold: no shard is kept above the fraction of memory at which a worker spills, and above that
-what was kept goes to disk. A task takes its memory at once, and the nanny looks five times a second. So shards leave
-room for as much as the worker lately had beside them, and never are more than a part of its limit.
+Shards that other workers of the host have lent stay where they were made, but count here: they are kept for this
+worker. Dask's own limits hold: no shard is kept above the fraction of memory at which a worker spills, and above it
+kept shards go to disk. A task allocates at once, while the nanny looks only five times a second. So shards leave room
+for the most that the worker recently had besides them, and never exceed a fraction of its limit.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-#: Shards are at most this part of a worker's memory limit ...
+#: Shards take at most this fraction of a worker's memory limit ...
 _PART = 4
-#: ... and, with the most that it lately had beside them, this much of it: there Dask pauses a worker.
+#: ... and, with the recent peak of everything else, at most this much of it: above, Dask pauses a worker.
 _FULL = 0.8
-#: What is lately: since between one and two times so many seconds.
+#: The recent peak covers the last one to two periods of this many seconds.
 _LATELY_S = 30.0
-#: Seconds for which the worker's memory is taken to be what it was.
+#: Seconds for which a measurement of the worker's memory is used.
 _HOLDS_S = 0.05
 
 
 class Holder(Protocol):
-    """Holds shards that are in memory."""
+    """Holds shards in memory."""
 
     async def give_way(self) -> None:
-        """Write shards to disk as long as `Room.excess` tells that there are too many, and call `Room.written`."""
+        """Write shards to disk while `Room.excess` is positive, and call `Room.written`."""
 
 
 class Room:
-    """Room for shards in a worker's memory. Output partitions are read in the threads of tasks.
+    """The room for shards in a worker's memory. It is thread-safe: tasks' threads read output partitions.
 
     Parameters
     ----------
     limit_nbytes
         The worker's memory limit.
     plenty_nbytes
-        Above this nothing more is kept.
+        Above this, no more shards are kept.
     measure
-        Returns the bytes of the worker's memory, and of what it has borrowed.
+        Returns the bytes of the worker's memory, including borrowed memory.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Room:
         self._relief: asyncio.Task[None] | None = None
 
     def add(self, holder: Holder) -> None:
-        """Have `holder` give way where memory is short."""
+        """Ask `holder` to give way when memory is short."""
         self._holders.add(holder)
 
     def take(self, nbytes: int) -> bool:
-        """Tell whether there is room for so much in memory, and note that it is taken."""
+        """Reserve `nbytes` bytes, if there is room; tell whether there was."""
         if self._clock() >= self._until:
             self.note(self._measure())
         with self._lock:
@@ -82,18 +82,18 @@ class Room:
             return fits
 
     def leave(self, nbytes: int) -> None:
-        """Note that so much is gone."""
+        """Release `nbytes` bytes of shards that were used."""
         with self._lock:
             self._kept -= nbytes
 
     def written(self, nbytes: int) -> None:
-        """Note that so much went to disk, to make room."""
+        """Release `nbytes` bytes of shards that were written to disk to make room."""
         with self._lock:
             self._kept -= nbytes
             self._came -= nbytes
 
     def note(self, nbytes: int) -> None:
-        """Note the bytes of the worker's memory, with what it has borrowed."""
+        """Update the bytes of the worker's memory, including borrowed memory."""
         now = self._clock()
         with self._lock:
             beside = max(0, nbytes - self._kept)
@@ -103,17 +103,17 @@ class Room:
             self._memory, self._came, self._until = nbytes, 0, now + _HOLDS_S
 
     def excess(self) -> int:
-        """Return how many bytes of what is kept are too much."""
+        """Return how many bytes of kept shards are too many."""
         with self._lock:
             return max(0, min(self._kept, int(self._memory + self._came - self._plenty_nbytes)))
 
     def relieve(self) -> None:
-        """Have holders give way if they must; for the thread of the worker's event loop, elsewhere nothing happens."""
+        """Ask holders to give way if needed; does nothing outside the event loop's thread."""
         if not self.excess() or (self._relief is not None and not self._relief.done()):
             return
         try:
             self._relief = asyncio.get_running_loop().create_task(self._give_way())
-        except RuntimeError:  # of another thread
+        except RuntimeError:  # another thread
             return
 
     async def _give_way(self) -> None:

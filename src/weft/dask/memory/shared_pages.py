@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Memory that a process has borrowed, as the kernel tells it: to the process itself, and to its nanny.
+"""Memory that a process has borrowed, as the kernel reports it, to the process itself and to its nanny.
 
-The owner of lent memory counts it. It says so by a lock on the file, which ends with it, and a borrower hands that on
-to whoever reads its mappings by a flag (``_native.flag_loans``). Of a mapping with the flag, the borrower counts what
-it wrote to and what nobody else has; of one without, its share: of what the owner gave up or left behind when it died,
-each of those who have it counts an equal part. So a host's processes count each page once, with nobody to elect who
-does, and no gap when one of them dies.
+The owner of lent memory counts it. A lock on the file says that the owner lives; it ends with the owner. A borrower
+passes this on, as a flag of the mapping, to anyone who reads its mappings (``_native.flag_loans``). Of a flagged
+mapping, the borrower counts the pages that it wrote to and those that no other process maps. Of an unflagged one, whose
+owner released it or died, each process that maps it counts an equal share. So the processes of a host count each page
+once, without electing anyone, and without a gap when one dies.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from weft import _native
 
-#: A reading holds for so many times what it took: walking page tables costs a hundredth of a core.
+#: A reading is used for this many times its own duration: walking page tables then takes 1 % of a core.
 _HOLDS = 100
-#: ... unless resident memory moved by more than this part, and this much: Dask's fractions of the limit are a tenth
-#: apart.
+#: ... unless resident memory changed by more than this fraction, and by more than this: Dask's thresholds are a tenth
+#: of the limit apart.
 _MOVES, _MOVES_NBYTES = 64, 8 << 20
 
 _NAMELESS = re.compile(rb"\S+ \S\S\Sp \S+ \S+ \d+ +/(?:#\d+|memfd:weft) \(deleted\)")
@@ -29,11 +29,11 @@ _FIELD = re.compile(rb"^(\w+): +(\d+) kB$", re.MULTILINE)
 
 
 class Borrowed(NamedTuple):
-    """What was borrowed and is counted elsewhere, in bytes."""
+    """Borrowed memory that other processes count, in bytes."""
 
-    #: Of what is resident.
+    #: Resident.
     resident: int
-    #: Of all that is mapped: a key's size has it, touched or not.
+    #: Mapped, resident or not: the size of a key includes both.
     mapped: int
 
 
@@ -41,10 +41,10 @@ NOTHING = Borrowed(0, 0)
 
 
 def read(pid: int | str) -> Borrowed:
-    """Read what a process has borrowed, ``"self"`` or one of this user's.
+    """Read what a process has borrowed: ``"self"``, or a process of the same user.
 
-    Nothing is what a process has of which the kernel tells nothing: it counts as if it had copies. This process looks
-    at what it has borrowed only, as long as the owners count it; of another, all mappings are read.
+    If the kernel does not tell, the result is 0, and the process counts as if it had copies. For this process, while
+    owners count its loans, only those mappings are read; for another one, all mappings are.
     """
     own = _native.loans_counted_elsewhere() if pid == "self" else None
     if own is not None:
@@ -66,7 +66,7 @@ def read(pid: int | str) -> Borrowed:
 
 
 def _mappings(smaps: bytes) -> Iterator[tuple[dict[bytes, int], list[bytes]]]:
-    """Yield fields, in KiB, and flags of the mappings that were borrowed."""
+    """Yield the fields, in KiB, and the flags of each borrowed mapping."""
     end = 0
     while (named := smaps.find(b" (deleted)\n", end)) >= 0:
         line, begin = smaps.rfind(b"\n", 0, named) + 1, named + len(b" (deleted)\n")
@@ -75,14 +75,14 @@ def _mappings(smaps: bytes) -> Iterator[tuple[dict[bytes, int], list[bytes]]]:
         if flags >= 0 and _NAMELESS.match(smaps, line):
             fields = {name: int(kib) for name, kib in _FIELD.findall(smaps, begin, flags)}
             words = smaps[flags:end].split()
-            if b"rr" not in words:  # what a process lent is a private mapping, too, with this flag
+            if b"rr" not in words:  # this flag marks what the process itself lent, also a private mapping
                 yield fields, words
         elif flags < 0:
             return
 
 
 class Reader:
-    """Reads anew when the last reading is old for what it took, or the process has grown or shrunk since."""
+    """Caches readings; reads again if the last one is old for its cost, or resident memory has changed."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -92,7 +92,7 @@ class Reader:
         self._until = 0.0
 
     def read(self, pid: int | str, resident: int) -> Borrowed:
-        """Return what a process has borrowed that has so many bytes resident."""
+        """Return what a process has borrowed; `resident` is its resident memory in bytes."""
         began = self._clock()
         if pid != self._of or began >= self._until or self._moved(resident):
             self._last, self._of, self._at = read(pid), pid, resident

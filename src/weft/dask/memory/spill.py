@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a worker spills: nothing that another process counts, for that makes no room here.
+"""What a worker may spill: nothing that another process counts, because that makes no room here.
 
-A key that was borrowed costs its worker no memory while the owner counts it (`shared_pages`). It comes back from
-disk as a copy, which does.
+A borrowed key takes none of its worker's memory while the owner counts it (`shared_pages`). Read back from disk, it
+is a copy, which does.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from collections.abc import Callable
 from weft import _native
 from weft.dask import patches
 
-#: Smaller buffers are not lent.
+#: Buffers below this size are not lent.
 _LARGE_NBYTES = 1 << 16
 
 
 def spill_own(buffer: object, borrowed_nbytes: Callable[[], int]) -> None:
-    """Have a worker's spill buffer keep what others count, and give it room beside what the worker counts.
+    """Keep a worker's spill buffer from evicting borrowed values, and exclude them from its capacity.
 
     Parameters
     ----------
     buffer
-        ``Worker.data``; left alone if it is no buffer that spills.
+        ``Worker.data``; unchanged if it does not spill.
     borrowed_nbytes
-        Returns the bytes of this process's keys that others count, about.
+        Returns about how many bytes of this process's keys others count.
     """
     patches.steer_spilling(buffer, _is_own, borrowed_nbytes)
 
 
 def _is_own(value: object) -> bool:
-    """Tell whether spilling a value makes room. Where nothing is borrowed, no value is looked at."""
+    """Tell whether spilling a value makes room. Values are not inspected while nothing is borrowed."""
     return not _native.pool_statistics()["borrowed_nbytes"] or not _is_borrowed(value)
 
 
 def _is_borrowed(value: object) -> bool:
-    """Tell whether all the memory that a value brings to the wire is counted by others.
+    """Tell whether others count all the memory of a value's buffers.
 
-    Only what NumPy and pandas made is asked: to find the buffers of any object is to pickle it.
+    Only NumPy's and pandas' values are inspected: finding the buffers of any other object takes a pickle.
     """
     if type(value).__module__.partition(".")[0] not in ("numpy", "pandas"):
         return False

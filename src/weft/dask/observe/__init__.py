@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is seen of the traffic between workers."""
+"""Views of the traffic between workers."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a scheduler or worker gets when it starts to listen on ``ucx://``: extensions, Prometheus' metrics, a page.
+"""Attaches weft to a scheduler or worker that starts to listen on ``ucx://``: extensions, Prometheus metrics, a page.
 
-All of it comes without a line in anyone's program. Each server loads only its own part: a host may have a hundred
-workers. What needs bokeh or prometheus_client is loaded only where the server loads them itself.
+Users need not do anything for it. Each server loads only its own part, because a host may have a hundred workers.
+Modules that need bokeh or prometheus_client are loaded only where the server itself loads these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def attach(server: object) -> None:
-    """Attach what there is for a `server` that is about to listen; again for each port that it tries."""
+    """Attach weft's parts to a `server` that is about to listen; called again for each port that it tries."""
     if isinstance(server, Worker):
         from weft.dask.learn import chains
         from weft.dask.observe.worker import WorkerTraffic
@@ -31,8 +31,8 @@ def attach(server: object) -> None:
             from weft.dask.learn import fetch
 
             fetch.switch(server, "learn")
-        # A scheduler that another protocol leads to may know nothing of weft, and then a heartbeat with something for
-        # its extension would end the worker.
+        # A scheduler reached by another protocol may not know weft; a heartbeat with data for weft's extension would
+        # then end the worker.
         if server.scheduler.address.startswith("ucx://"):
             patches.extend(server, EXTENSION, WorkerTraffic())
         _register_metrics()
@@ -53,7 +53,7 @@ def attach(server: object) -> None:
 
 
 def _register_metrics() -> None:
-    # distributed's own handler loads it where it is there, but a worker's only after it listens
+    # distributed's own handler imports it if it is installed, but a worker's does so only after it listens
     if importlib.util.find_spec("prometheus_client") is not None:
         from weft.dask.observe.prometheus import register
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the dashboard's page says about pairs of workers: cells, heading, table of lanes. Nothing of bokeh here."""
+"""The dashboard page's contents about pairs of workers: cells, heading, table of lanes. Nothing here needs bokeh."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from weft._units import format_nbytes, format_rate
 from weft.dask.observe.pairs import Pair, format_lent
 
-#: More workers than these make cells too small; then those with the most bytes are shown.
+#: More workers than this make the cells too small; then those with the most bytes are shown.
 MOST_WORKERS = 64
 LENT, SMALL, NONE = "#f3c98b", "#dfe3e8", "#f6f7f9"
 _ITSELF = "rgba(0, 0, 0, 0)"
@@ -34,7 +34,7 @@ class Scale:
 
     @classmethod
     def over(cls, palette: Sequence[str], pairs: Iterable[Pair]) -> Scale:
-        """Make the scale that holds all bandwidths of `pairs`."""
+        """Make a scale that covers all bandwidths of `pairs`."""
         rates = [p.bandwidth_Bps / 1e9 for p in pairs if p.bandwidth_Bps]
         if not rates:
             return cls(palette, 0.1, 10.0)
@@ -43,7 +43,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[float]:
-        """The decades; what is between two of them only if there are no more."""
+        """The decades, with steps in between if there is only one decade."""
         n_decades = round(math.log10(self.high / self.low))
         steps = (1, 2, 5) if n_decades == 1 else (1,)
         return [*(self.low * 10**i * step for i in range(n_decades) for step in steps), self.high]
@@ -56,7 +56,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell, and what a pointer over it shows."""
+    """One cell, and its tooltip."""
 
     source: str
     destination: str
@@ -73,7 +73,7 @@ class Cell:
 
 
 def cell(pair: Pair, scale: Scale, dask: float | None, *, roomy: bool) -> Cell:
-    """Describe a pair; `dask` is the bandwidth that Dask itself sees, `roomy` a cell with room for two lines."""
+    """Describe a pair; `dask` is the bandwidth that Dask measured, `roomy` means that two lines fit in a cell."""
     colour, figure, ink = _face(pair, scale, roomy)
     return Cell(
         pair.source,
@@ -92,12 +92,12 @@ def cell(pair: Pair, scale: Scale, dask: float | None, *, roomy: bool) -> Cell:
 
 
 def empty_cell(source: str, destination: str) -> Cell:
-    """Describe two workers between which nothing went."""
+    """Describe two workers without traffic between them."""
     return Cell(source, destination, _ITSELF if source == destination else NONE)
 
 
 def _face(pair: Pair, scale: Scale, roomy: bool) -> tuple[str, str, str]:
-    """Choose colour, text and the text's colour, by what most of the bytes went by."""
+    """Choose colour, text and the text's colour, by what carried most of the bytes."""
     if pair.lent_nbytes and 2 * pair.lent_nbytes >= pair.nbytes:
         return LENT, f"lent\n{short_nbytes(pair.lent_nbytes)}" if roomy else "lent", "black"
     if not pair.bandwidth_Bps:
@@ -108,13 +108,13 @@ def _face(pair: Pair, scale: Scale, roomy: bool) -> tuple[str, str, str]:
 
 
 def short(rate: float) -> str:
-    """Write a number with two digits that count."""
+    """Write a number with two significant digits."""
     digits = 0 if rate >= 9.95 else 1 if rate >= 0.995 else 2
     return f"{rate:.{digits}f}" if rate >= 0.0995 else f"{rate:.2g}"
 
 
 def short_nbytes(nbytes: int) -> str:
-    """Write a size with no more digits than a cell has room for."""
+    """Write a size that fits into a cell."""
     size, unit = next(
         (nbytes / n, u) for n, u in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1, "")) if nbytes >= n or n == 1
     )
@@ -122,12 +122,12 @@ def short_nbytes(nbytes: int) -> str:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Sort 2 before 10."""
+    """Return a sort key that sorts 2 before 10."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
 def busiest(names: Iterable[str], pairs: Iterable[Pair]) -> list[str]:
-    """Return the names, at most :data:`MOST_WORKERS` of them, in their natural order."""
+    """Return the names of the busiest workers, at most :data:`MOST_WORKERS`, in natural order."""
     nbytes = Counter(dict.fromkeys(names, 0))
     for pair in pairs:
         nbytes[pair.source] += pair.nbytes
@@ -136,7 +136,7 @@ def busiest(names: Iterable[str], pairs: Iterable[Pair]) -> list[str]:
 
 
 def heading(n_workers: int, pairs: Sequence[Pair]) -> str:
-    """Say what the numbers are, or why there are none; name the colours that are not on the bar."""
+    """Write the heading: what the numbers are, or why there are none, and the colours that are not on the bar."""
     title = "<b style='font-size:15px'>Bandwidth between workers, GB/s</b><br>"
     if not n_workers:
         return f"{title}No worker has reported yet: the figures come with the workers' heartbeats."
@@ -153,7 +153,7 @@ def heading(n_workers: int, pairs: Sequence[Pair]) -> str:
 
 
 def lanes_table(pairs: Sequence[Pair]) -> str:
-    """Add up the pairs by what carries them; lent memory is a lane of its own."""
+    """Sum the pairs by lanes; lent memory is a lane of its own."""
     if not pairs:
         return ""
     by_lanes: defaultdict[str, list[Pair]] = defaultdict(list)

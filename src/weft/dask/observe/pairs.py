@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who talked with whom, over which lanes, how much and how fast: the processes' own counts put together.
+"""Traffic between the processes of a cluster: who, over which lanes, how much and how fast, joined from their counts.
 
-Each process knows its half of each conversation; here the halves meet. No drawing but a table.
+Each process counts its own side of each conversation; here the sides are joined. The only view here is a table.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from weft.dask.observe.traffic import EXTENSION
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: Pairs that a terminal shows; `Transports.rows` has them all.
+#: Pairs shown in a terminal; `Transports.rows` has all of them.
 _MOST_SHOWN = 40
 _COLUMNS = ("from", "to", "lanes", "messages", "bytes", "lent", "bandwidth", "requests", "errors")
 _CAPTION = (
     "bandwidth: median of the latest transfers that moved 1 MiB or more, by the sender's clock\n"
-    "lent: of the bytes, in how many of the messages; requests: as their receivers saw them, until they had it all"
+    "lent: the lent part of the bytes, and in how many messages; requests: as timed by their receivers, until complete"
 )
 
 
@@ -72,21 +72,21 @@ def join(
     reports: Iterable[Mapping[str, Any]],
     requests: Mapping[tuple[str, str], float] | None = None,
 ) -> list[Pair]:
-    """Put the reports of processes together.
+    """Join the reports of processes.
 
     Parameters
     ----------
     names : mapping
-        A name for each process that has one, by its id.
+        The names of processes, by process id.
     reports : iterable
-        What :func:`weft.dask.observe.traffic.report` returned in each process; the same one twice counts once.
+        Results of :func:`weft.dask.observe.traffic.report` in each process; duplicates count once.
     requests : mapping, optional
         The bandwidth of whole requests between two processes, by the ids of sender and receiver.
 
     Returns
     -------
     list of Pair
-        Most bytes first. The sender's count is taken where it was asked, else the receiver's.
+        Most bytes first. The sender's count is used if it reported, else the receiver's.
     """
     by_process = {report["process"]: report["peers"] for report in reports}
     pairs: list[Pair] = []
@@ -128,7 +128,7 @@ def _received(source: str, destination: str, row: Mapping[str, Any], rate: float
 
 
 def format_lent(pair: Pair) -> str:
-    """Write how much was lent, and in how many messages, as in ``30.5 MiB in 4``."""
+    """Write how many bytes were lent, in how many messages, as in ``30.5 MiB in 4``."""
     return f"{format_nbytes(pair.lent_nbytes)} in {pair.lent_messages:,}"
 
 
@@ -169,7 +169,7 @@ class Transports:
             ", ".join(pair.lanes) or "-",
             f"{pair.messages:,}",
             format_nbytes(pair.nbytes),
-            format_lent(pair).replace(" in", "\nin") if pair.lent_nbytes else "-",  # 80 columns are soon full
+            format_lent(pair).replace(" in", "\nin") if pair.lent_nbytes else "-",  # keep within 80 columns
             format_rate(pair.bandwidth_Bps),
             format_rate(pair.requests_Bps),
             str(pair.errors) if pair.errors else "-",
@@ -213,12 +213,12 @@ def _report_of_worker(dask_worker: Any) -> dict[str, Any]:
 
 
 def _report_of_scheduler(dask_scheduler: Any) -> dict[str, Any]:
-    extension = dask_scheduler.extensions.get(EXTENSION)  # none where workers come by another protocol
+    extension = dask_scheduler.extensions.get(EXTENSION)  # None if workers use another protocol
     return {**traffic.report(), "requests": extension.requests() if extension else {}}
 
 
 def named(names: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Give each process the names of all that live in it."""
+    """Return the name of each process; workers that share a process share a name."""
     shared: dict[str, list[str]] = {}
     for process, name in names:
         shared.setdefault(process, []).append(name)
@@ -229,7 +229,7 @@ async def _collect(client: Any) -> Transports:
     answers = (await client.run(_report_of_worker, on_error="return")).values()
     workers = [answer for answer in answers if not isinstance(answer, Exception)]
     for answer in answers:
-        if isinstance(answer, Exception) and not isinstance(answer, OSError):  # that is what a lost connection is
+        if isinstance(answer, Exception) and not isinstance(answer, OSError):  # an OSError is a lost connection
             raise answer
     scheduler = await client.run_on_scheduler(_report_of_scheduler)
     here = traffic.report()
@@ -241,19 +241,19 @@ async def _collect(client: Any) -> Transports:
 
 
 def transports(client: Any) -> Any:
-    """Return what the processes of a cluster have told each other over ``ucx://``, and by which lanes.
+    """Return the traffic between the processes of a cluster over ``ucx://``, and the lanes that carried it.
 
     Parameters
     ----------
     client : distributed.Client
-        Of the cluster. Its workers, its scheduler and this process are asked once; nothing is kept there.
+        A client of the cluster. Its workers, its scheduler and this process are asked once; nothing is kept there.
 
     Returns
     -------
     Transports
-        A table that prints itself, in a notebook too; ``.rows`` is a list of dictionaries, ``.to_json()`` a string. To
-        be awaited if `client` is asynchronous.
+        Prints as a table, also in a notebook; ``.rows`` is a list of dictionaries, ``.to_json()`` a string. If
+        `client` is asynchronous, await it first.
 
-    Counts begin with each process and have no end; take the difference of two tables for what happened in between.
+    Counts start with each process and are never reset; for an interval, take the difference of two tables.
     """
     return client.sync(_collect, client)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""weft's counters for Prometheus, beside Dask's own under ``/metrics`` of a worker and of the scheduler.
+"""weft's counters for Prometheus, next to Dask's own, under ``/metrics`` of a worker and of the scheduler.
 
-By lane, not by peer: a series for each pair of 200 workers would be 40,000 of them for every metric.
+They are by lane, not by peer: a series for each pair of 200 workers would be 40,000 series per metric.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from weft.dask.observe import traffic
 
 _LANE = ["lane"]
-#: Counters of traffic, by the metric that they add up in.
+#: Counters of traffic, by metric.
 _COUNTERS = {
     "weft_sent_messages": ("sent_messages", "Messages sent over ucx://"),
     "weft_received_messages": ("received_messages", "Messages received over ucx://"),
@@ -26,7 +26,7 @@ _COUNTERS = {
 
 @functools.cache
 def register() -> None:
-    """Have every scrape of this process include weft's metrics."""
+    """Include weft's metrics in every scrape of this process."""
     prometheus_client.REGISTRY.register(TrafficCollector())
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The scheduler's extension: what it makes of the traffic that the workers' heartbeats tell of (``worker``).
+"""The scheduler's extension: collects the traffic that the workers' heartbeats report (``worker``).
 
-Nothing here attaches it to a scheduler (``attach``) or shows what it knows (``dashboard``, ``pairs``).
+It is attached by ``attach``, and shown by ``dashboard`` and ``pairs``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 
 class SchedulerTraffic:
-    """The scheduler's extension: the latest report of each worker, and the means that Dask gets wrong.
+    """The scheduler's extension: the latest report of each worker, and corrected means of bandwidths.
 
-    A worker's heartbeat carries the sum and the count of the bandwidths that it saw from each other worker. Dask's
-    scheduler weighs the sum as if it were a mean, so its figures for a pair are too high by up to the count.
-    Extensions are called at the end of a heartbeat: that is when the right figure is put in place of it, by the same
-    formula.
+    A worker's heartbeat carries the sum and the count of the bandwidths that it measured from each other worker. Dask's
+    scheduler treats the sum as a mean, so its figures for a pair are too high by up to the count. Extensions are called
+    at the end of a heartbeat; there the correct figure, by the same formula, replaces Dask's.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -34,13 +33,13 @@ class SchedulerTraffic:
         self.links = SchedulerLinks(scheduler, config.links(), config.cluster())
 
     def heartbeat(self, ws: WorkerState, report: Mapping[str, Any]) -> None:
-        """Take what a worker's heartbeat brought."""
+        """Process a worker's heartbeat."""
         known = self._reports.get(ws.address)
-        if known is None or known["process"] != report["process"]:  # a new worker may get the address of an old one
+        if known is None or known["process"] != report["process"]:  # a new worker may reuse the address of an old one
             known = self._reports[ws.address] = {"process": report["process"], "peers": {}}
         known["peers"].update(report["peers"])
         self._forget_who_left()
-        # A stranger may be a worker that has yet to tell; one that comes by another protocol never does.
+        # An unknown peer may be a worker that has not reported yet; workers of another protocol never report.
         if all(a in self._reports for a in self._scheduler.workers if a.startswith("ucx://")):
             here = {report["process"] for report in self._reports.values()}
             known["peers"] = {process: row for process, row in known["peers"].items() if process in here}
@@ -49,7 +48,7 @@ class SchedulerTraffic:
         pairs = {
             (ws.address, other): _weigh(self._means, (ws.address, other), seen, share)
             for other, seen in from_workers.items()
-            if other in workers  # else it has left, and would be forgotten no more
+            if other in workers  # otherwise it has left, and its entry would stay forever
         }
         types = {kind: _weigh(self._means_of_types, kind, seen, share) for kind, seen in of_types.items()}
         patches.put_bandwidths(self._scheduler, pairs, types)
@@ -75,7 +74,7 @@ class SchedulerTraffic:
         )
 
     def pairs(self) -> list[Pair]:
-        """Return what went between the workers that are here, as of their latest heartbeats."""
+        """Return the traffic between current workers, as of their latest heartbeats."""
         names = self.names()
         here = set(names.values())
         told = [report for report in self._reports.values() if report["process"] in names]
@@ -87,13 +86,13 @@ class SchedulerTraffic:
         return {(at[a], at[b]): mean for (b, a), mean in self._means.items() if a in at and b in at}
 
     def seen_by_dask(self) -> dict[tuple[str, str], float]:
-        """Return the same by the names of sender and receiver."""
+        """Return the same, by the names of sender and receiver."""
         names = self.names()
         return {(names[a], names[b]): mean for (a, b), mean in self.requests().items() if a in names and b in names}
 
 
 def _weigh(means: dict[Any, float], key: Any, seen: tuple[float, int], share: float) -> float:
-    """Average the mean of new bandwidths, given by sum and count, with what is known, as Dask means to."""
+    """Average new bandwidths, given by sum and count, into the known mean, as Dask intends."""
     total, count = seen
     mean = total / count
     if key in means:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What this process has sent to and received from each other process, over ``ucx://``.
 
-Counted by process, not by address: whoever connects comes from a new port each time, so the two sides tell each
-other in weft's handshake which process they are. No clock on the receiving side, where nobody can tell receiving from
-waiting for a sender that has nothing to say. What others make of the counts is in ``pairs``, ``scheduler`` and
-``prometheus``.
+Counts are by process, not by address: each connection comes from a new port, so the two sides exchange process ids in
+weft's handshake. The receiving side measures no time: it cannot tell receiving from waiting for an idle sender.
+``pairs``, ``scheduler`` and ``prometheus`` use the counts.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from distributed.metrics import context_meter
 from weft.errors import PeerClosedError, PeerLostError
 from weft.peer import Peer
 
-#: The name of the extensions of schedulers and workers that know of the traffic.
+#: The name of the schedulers' and workers' extensions that report traffic.
 EXTENSION = "weft"
-#: Messages that move at least so many bytes count as transfers, of which the bandwidth is told.
+#: Messages that move at least this many bytes count as transfers, whose bandwidth is reported.
 TRANSFER_NBYTES = 1 << 20
-#: The bandwidth of a pair is the median of so many of its latest transfers.
+#: The bandwidth of a pair is the median of this many latest transfers.
 TRANSFERS = 32
-#: Processes counted; beyond them, those without an open comm are added up under ``OTHERS``.
+#: The maximum number of processes; beyond it, those without an open comm are summed under ``OTHERS``.
 MOST_PROCESSES = 1024
 OTHERS = "others"
-#: Names this process to its peers.
+#: Identifies this process to its peers.
 PROCESS = secrets.token_hex(8)
-#: What the comms tell in weft's handshake.
+#: What comms send in weft's handshake.
 INFO = {"process": PROCESS}
 
-#: Counters that only grow, in the order in which they are told.
+#: Counters that only grow, in the order in which they are reported.
 COUNTERS = (
     "sent_messages",
     "sent_nbytes",
@@ -54,15 +53,15 @@ class Traffic:
     Attributes
     ----------
     process, address : str
-        Who it is, and where it was reached (or came from, if this process never called it).
+        The process, and the address that it was reached at (or came from, if this process never connected to it).
     lanes : tuple of str
-        What carries it, as ``transport/device``; and the codec, if what goes to it is compressed.
+        What carries the traffic, as ``transport/device``; and the codec, if messages to it are compressed.
     comms : int
-        Comms that are open, or were dropped and not yet collected.
+        Comms that are open, or were dropped and not yet garbage-collected.
     sent_messages, sent_nbytes, received_messages, received_nbytes : int
         Dask messages, and the bytes in them, lent ones included.
     lent_nbytes, borrowed_nbytes : int
-        The part of those bytes that was mapped by the receiver in place of moving.
+        The part of those bytes that the receiver mapped instead of receiving a copy.
     lent_messages, borrowed_messages : int
         The messages that had such bytes.
     sent_seconds : float
@@ -87,7 +86,7 @@ class Traffic:
     @property
     def bandwidth_Bps(self) -> float | None:  # noqa: N802
         """Median of the latest transfers to that process; None if there was none."""
-        import statistics  # of use to who asks only; a worker's process need not load it
+        import statistics  # lazy: a worker's process usually does not need it
 
         return statistics.median(self.rates_Bps) if self.rates_Bps else None
 
@@ -109,14 +108,14 @@ class Traffic:
         }
 
 
-#: By the other process.
+#: Traffic by the other process.
 by_process: dict[str, Traffic] = {}
-#: The same counts by lanes: sums that only grow, whoever goes, and whatever way a process is reached by next.
+#: The same counts by lanes. They only grow, also when a process goes or is reached by other lanes.
 by_lanes: dict[tuple[str, ...], Traffic] = {}
 
 
 def with_process(process: str, address: str) -> Traffic:
-    """Return the traffic with a process, counted from its first comm on."""
+    """Return the traffic with a process since its first comm."""
     traffic = by_process.get(process)
     if traffic is None:
         if len(by_process) >= MOST_PROCESSES:
@@ -126,7 +125,7 @@ def with_process(process: str, address: str) -> Traffic:
 
 
 def _fold() -> None:
-    """Add up the processes that have no comm any more: workers come and go for months."""
+    """Sum up the processes without an open comm: workers come and go for months."""
     gone = [t for t in by_process.values() if not t.comms and t.process != OTHERS]
     others = by_process.pop(OTHERS, None) or Traffic(OTHERS, OTHERS)
     for traffic in gone:
@@ -135,13 +134,13 @@ def _fold() -> None:
 
 
 class CommTraffic:
-    """One comm's part in the traffic with its peer's process, and in that over its lanes."""
+    """One comm's part of the traffic with its peer's process, and of that over its lanes."""
 
     __slots__ = ("_borrowed", "_label", "_lent", "_over_lanes", "_peer", "with_process")
 
     def __init__(self, peer: Peer, address: str) -> None:
         process = peer.remote.get("process")
-        # From the peer: anything may stand there.
+        # The peer sent this: it may be anything.
         known = isinstance(process, str) and 0 < len(process) <= 64
         self.with_process = with_process(str(process) if known else address, address)
         lanes = self.with_process.lanes = tuple(peer.transports)
@@ -157,7 +156,7 @@ class CommTraffic:
         self._over_lanes.comms -= 1
 
     def sent(self, nbytes: int, began: float) -> None:
-        """Count a message of so many bytes that is sent, begun at `began` by ``time.perf_counter``."""
+        """Count a sent message; `began` is its start by ``time.perf_counter``."""
         seconds = time.perf_counter() - began
         lent = self._peer.lent_nbytes[0]
         moved, self._lent = nbytes - (lent - self._lent), lent
@@ -169,17 +168,17 @@ class CommTraffic:
             traffic.sent_seconds += seconds
         if moved >= TRANSFER_NBYTES and seconds > 0:
             self.with_process.rates_Bps.append(moved / seconds)
-        # As distributed's own activities; what is not sent remains of its "network".
+        # As distributed's own activities; the rest of the time stays in its "network".
         context_meter.digest_metric(self._label, seconds, "seconds")
         self._digest(moved, nbytes - moved, "weft lent")
 
     def compressed(self, codec: str) -> None:
-        """Show that messages to this peer are compressed where that makes them smaller."""
+        """Show that messages to this peer are compressed if that makes them smaller."""
         if codec not in self.with_process.lanes:
             self.with_process.lanes += (codec,)
 
     def received(self, nbytes: int) -> None:
-        """Count a message of so many bytes that was received."""
+        """Count a received message."""
         borrowed = self._peer.lent_nbytes[1]
         lent, self._borrowed = borrowed - self._borrowed, borrowed
         for traffic in (self.with_process, self._over_lanes):
@@ -196,12 +195,12 @@ class CommTraffic:
             context_meter.digest_metric(lent_label, lent, "bytes")
 
     def failed(self, error: Exception) -> None:
-        """Count a comm that broke; a goodbye is no error."""
+        """Count a broken comm; one that the peer closed is not an error."""
         if isinstance(error, PeerLostError) and not isinstance(error, PeerClosedError):
             self.with_process.errors += 1
             self._over_lanes.errors += 1
 
 
 def report() -> dict[str, Any]:
-    """Return what this process knows of its traffic, JSON-able: see :class:`Traffic`."""
+    """Return this process's traffic as JSON-able values: see :class:`Traffic`."""
     return {"process": PROCESS, "peers": {t.process: t.row() for t in list(by_process.values())}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A worker's extension: what its heartbeats carry of its traffic. See ``scheduler`` too."""
+"""A worker's extension: adds its traffic to its heartbeats. See ``scheduler`` too."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from weft.dask.observe import traffic
 
 
 class WorkerTraffic:
-    """A worker's extension: tells the scheduler what has changed since it last told."""
+    """A worker's extension: reports to the scheduler what has changed since the last report."""
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[int, ...]] = {}
 
     def heartbeat(self) -> dict[str, Any]:
-        """Return the report of this process, of peers with news only. Counts are totals, never differences."""
+        """Return the report of this process, with changed peers only. Counts are totals, never differences."""
         peers = traffic.report()["peers"]
         before = self._told
         self._told = {p: (row["sent_messages"], row["received_messages"], row["errors"]) for p, row in peers.items()}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arrays of CuPy, PyTorch, JAX, TensorFlow and others: what they weigh, and how they travel.
+"""Arrays of CuPy, PyTorch, JAX, TensorFlow and others: their sizes, and how they are serialized.
 
-In host memory nothing is copied on either side: the frame is the tensor's memory, and the tensor that comes out lies in
-the frame that came in. What lies on a device and goes to a process that has none, or to disk, is copied to the host by
-its own library, and back to the same device if the receiver has that one.
+In host memory neither side copies: the frame is the tensor's memory, and the received tensor uses the received frame.
+An array on a device that goes to a process without one, or to disk, is copied to the host by its own library, and back
+to the same device if the receiver has it.
 
-``device`` has what all arrays on a device share. Each library that needs more has a module here, which registers its
-handlers when it is imported: with the first of its arrays.
+``device`` has what all device arrays share. Each library that needs more has its own module here, which registers its
+handlers when it is imported: when the first of its arrays is seen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.dask.tensors import device
 
 
 def register() -> None:
-    """Have distributed and dask know arrays on a device, and each library's from the first of them that they see."""
+    """Register the handlers for device arrays, and each library's own for when its first array is seen."""
     cuda_serialize.register(object)(device.serialize)
     cuda_deserialize.register(object)(device.deserialize)
     on_device = [cuda_serialize, cuda_deserialize]
@@ -51,9 +51,9 @@ def _load(library: str, needs: Callable[[], object] = object) -> None:
 def lazily(
     dispatches: Iterable[Any], packages: Iterable[str], function: Callable[[], object], *, known: str = ""
 ) -> None:
-    """Call `function` when the first object of one of `packages` is seen; at once if distributed already saw one.
+    """Call `function` when the first object of one of `packages` is seen; now if distributed has already seen one.
 
-    Its own handlers are in the module `known`: what is registered last counts.
+    In that case the module `known`, which has distributed's handlers, is loaded; the last registration wins.
     """
     done = False
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""CuPy's arrays of types that NumPy has from elsewhere (bfloat16), whose names distributed does not pass on."""
+"""CuPy arrays of NumPy extension types (bfloat16), whose names distributed does not pass on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.dask import patches
 from weft.dask.tensors.device import Header
 
 _plain = patches.cupy_handlers()
-assert _plain is not None, "this is not imported without them"
+assert _plain is not None, "imported only if they exist"
 _serialize_plain, _deserialize_plain = _plain
 
 
@@ -29,5 +29,5 @@ def _deserialize(header: Header, frames: list[Any]) -> Any:
     name = header.get("weft-dtype", array.dtype.name)
     if name == array.dtype.name:
         return array
-    importlib.import_module("ml_dtypes")  # NumPy knows its names from then on
+    importlib.import_module("ml_dtypes")  # registers the type names with NumPy
     return array.view(name)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arrays on CUDA devices: who can be sent them, how they are taken apart, and what memory they are received into.
+"""Arrays on CUDA devices: who can receive them, how they are taken apart, and where they are received.
 
-Both sides of a comm say in Dask's handshake whether they can hold device memory. Only then is the serializer family
-``cuda`` used, whose frames are arrays on a device; anybody else, and whoever passes messages on unread, as a scheduler
-does, is sent host memory by ``dask`` and ``pickle``.
+Both sides of a comm say in Dask's handshake whether they can hold device memory. Only if both can, the serializer
+family ``cuda`` is used, whose frames are arrays on a device. Other peers, and those that forward messages without
+reading them, such as a scheduler, get host memory from ``dask`` and ``pickle``.
 
-distributed's own handlers of CuPy, Numba, RMM and cuDF stay in use. Here is what takes every other array that exports
-DLPack, if its library imports it too; the modules beside this one have what some libraries need more. Memory is
-allocated by RMM, CuPy, Numba or PyTorch only.
+distributed's own handlers of CuPy, Numba, RMM and cuDF stay in use. This module handles every other array that exports
+DLPack, if its library also imports it; the modules next to it have what some libraries need in addition. Only RMM,
+CuPy, Numba and PyTorch allocate memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.errors import NoMemoryError, UnsupportedError
 
 Header = dict[str, Any]
 
-#: What this side tells of itself in Dask's handshake.
+#: The key in Dask's handshake that says that a process can hold device memory.
 CAPABILITY = "weft-device"
 _FAMILIES = ("cuda", "dask", "pickle")
 
@@ -56,43 +56,43 @@ _ALLOCATORS: dict[str, Callable[[int, int], Any]] = {"cupy": _cupy, "torch": _to
 
 
 def _installed() -> list[str]:
-    """Return who could allocate here: what the program has imported already comes first."""
+    """Return the libraries that can allocate; those that the program has imported already come first."""
     names = sorted(_ALLOCATORS, key=lambda name: name not in sys.modules)
     return [name for name in names if name in sys.modules or importlib.util.find_spec(name) is not None]
 
 
 def can_hold(memory_types: Sequence[str], *, deserialize: bool) -> bool:
-    """Tell whether this process can receive device memory over a connection that reaches these kinds of memory.
+    """Tell whether this process can receive device memory over a connection that supports these memory types.
 
-    Whoever does not `deserialize` only passes on what it gets, perhaps to somebody without a device.
+    Without `deserialize`, a process only forwards what it receives, perhaps to a peer without a device.
     """
     return bool(deserialize and "cuda" in memory_types and config.device() and _installed())
 
 
 def families(asked: Iterable[str] | None, *, to_device: bool) -> Iterable[str] | None:
-    """Return the serializers for a message, given those that the caller of ``write`` wants, if any."""
+    """Return the serializers for a message; `asked` are those that the caller of ``write`` wants, if any."""
     if asked is None:
         return _FAMILIES if to_device else None
     return asked if to_device else [name for name in asked if name != "cuda"]
 
 
 def refused(peer: str) -> UnsupportedError:
-    """Make the error of a message with device memory for a peer that cannot hold any."""
+    """Return the error for a message with device memory to a peer that cannot hold any."""
     return UnsupportedError(
-        f"write to {peer}: a message that was serialized elsewhere has device memory, and this peer cannot hold any"
+        f"write to {peer}: the message was serialized elsewhere and has device memory, which this peer cannot hold"
     )
 
 
 def allocate(nbytes: int, device: int, library: str) -> Any:
-    """Allocate bytes on a device: by RMM if ``weft.rmm`` is set, by the object's own library, or by any that is there.
+    """Allocate on a device: by RMM if ``weft.rmm`` is set, by the object's own library, or by any other.
 
-    A device that this process does not have is replaced by its first. RMM allocates on the current device only, so
-    it is asked for the first, and for its own buffers.
+    A device that this process does not have is replaced by its first one. RMM allocates on the current device only, so
+    it is used for the first device, and for its own buffers.
 
     Raises
     ------
     NoMemoryError
-        No library here can allocate.
+        No library that can allocate is installed.
     """
     if library == "rmm" or (device == 0 and config.rmm()):
         import rmm
@@ -100,18 +100,18 @@ def allocate(nbytes: int, device: int, library: str) -> Any:
         return rmm.DeviceBuffer(size=nbytes)
     names = _installed()
     if not names:
-        raise NoMemoryError(f"recv of {nbytes} B for CUDA device {device}: neither CuPy nor PyTorch nor Numba is here")
+        raise NoMemoryError(f"recv of {nbytes} B for CUDA device {device}: needs CuPy, PyTorch or Numba")
     return _ALLOCATORS[library if library in names else names[0]](nbytes, device)
 
 
 # ---- any array that exports DLPack --------------------------------------------------------------------------
 
-#: Where ``from_dlpack`` is, if it is not in the top of the array's package.
+#: Where ``from_dlpack`` is, if it is not at the top level of the array's package.
 _IMPORTERS = {"jaxlib": "jax.dlpack", "tensorflow": "tensorflow.experimental.dlpack"}
 
 
 class _Sized:
-    """An array that offers DLPack and does not tell its size in bytes, as TensorFlow's."""
+    """An array that exports DLPack without telling its size in bytes, like TensorFlow's."""
 
     def __init__(self, array: Any, nbytes: int) -> None:
         self.array, self.nbytes = array, nbytes
@@ -124,21 +124,21 @@ class _Sized:
 
 
 def importer(library: str) -> Any:
-    """Return the function that makes an array of `library` of what exports DLPack; None if there is none."""
+    """Return the function that makes an array of `library` from a DLPack exporter; None if there is none."""
     module = importlib.import_module(_IMPORTERS.get(library, library))
     function = getattr(module, "from_dlpack", None)
-    if library == "tensorflow":  # it wants a capsule
+    if library == "tensorflow":  # needs a capsule
         return lambda exporter: function(exporter.__dlpack__())  # type: ignore[misc]
     return function
 
 
 def serialize(array: Any) -> tuple[Header, list[Any]]:
-    """Take an array on a device apart: its memory is the frame.
+    """Take a device array apart: its memory is the frame.
 
     Raises
     ------
     NotImplementedError
-        It is none, or its library could not make one of the memory: the next serializer is asked.
+        `array` is not on a device, or its library cannot import memory; Dask then tries the next serializer.
     """
     library = type(array).__module__.partition(".")[0]
     if not hasattr(array.__class__, "__dlpack_device__") or device_of(array) is None or importer(library) is None:
@@ -156,14 +156,14 @@ def serialize(array: Any) -> tuple[Header, list[Any]]:
 
 
 def deserialize(header: Header, frames: list[Any]) -> Any:
-    """Make an array of its library of the memory that came, without a copy."""
+    """Make an array of its library from the received memory, without a copy."""
     (frame,) = frames
     array = exported(frame, header["dtype"], header["shape"], header["strides"])
     return importer(header["library"])(array)
 
 
 def exported(frame: Any, dtype: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> Any:
-    """Return an exporter of DLPack for memory, on a device or not, that was received."""
+    """Return a DLPack exporter for received memory, on a device or not."""
     device = (1, 0)
     if (index := device_of(frame)) is not None:
         device = frame.__dlpack_device__() if hasattr(frame, "__dlpack_device__") else (CUDA, index)

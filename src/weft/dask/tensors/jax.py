@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""JAX's arrays: on one device, as memory; sharded ones, and those of a weak type, are left to pickle."""
+"""JAX arrays: those on one device as memory; sharded and weakly typed ones are left to pickle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Array = jax.numpy.zeros(()).__class__
 
 def _device_of(x: Any) -> Any:
     if x.weak_type or len(x.sharding.device_set) != 1:
-        raise NotImplementedError("an array of JAX that is sharded or of a weak type")
+        raise NotImplementedError("a sharded or weakly typed JAX array")
     return next(iter(x.sharding.device_set))
 
 
@@ -32,7 +32,7 @@ def _serialize_on_device(x: Any) -> tuple[Header, list[Any]]:
 @dask_serialize.register(_Array)  # type: ignore[untyped-decorator]
 def _serialize(x: Any) -> tuple[Header, list[Any]]:
     where = _device_of(x)
-    array = np.asarray(x)  # a view of it, if it is in host memory
+    array = np.asarray(x)  # a view, if `x` is in host memory
     header = {
         "dtype": array.dtype.name,
         "shape": array.shape,
@@ -45,11 +45,11 @@ def _serialize(x: Any) -> tuple[Header, list[Any]]:
 @dask_deserialize.register(_Array)  # type: ignore[untyped-decorator]
 def _deserialize(header: Header, frames: list[Any]) -> Any:
     array = np.frombuffer(frames[0], "u1").view(jax.numpy.dtype(header["dtype"])).reshape(header["shape"])
-    return jax.device_put(array, _find(header["platform"], header["index"]))  # a view, if that is the host
+    return jax.device_put(array, _find(header["platform"], header["index"]))  # a view on the host
 
 
 def _find(platform: str, index: int) -> Any:
-    """Return the device of that kind and number, or None for JAX's default."""
+    """Return the device of this platform and index, or None for JAX's default."""
     try:
         devices = jax.local_devices(backend=platform)
     except RuntimeError:

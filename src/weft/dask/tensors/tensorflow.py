@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""TensorFlow's eager tensors of numbers; text and others are left to pickle."""
+"""TensorFlow's eager tensors of numbers; text and other types are left to pickle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distributed.protocol.serialize import dask_deserialize, dask_serialize
 from weft import _native
 from weft.dask.tensors.device import Header, exported, importer
 
-#: TensorFlow computes on memory of this alignment only; other memory has to be copied.
+#: TensorFlow only computes on memory with this alignment; other memory is copied.
 _ALIGNMENT = 64
 _BYTES = (1, 8, 1)  # DLPack: unsigned, 8 bits, one lane
 
@@ -26,7 +26,7 @@ def _nbytes(t: Any) -> int:
 
 
 def _device_name(there: Any) -> str:
-    """Return what a tensor or device is called without its job and process: ``GPU:0``."""
+    """Return the name of a tensor's device, or of a device, without job and process: ``GPU:0``."""
     return str(getattr(there, "device", None) or there.name).rpartition("device:")[2]
 
 
@@ -60,4 +60,4 @@ def _deserialize(header: Header, frames: list[Any]) -> Any:
 
 @sizeof.register(_Tensor)  # type: ignore[untyped-decorator]
 def _sizeof(t: Any) -> int:
-    return _nbytes(t) or sys.getsizeof(t)  # TensorFlow tells no size of text
+    return _nbytes(t) or sys.getsizeof(t)  # TensorFlow has no size for text

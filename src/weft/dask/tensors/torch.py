@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""PyTorch's tensors: their type, strides, device, gradient, and whether they want one.
+"""PyTorch tensors: type, strides, device, gradient, and whether they require one.
 
-distributed's handler stays in use for what it does without a copy: contiguous tensors in host memory, of types that
-NumPy knows. Its messages can be read by processes that have never heard of weft.
+distributed's handler stays in use where it needs no copy: contiguous tensors in host memory of types that NumPy knows.
+Processes without weft can read its messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.dask import patches
 from weft.dask.tensors.device import Header, exported, is_contiguous
 
 _plain = patches.torch_handlers()
-assert _plain is not None, "this is not imported without them"
+assert _plain is not None, "imported only if it exists"
 _serialize_plain, _deserialize_plain = _plain
 _BYTES = (1, 8, 1)  # DLPack: unsigned, 8 bits, one lane
 
@@ -29,7 +29,7 @@ def _is_plain(t: Any) -> bool:
 
 
 def _take_apart(t: Any) -> tuple[Header, Any]:
-    """Return what is to be known of a tensor, and its memory as bytes, in the order in which they lie."""
+    """Return a tensor's description, and its memory as bytes, in memory order."""
     plain = t.detach().resolve_conj().resolve_neg()
     order = sorted(range(plain.dim()), key=plain.stride, reverse=True)
     if not plain.permute(order).is_contiguous():
@@ -86,7 +86,7 @@ def _deserialize_on_device(header: Header, frames: list[Any]) -> Any:
 @dask_serialize.register(torch.Tensor)  # type: ignore[untyped-decorator]
 def _serialize(t: Any) -> tuple[Header, list[Any]]:
     if not _is_plain(t) or t.device.type not in ("cpu", "cuda"):
-        raise NotImplementedError(type(t).__name__)  # they pickle
+        raise NotImplementedError(type(t).__name__)  # pickled instead
     if t.device.type == "cpu" and t.is_leaf and is_contiguous(t.shape, t.stride()) and _numpy_knows(t.detach()):
         return _serialize_plain(t)
     header, frames = _with_gradient(t, lambda memory: memoryview(memory.cpu().numpy()))
@@ -100,7 +100,7 @@ def _deserialize(header: Header, frames: list[Any]) -> Any:
     index = header["weft-device"]
 
     def memory_of(frame: Any) -> Any:
-        if not frame.nbytes if isinstance(frame, memoryview) else not frame:  # frombuffer refuses it
+        if not frame.nbytes if isinstance(frame, memoryview) else not frame:  # frombuffer rejects an empty one
             return torch.empty(0, dtype=torch.uint8)
         memory = torch.frombuffer(frame, dtype=torch.uint8)
         there = index is not None and index < torch.cuda.device_count()
@@ -112,7 +112,7 @@ def _deserialize(header: Header, frames: list[Any]) -> Any:
 def _numpy_knows(t: Any) -> bool:
     try:
         t.numpy()  # a view
-    except (TypeError, RuntimeError):  # no such type; a view that conjugates
+    except (TypeError, RuntimeError):  # NumPy has no such type, or the view is conjugated
         return False
     return True
 
@@ -121,4 +121,4 @@ def _numpy_knows(t: Any) -> bool:
 def _sizeof(t: Any) -> int:
     if t.layout is torch.strided:
         return int(t.nbytes)
-    return int(t._nnz() * (t.element_size() + 8 * t.dim()))  # a sparse one: values and indices
+    return int(t._nnz() * (t.element_size() + 8 * t.dim()))  # sparse: values and indices
