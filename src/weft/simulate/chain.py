@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How a large value travels from worker to worker in pieces. ``weft.links.fanout`` decides from whom each gets it."""
+"""How a large value travels between workers in pieces. ``weft.links.fanout`` chooses the sender of each receiver."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from weft.simulate.sharing import Flow
 from weft.simulate.tasks import Task
 from weft.simulate.worker import BUSY_S, Worker
 
-#: Seconds for which a chain is kept that nobody waits for: who comes then begins another.
+#: Seconds for which an idle chain is kept; a worker that comes later begins another.
 _LINGER_S = 2.0
 
 
 class Around(NamedTuple):
-    """Where chains are.
+    """The surroundings of chains.
 
     Attributes
     ----------
     rates : callable
-        What a byte takes from a holder's network to a worker, by host; of any other host under ``""``.
+        Seconds per byte from a holder's network to a worker, by host; ``""`` is for all other hosts.
     served : callable
-        Told of each worker that has sent all of a value.
+        Called with each worker that has finished sending a value.
     hop_s, again_s : float
-        Seconds until a piece that came is on its way to the next, and until a worker whose source died has another.
+        Seconds until a received piece is sent on, and until a worker whose source died has another source.
     """
 
     cluster: Cluster
@@ -37,7 +37,7 @@ class Around(NamedTuple):
 
 
 class Copy:
-    """What one worker has of a value that comes in pieces, and those that it hands them on to."""
+    """What one worker has of a value that travels in pieces, and the workers that it sends the pieces to."""
 
     def __init__(self, worker: Worker, have: int) -> None:
         self.worker, self.have = worker, have
@@ -47,7 +47,7 @@ class Copy:
 
 
 class _Edge:
-    """Pieces on their way from one worker to the next, one after the other."""
+    """Pieces in flight from one worker to the next, one after the other."""
 
     def __init__(self, source: Copy, to: Copy, links: tuple[int, ...]) -> None:
         self.source, self.to, self.links = source, to, links
@@ -57,7 +57,7 @@ class _Edge:
 
 
 class Offer:
-    """A value that its holder hands out to all that ask for it.
+    """A value that its holder hands out to every worker that asks for it.
 
     Parameters
     ----------
@@ -78,11 +78,11 @@ class Offer:
 
     @property
     def over(self) -> bool:
-        """Whether whoever comes now begins a chain of its own."""
+        """Whether the next worker starts a new chain."""
         return not self.chain.under_way and self._engine.now_s - self.used_s > _LINGER_S
 
     def join(self, worker: Worker, done: Callable[[], None], failed: tuple[str, ...] = ()) -> bool:
-        """Let a worker get the value from whom the chain says; False: the holder is busy."""
+        """Connect a worker to the sender that the chain chooses; False: the holder is busy."""
         rates = self._around.rates(self.holder, worker)
         default = rates[""]
         now = self._engine.now_s
@@ -162,7 +162,7 @@ class Offer:
             done()
 
     def lost(self, worker: Worker) -> None:
-        """Have those that got the value from a worker that died get the rest from another."""
+        """Give a new sender to the workers that received the value from a dead one."""
         gone = self._copies.pop(worker.name, None)
         if gone is None:
             return

@@ -22,7 +22,7 @@ _ROW, _MARGINS = 0.34, 1.1  # inches
 
 
 def figures(record: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
-    """Yield a name and a figure for each family that the record has, and for the lab."""
+    """Yield a name and a figure for each family in the record, and for the lab."""
     for family in dict.fromkeys(entry["family"] for entry in record["records"]):
         yield f"simulate-{family}", _family([entry for entry in record["records"] if entry["family"] == family])
     if record["lab"]:
@@ -31,7 +31,7 @@ def figures(record: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
 
 @styled
 def _family(entries: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw a panel for each network: a row for each graph, its seconds by Dask's and by learned decisions."""
+    """Draw a panel for each network: a row for each graph, its seconds with Dask's and with learned decisions."""
     titles = list(dict.fromkeys(entry["title"] for entry in entries))
     of = {title: [entry for entry in entries if entry["title"] == title] for title in titles}
     heights = [len(each) + 1.6 for each in of.values()]
@@ -73,7 +73,7 @@ def _legend(figure: Figure, shades: Mapping[str, str]) -> None:
 
 @styled
 def _lab(entries: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw what each job took and what it was simulated to take; the band is 15 %."""
+    """Draw the measured and the simulated time of each job; the band is 15 %."""
     figure = drawing.new(drawing.WIDTH, _ROW * (len(entries) + 1.6) + _MARGINS)
     axes = figure.subplots()
     drawing.rows(axes, [f"{entry['title']}: {entry['job']}, {entry['way']}" for entry in entries])

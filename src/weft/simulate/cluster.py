@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A scheduler and its workers on a network, in simulated time. What is decided, and how, is a policy's to say.
+"""A scheduler and its workers on a network, in simulated time. A policy makes the decisions.
 
-What Dask has and this has not: memory and its limits (spilling, pausing), tasks that queue at the scheduler,
-restrictions other than to one worker, retries, actors, and whatever happens to clusters but a worker's death.
+Not simulated: memory and its limits (spilling, pausing), tasks queued at the scheduler, restrictions other than to one
+worker, retries, actors, and failures other than a worker's death.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from weft.simulate.network import Network
 from weft.simulate.tasks import Task, WorkerState
 from weft.simulate.worker import Decisions, Worker
 
-#: What a kind of task is thought to take of which none has run (distributed.yaml: unknown-task-duration).
+#: Assumed duration of a kind of task that has not run yet (distributed.yaml: unknown-task-duration).
 _UNKNOWN_S = 0.5
-#: How often the scheduler looks for tasks to move.
+#: Seconds between rounds of work stealing.
 _STEAL_EVERY_S = 0.1
 
 
 class Costs(NamedTuple):
-    """What a cluster's own work takes.
+    """The overhead of a cluster.
 
     Attributes
     ----------
     message_s : float
-        From the scheduler to a worker, or back.
+        A message from the scheduler to a worker, or back.
     scheduler_s : float
-        Of the scheduler's one thread, for each task that it sends and for each that ended.
+        The scheduler's single thread, for each task that it sends and for each that finished.
     task_s : float
-        Of a worker's thread, beside what the task computes.
+        A worker's thread, in addition to the task's computation.
     """
 
     message_s: float = 1e-3
@@ -47,9 +47,9 @@ class Cluster:
     ----------
     network : Network
     policy : Policy or Learned
-        What decides.
+        Makes the decisions.
     seed : int
-        Of all that is random: Dask's choice among equal sources.
+        The random seed: Dask chooses among equal sources at random.
     """
 
     def __init__(
@@ -81,27 +81,27 @@ class Cluster:
     # ---- jobs -------------------------------------------------------------------------------------------------------
 
     def put(self, values: Iterable[Task]) -> None:
-        """Have values where they say that they are."""
+        """Place values on their workers."""
         for value in values:
-            assert value.worker is not None, "a value is somewhere"
+            assert value.worker is not None, "a value has a worker"
             state = self.workers[value.worker]
             state.hold(value)
             self.at[state].has[value] = None
 
     def forget(self) -> None:
-        """Have nobody hold anything; what was learned stays."""
+        """Drop all values; what was learned stays."""
         for state in self.workers.values():
             state.clear()
             self.at[state].has.clear()
         self.moved_nbytes = self.requests = self.policy.relayed_nbytes = 0
 
     def compute_all(self, tasks: Iterable[Task]) -> float:
-        """Run tasks, whose dependencies come before them or are there; return the simulated seconds that it takes.
+        """Run tasks, each after its dependencies, and return the simulated seconds.
 
         Raises
         ------
         RuntimeError
-            Some of them never end: an error of the simulator's.
+            Some tasks never end: a bug of the simulator.
         """
         begin = self.engine.now_s
         graph = list(tasks)
@@ -127,15 +127,15 @@ class Cluster:
         self._busy(lambda: self._tell(self.at[state], task))
 
     def process(self, task: Task, state: WorkerState) -> None:
-        """Take note of where a task runs."""
+        """Record where a task runs."""
         task.processing_on = state
         state.process(task)
         self._look_whether_idle(state)
 
     def unprocess(self, task: Task) -> None:
-        """Take note that it does not run there any more."""
+        """Record that a task no longer runs on its worker."""
         state = task.processing_on
-        assert state is not None, "it ran somewhere"
+        assert state is not None, "the task ran somewhere"
         task.processing_on = None
         state.unprocess(task)
         self._look_whether_idle(state)
@@ -147,7 +147,7 @@ class Cluster:
             self.idle[state.address] = state
 
     def expected_s(self, task: Task) -> float:
-        """Return what tasks of a kind took lately."""
+        """Return the recent duration of tasks of this kind."""
         return self.durations.get(task.kind, _UNKNOWN_S)
 
     def _occupancy(self, state: WorkerState) -> float:
@@ -162,7 +162,7 @@ class Cluster:
             self.engine.after(_STEAL_EVERY_S, self._steal)
 
     def _busy(self, then: Callable[[], None]) -> None:
-        """Do something when the scheduler's thread comes to it."""
+        """Queue an action for the scheduler's thread."""
         self._free_s = max(self._free_s, self.engine.now_s) + self.costs.scheduler_s
         self.engine.after(self._free_s - self.engine.now_s, then)
 
@@ -173,7 +173,7 @@ class Cluster:
             self.engine.after(_STEAL_EVERY_S, self._steal)
 
     def move(self, task: Task, to: WorkerState) -> None:
-        """Have a task that waits run elsewhere, if its worker still has it when it is asked."""
+        """Move a waiting task to another worker, unless its worker has already started it."""
         worker = self.at[task.processing_on] if task.processing_on else None
 
         def asked() -> None:
@@ -186,10 +186,10 @@ class Cluster:
 
         self.engine.after(2 * self.costs.message_s, asked)
 
-    # ---- what workers tell ------------------------------------------------------------------------------------------
+    # ---- messages from workers --------------------------------------------------------------------------------------
 
     def compute(self, worker: Worker, task: Task, done: Callable[[], None]) -> None:
-        """Run a task on a thread of a worker's, or as far as the cores of its host are free."""
+        """Run a task on a worker's thread; if its host's cores are shared, they are the bottleneck."""
         cores = self.network.processors.get(worker.state.host)
         if cores is None:
             self.engine.after(task.seconds + self.costs.task_s, done)
@@ -197,7 +197,7 @@ class Cluster:
             self.engine.move((cores,), task.seconds + self.costs.task_s, done, most=1.0)
 
     def finished(self, worker: Worker, task: Task) -> None:
-        """Hear from a worker that a task has run."""
+        """Handle a worker's message that a task has finished."""
         self.engine.after(self.costs.message_s, self._busy, lambda: self._finished(worker, task))
 
     def _finished(self, worker: Worker, task: Task) -> None:
@@ -216,11 +216,11 @@ class Cluster:
                 self._send(dependent)
 
     def has(self, worker: Worker, key: Task) -> None:
-        """Hear from a worker that it has a copy."""
+        """Handle a worker's message that it has a copy."""
         self.engine.after(self.costs.message_s, worker.state.hold, key)
 
     def kill(self, name: str) -> None:
-        """Have a worker die: what it fetched is gone, and its tasks run elsewhere."""
+        """Kill a worker: its fetched values are lost, and its tasks run elsewhere."""
         state = self.workers.pop(name)
         self.idle.pop(name, None)
         worker = self.at[state]
@@ -233,5 +233,5 @@ class Cluster:
             self._send(task)
         self.policy.lost(worker)
 
-    #: When the last task ended.
+    #: The time at which the last task ended.
     ended_s = 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``weft simulate``: options and record. What is simulated is in ``runs`` and ``lab``, what is printed in ``table``."""
+"""``weft simulate``: options and record. ``runs`` and ``lab`` simulate, ``table`` prints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate, print, write, draw; return 0, or what says that it could not be done."""
+    """Simulate, print, write, draw; return 0, or the exit status of a failure."""
     return outcome.reported("weft simulate", lambda: _run(args))
 
 
@@ -66,7 +66,7 @@ def _run(args: argparse.Namespace) -> int:
         try:
             compared += [{**row._asdict(), "off": row.off} for row in lab.compare(record)]
         except (KeyError, TypeError, AttributeError) as error:
-            raise InvalidParamError(f"{file} is no record of weft bench links: {error!r}") from error
+            raise InvalidParamError(f"{file} is not a record of weft bench links: {error!r}") from error
     record = {"command": "weft simulate", "seed": args.seed, "records": records, "lab": compared}
     if args.charts is not None:
         _draw(record, args.charts)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Simulated time: what happens next, and what is under way over shared links meanwhile.
+"""Simulated time: the queue of events, and the transfers in flight over shared links.
 
-What happens at one instant happens in the order in which it was asked for, so a run can be repeated exactly.
+Events at the same instant run in the order in which they were scheduled, so a run can be repeated exactly.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Callable, Sequence
 
 from weft.simulate.sharing import Flow, Links
 
-#: A rate that changes by less than this share is as it was.
+#: A rate that changes by less than this share counts as unchanged.
 _SAME = 1e-9
-#: A change that reaches more flows than this waits for the next multiple of the resolution.
+#: A change that affects more flows than this waits for the next multiple of the resolution.
 _MANY = 64
 
 
 class Engine:
-    """A clock, and links.
+    """A clock and shared links.
 
     Parameters
     ----------
     capacities : sequence of float
-        What each link carries a second, one way.
+        Capacity of each link per second, in one direction.
     resolution_s : float
-        Where a change reaches many flows, seconds at whose multiples links are shared anew, so that a flow begins so
-        much later at most; 0: whenever a flow begins or ends. With thousands of flows at the same time that is what a
-        run takes its time for.
+        If a change affects many flows, recompute shares only at multiples of this, in seconds; a flow may start that
+        much late. 0: recompute whenever a flow begins or ends. With thousands of concurrent flows, recomputing takes
+        most of the run time.
 
     Attributes
     ----------
     now_s : float
         Simulated seconds since the start.
-    shared : int
+        How often shares were recomputed.
         How often links were shared anew.
     """
 
@@ -49,15 +49,15 @@ class Engine:
         self._late_s = math.inf
 
     def after(self, seconds: float, what: Callable[..., None], *arguments: object) -> None:
-        """Call something so many seconds from now."""
+        """Schedule a call in `seconds` from now."""
         heapq.heappush(self._next, (self.now_s + seconds, next(self._number), what, arguments))
 
     def move(
         self, path: tuple[int, ...], amount: float, done: Callable[[], float | None], *, most: float = math.inf
     ) -> Flow:
-        """Move so much over links; call `done` when it is there, which may return how much follows on the same flow.
+        """Move an amount over links; call `done` when it has arrived, which may return a further amount for the flow.
 
-        Over no links, and without a most, it is there at once.
+        Over no links and without a `most`, it arrives at once.
         """
         flow = Flow(path, max(0.0, amount), min(most, self.links.most(path)), done)
         flow.since_s = self.now_s
@@ -69,18 +69,18 @@ class Engine:
 
     @property
     def waits(self) -> bool:
-        """Whether anything is left to happen."""
+        """Whether any event is pending."""
         return bool(self._next) or self.links.changed or self.links.late
 
     def stop(self, flow: Flow) -> None:
-        """Have a flow move nothing any more; it is not done."""
+        """Stop a flow; its `done` is not called."""
         if flow.version >= 0:
             flow.version = -1
             if not math.isinf(flow.most):
                 self.links.remove(flow)
 
     def run(self, *, until_s: float = math.inf) -> None:
-        """Let time pass until nothing is left to happen, or until some time."""
+        """Advance time until no event is pending, or until `until_s`."""
         events, links, step = self._next, self.links, self._resolution_s
         while True:
             at = events[0][0] if events else math.inf
@@ -116,7 +116,7 @@ class Engine:
             return
         more = flow.done()
         if flow.version < 0:
-            return  # it was stopped meanwhile
+            return  # stopped by done()
         if more is None:
             flow.version = -1
             if not math.isinf(flow.most):

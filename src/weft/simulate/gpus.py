@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""GPUs of one machine as a network: NVLink between those that have it, PCIe for the others, by ``nvidia-smi topo -m``.
+"""The GPUs of one machine as a network, from ``nvidia-smi topo -m``: NVLink between GPUs that have it, otherwise PCIe.
 
-Bandwidths are what ``weft topo`` assumes of each kind. GPUs that reach one NIC over a single PCIe bridge (PIX) are
-behind one PCIe switch and share its way up; what crosses between sockets shares that link. Where all have NVLink to all
-by the same count, a switch joins them (NVSwitch), and a GPU's links are one port.
+Bandwidths are the priors of ``weft topo`` for each kind. GPUs that reach a NIC over a single PCIe bridge (PIX) are
+behind one PCIe switch and share its uplink; traffic between sockets shares that link. If every GPU has the same number
+of NVLinks to every other, they are connected by a switch (NVSwitch), and a GPU's links are one port.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from weft.simulate.network import Link, Network, Way
 from weft.topo import nvidia_smi
 from weft.topo.interconnect import PRIORS, Interconnect, InterconnectClass
 
-#: Seconds until the first byte between two workers with a GPU each: Dask's messages, in one host.
+#: Seconds until the first byte between two workers with one GPU each: Dask's messages within a host.
 _LATENCY_S = 1e-3
 
 
 def machine(title: str, table: str) -> Network:
-    """Make a network of a worker for each GPU of the machine that printed a table."""
+    """Make a network with a worker for each GPU of the machine that printed `table`."""
     matrix = nvidia_smi.parse(table)
     gpus = len(matrix.gpus)
     every = [matrix.cells[i][j] for i in range(gpus) for j in range(gpus) if i != j]
@@ -37,7 +37,7 @@ def machine(title: str, table: str) -> Network:
 
 
 class _Links:
-    """The links of a machine, each made when it is first used."""
+    """The links of a machine, each created on first use."""
 
     def __init__(self, matrix: nvidia_smi.Matrix) -> None:
         self._cells, self._gpus = matrix.cells, len(matrix.gpus)
@@ -52,13 +52,13 @@ class _Links:
         return self._index[name]
 
     def switched(self, a: int, b: int, link: Interconnect) -> tuple[int, ...]:
-        """Go through an NVSwitch."""
+        """Return the path through an NVSwitch."""
         known = link.prior()
         assert known is not None, "between two GPUs"
         return self._link(f"gpu{a} out", known.bandwidth_Bps), self._link(f"gpu{b} in", known.bandwidth_Bps)
 
     def between(self, a: int, b: int) -> tuple[int, ...]:
-        """Go by NVLink, or by PCIe."""
+        """Return the path over NVLink, or over PCIe."""
         link = self._cells[a][b]
         known = link.prior()
         assert known is not None, "between two GPUs"
@@ -75,6 +75,6 @@ class _Links:
         return (*path, self._link(f"gpu{b} PCIe in", pcie))
 
     def _switch(self, gpu: int) -> str:
-        """Name the PCIe switch of a GPU by the NIC behind it; if none is, the GPU is on its own."""
+        """Name a GPU's PCIe switch by the NIC behind it; without one, the GPU has a bridge of its own."""
         nics = range(self._gpus, len(self._cells))
         return next((f"switch {n}" for n in nics if self._cells[gpu][n].kind is InterconnectClass.PIX), f"bridge {gpu}")

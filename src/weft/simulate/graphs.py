@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Graphs of tasks over values that lie on workers, as Dask's collections make them."""
+"""Graphs of tasks over values on workers, like those of Dask's collections."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from weft.simulate.tasks import Task
 
 
 class Job(NamedTuple):
-    """What is there, and what is to be computed, each task after those that it needs."""
+    """The initial values, and the tasks to compute, each after its dependencies."""
 
     values: list[Task]
     tasks: list[Task]
 
 
 class Size(NamedTuple):
-    """How large blocks are, and how fast a worker goes through bytes."""
+    """The size of a block, and a worker's compute rate."""
 
     nbytes: int
     compute_Bps: float  # noqa: N815 - the unit
 
     def seconds(self, nbytes: float) -> float:
-        """Return what computing with so many bytes takes."""
+        """Return the seconds of computing with `nbytes` bytes."""
         return nbytes / self.compute_Bps
 
 
 def _blocks(name: str, count: int, nbytes: int, workers: Sequence[str]) -> list[Task]:
-    """Lay blocks out as Dask does the first tasks of a graph: neighbours together."""
+    """Lay out blocks as Dask places the first tasks of a graph: neighbours together."""
     return [Task(f"{name}-{i}", nbytes, worker=workers[i * len(workers) // count]) for i in range(count)]
 
 
 def broadcast(workers: Sequence[str], size: Size) -> Job:
-    """Have every worker read a block that one has."""
+    """Every worker reads a block of one worker."""
     value = Task("value", size.nbytes, worker=workers[0])
     read = size.seconds(size.nbytes)
     return Job([value], [Task(f"read-{w}", 8, read, [value], kind="read", worker=w) for w in workers[1:]])
 
 
 def tree_reduce(workers: Sequence[str], size: Size) -> Job:
-    """Add two blocks of each worker's, and the sums in pairs."""
+    """Add two blocks of each worker, and the sums in pairs."""
     values = _blocks("leaf", 2 * len(workers), size.nbytes, workers)
     tasks: list[Task] = []
     level = values
@@ -55,7 +55,7 @@ def tree_reduce(workers: Sequence[str], size: Size) -> Job:
 
 
 def all_to_all(workers: Sequence[str], size: Size) -> Job:
-    """Have every worker read a block of each other's; nothing is to be decided but the way that each takes."""
+    """Every worker reads a block of every other; only the paths are left to decide."""
     values: list[Task] = []
     tasks: list[Task] = []
     for to in workers:
@@ -67,7 +67,7 @@ def all_to_all(workers: Sequence[str], size: Size) -> Job:
 
 
 def shuffle(workers: Sequence[str], size: Size) -> Job:
-    """Send a piece of each worker's block to each other, in stages where there are many, as dask.dataframe does."""
+    """Send a piece of each worker's block to each other, in stages if there are many, as dask.dataframe does."""
     count = len(workers)
     stages = max(1, math.ceil(math.log(count) / math.log(32)))
     fan = math.ceil(count ** (1 / stages))
@@ -91,7 +91,7 @@ def shuffle(workers: Sequence[str], size: Size) -> Job:
 
 
 def transpose(workers: Sequence[str], size: Size) -> Job:
-    """Add a matrix of blocks to its transpose, four blocks a worker or somewhat more."""
+    """Add a matrix of blocks to its transpose, with four blocks per worker or slightly more."""
     side = math.ceil(2 * math.sqrt(len(workers)))
     blocks = _blocks("x", side * side, size.nbytes, workers)
     add = size.seconds(2 * size.nbytes)
@@ -115,7 +115,7 @@ def svd(workers: Sequence[str], size: Size) -> Job:
     r = [Task(f"r-{i}", small, 1e-4, [each], kind="r") for i, each in enumerate(qr)]
     tasks = [*qr, *q, *r]
     level, step = r, 0
-    while len(level) > 1:  # eight at a time: the R of R
+    while len(level) > 1:  # eight at a time: QR of the stacked R
         step += 1
         groups = [level[i : i + 8] for i in range(0, len(level), 8)]
         level = [
@@ -133,7 +133,7 @@ def svd(workers: Sequence[str], size: Size) -> Job:
 
 
 def stencil(workers: Sequence[str], size: Size) -> Job:
-    """Smooth a row of blocks, two a worker, with their neighbours, eight times."""
+    """Smooth a row of blocks, two per worker, with their neighbours, eight times."""
     count = 2 * len(workers)
     values = row = _blocks("row", count, size.nbytes, workers)
     tasks: list[Task] = []

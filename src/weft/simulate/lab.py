@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ``weft bench links`` runs in a lab, simulated, and held against its record.
+"""Simulates what ``weft bench links`` runs in a lab, and compares the result with its record.
 
-The lab's hosts share one machine, so all tasks share its cores. Two numbers were fitted, by the fan-out alone:
-`GOODPUT` by Dask's star, and `HOP_S` by the chain. The latencies are guesses at those of a busy machine. Joins by P2P,
-and jobs that move nothing, are not simulated.
+The lab's hosts share one machine, so all tasks share its cores. Two parameters were fitted, to the fan-out alone:
+`GOODPUT` to Dask's star, and `HOP_S` to the chain. The latencies are guesses for a busy machine. P2P joins, and jobs
+that move nothing, are not simulated.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from weft.simulate.network import Network, switched
 from weft.simulate.runs import WAYS
 from weft.simulate.tasks import Task
 
-#: Of what a port carries this is left for Dask's bytes.
+#: The share of a port's bandwidth that is left for Dask's bytes.
 GOODPUT = 0.955
-#: Seconds until a piece that came is on its way to the next host: nine hosts' processes take turns on two cores.
+#: Seconds until a received piece is sent on to the next host: nine hosts' processes share two cores.
 HOP_S = 0.02
 COSTS = Costs(message_s=2e-3, scheduler_s=3e-4, task_s=1e-3)
 _LATENCY_S, _LENT_S = 8e-3, 4e-3
 _CORES = 2.0
-#: What NumPy goes through a second on one core, read and written.
+#: Bytes per second that NumPy processes on one core, read and written.
 _COMPUTE_BPS = 2e9
-#: Which host is killed, and after what share of the time that one port takes (``weft.bench.links.run``).
+#: Which host is killed, and when, as a fraction of the time that one port takes (``weft.bench.links.run``).
 _KILLED, _KILLED_AFTER = "h4", 0.4
 
 
@@ -38,7 +38,7 @@ class Compared(NamedTuple):
     ----------
     measured_s, simulated_s : float
     fitted : bool
-        Whether it is what the simulator's numbers were chosen by.
+        Whether the simulator's parameters were fitted to this job.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Compared(NamedTuple):
 
     @property
     def off(self) -> float:
-        """Return by which share the simulated seconds are too many."""
+        """Return the relative error of the simulated seconds."""
         return self.simulated_s / self.measured_s - 1
 
 
@@ -62,7 +62,7 @@ def network(scenario: Scenario) -> Network:
 
 
 def simulate(name: str, way: str, *, seed: int = 0) -> dict[str, float]:
-    """Return the seconds of each of a scenario's jobs that can be simulated."""
+    """Return the seconds of each job of a scenario that can be simulated."""
     scenario = SCENARIOS[name]
     if not scenario.rate:
         return {}
@@ -79,12 +79,12 @@ def simulate(name: str, way: str, *, seed: int = 0) -> dict[str, float]:
 
 
 def compare(record: Mapping[str, Any], *, seeds: int = 5) -> Iterator[Compared]:
-    """Yield all that a record of ``weft bench links`` has and that can be simulated, by the median of some seeds.
+    """Yield all jobs in a record of ``weft bench links`` that can be simulated, with the median over some seeds.
 
     Raises
     ------
     KeyError, TypeError
-        It is no such record.
+        `record` is not such a record.
     """
     for entry in record["records"]:
         name = entry["scenario"]
@@ -127,7 +127,7 @@ def _transpose(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> 
     side = int((scenario.nbytes // 8) ** 0.5) // 4
     nbytes = side * side * 8
     places = [workers[i % len(workers)] for i in range(16)]
-    cluster.random.shuffle(places)  # tasks without dependencies go to whoever is idle
+    cluster.random.shuffle(places)  # tasks without dependencies go to any idle worker
     blocks = [Task(f"x-{i}", nbytes, worker=place) for i, place in enumerate(places)]
     cluster.put(blocks)
     add = _seconds(3 * nbytes)

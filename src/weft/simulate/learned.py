@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What weft decides (``weft.links: learn``), by ``weft.links``, which decides for Dask, too.
+"""weft's decisions (``weft.links: learn``), by ``weft.links``, the code that also decides for Dask.
 
-One model stands for the scheduler's and all workers', each of which learns from its own transfers only.
+One model stands for those of the scheduler and of all workers; in Dask, each worker learns from its own transfers only.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from weft.simulate.relay import best_relay
 from weft.simulate.tasks import Task, WorkerState
 from weft.simulate.worker import BUSY_S, Worker
 
-#: How much sooner a source that is busy must be to be waited for.
+#: Wait for a busy source only if it is predicted to deliver within this share of the best free source's time.
 _SOONER = 0.8
 _MOST_HOLDERS = 16
 _MOST_HOSTS = 64
 
 
 class Learned(Policy):
-    """Weft's decisions, for one cluster.
+    """weft's decisions for one cluster.
 
     Attributes
     ----------
     model : ClockedModel
-        What has been learned.
+        What was learned.
     """
 
     name = "learned"
@@ -44,7 +44,7 @@ class Learned(Policy):
         self._passing: dict[str, int] = {}
 
     def join(self, cluster: Cluster) -> None:
-        """Decide for a cluster."""
+        """Start to decide for a cluster."""
         super().join(cluster)
         self.model.clock = lambda: cluster.engine.now_s
         for name, place in cluster.network.places.items():
@@ -55,15 +55,15 @@ class Learned(Policy):
     # ---- where a task runs ------------------------------------------------------------------------------------------
 
     def place(self, task: Task) -> WorkerState:
-        """Choose by predicted time where links differ."""
+        """Choose a worker by predicted time if links differ."""
         return self._placing.choose(super().place, task) if self.model.differ else super().place(task)
 
     def comm_s(self, task: Task, state: WorkerState) -> float:
-        """Return what fetching is expected to take."""
+        """Return the predicted seconds of fetching a task's inputs."""
         return self._placing.comm_s(task, state) if self.model.differ else super().comm_s(task, state)
 
     def move_s(self, task: Task) -> float:
-        """Return what moving a task beside the one that holds most of what it needs is expected to take."""
+        """Return the predicted seconds of moving a task to a neighbour of the worker that holds most of its inputs."""
         held: dict[str, int] = {}
         for dep in task.dependencies:
             for state in dep.who_has:
@@ -79,7 +79,7 @@ class Learned(Policy):
     # ---- fetching ---------------------------------------------------------------------------------------------------
 
     def sources(self, worker: Worker) -> Iterator[tuple[Worker, list[Task]]]:
-        """Yield whom a worker asks, by predicted time, and leave out what comes sooner from one that is not free."""
+        """Yield sources by predicted time; leave out values that a busy source will deliver sooner."""
         if not self.model.differ:
             yield from super().sources(worker)
             return
@@ -93,7 +93,7 @@ class Learned(Policy):
             free = [name for name, w in holders.items() if w not in taken]
             if not free:
                 continue
-            if len(free) > _MOST_HOLDERS:  # chance, among those that are as good
+            if len(free) > _MOST_HOLDERS:  # choose at random among equally good ones
                 near = [name for name in free if holders[name].state.host == worker.state.host]
                 free = near or self.cluster.random.sample(free, _MOST_HOLDERS)
             best = best_source(self.model, Need(key.nbytes, free), worker.name, now)
@@ -112,7 +112,7 @@ class Learned(Policy):
         return seconds + (BUSY_S / 2 if source in worker.busy else 0.0)
 
     def fetch(self, worker: Worker, source: Worker, keys: list[Task]) -> None:
-        """Get large values of another host in pieces, as its chain says, and the rest in one request."""
+        """Fetch large values of another host in pieces, as their chains decide, and the rest in one request."""
         if source.state.host == worker.state.host:
             super().fetch(worker, source, keys)
             return
@@ -145,7 +145,7 @@ class Learned(Policy):
             self.refuse(worker, source)
 
     def rates(self, source: Worker, worker: Worker) -> dict[str, float]:
-        """Return what a byte takes to a worker, by host as far as that is known; of any other as of the source's."""
+        """Return the seconds per byte to a worker, by sending host where known; ``""``, for others, is the source's."""
         now = self.cluster.engine.now_s
         predict = self.model.predict
         rates = {"": predict(source.name, worker.name, now).seconds_per_byte}
@@ -157,7 +157,7 @@ class Learned(Policy):
         return rates
 
     def way(self, source: Worker, worker: Worker, nbytes: int) -> Way:
-        """Return how so many bytes go: directly, or by way of a third worker where that is expected to be sooner."""
+        """Return the path of `nbytes` bytes: direct, or through a third worker if that is predicted to be faster."""
         direct = super().way(source, worker, nbytes)
         if direct.lent or not self._one_host or not self.model.differ:
             return direct
@@ -171,12 +171,12 @@ class Learned(Policy):
         return Way(first.links + second.links, first.latency_s + second.latency_s, relay=relay)
 
     def refuse(self, worker: Worker, source: Worker) -> None:
-        """Tell one that asks that there is no room, and remember to tell it when there is."""
+        """Refuse a worker, and remember to notify it when this source is free."""
         self._waiting.setdefault(source, {})[worker] = None
         super().refuse(worker, source)
 
     def served(self, source: Worker) -> None:
-        """Tell the first of those that wait for room."""
+        """Notify the first worker that waits for this source."""
         waiting = self._waiting.get(source)
         if waiting:
             worker = next(iter(waiting))
@@ -198,13 +198,13 @@ class Learned(Policy):
         self.model.observe(*names, 1, way.latency_s, now)
 
     def lost(self, worker: Worker) -> None:
-        """Hear that a worker has died."""
+        """Handle the death of a worker."""
         super().lost(worker)
         for offer in list(self._offers.values()):
             offer.lost(worker)
 
     def replicate(self, key: Task) -> float:
-        """Give a value to all workers, all asked at once if it is large."""
+        """Copy a value to all workers; they all ask at once if it is large."""
         if key.nbytes < LEAST_NBYTES:
             return super().replicate(key)
         cluster = self.cluster

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A network to simulate: workers and where they are, links and what each carries, and how each pair talks."""
+"""A network to simulate: workers and their places, links and their capacities, and the path of each pair."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import NamedTuple
 
 from weft.links import Place
 
-#: Seconds until the first byte of what one worker asks of another: a message of Dask's, its answer, and the wire.
+#: Seconds until the first byte of a request between workers: Dask's message, its answer, and the wire.
 LATENCY_S = 2e-3
-#: The same where both are on one host and share pages: nothing else is to be done then, whatever the size.
+#: The same on one host that shares pages; nothing else has to be done then, whatever the size.
 LENT_S = 1e-3
 
 
 class Way(NamedTuple):
-    """How one worker reaches another.
+    """The path from one worker to another.
 
     Attributes
     ----------
     links : tuple of int
-        In order; none where pages are shared.
+        In order; empty if pages are shared.
     latency_s : float
         Seconds until the first byte.
     lent : bool
         Whether pages are shared, so that the size does not matter.
     relay : str
-        The worker that passes it on, if one does.
+        The worker that forwards the data, if any.
     """
 
     links: tuple[int, ...]
@@ -37,7 +37,7 @@ class Way(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A link, one way, and what it carries, in bytes/second."""
+    """A link in one direction, and its capacity in bytes/second."""
 
     name: str
     bandwidth_Bps: float  # noqa: N815 - the unit
@@ -45,21 +45,21 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """What is simulated.
+    """A network to simulate.
 
     Attributes
     ----------
     title : str
-        In a few words.
+        A short description.
     places : dict of str to Place
-        The workers by name, and where each is.
+        The place of each worker, by name.
     links : tuple of Link
-        Named by their index in what `way` returns.
+        The paths that `way` returns contain indices into this.
     way : callable
-        From one worker to another.
+        Returns the path from one worker to another.
     processors : dict of str to int
-        The link that stands for the cores which the tasks of a host share; tasks of a host without one only wait for
-        a thread of their worker.
+        For each host, the link that stands for the cores shared by its tasks. Without one, tasks wait only for a
+        thread of their worker.
     """
 
     title: str
@@ -83,14 +83,14 @@ def switched(
     lent_s: float = LENT_S,
     cores: float = 0,
 ) -> Network:
-    """Join hosts by a switch that is never full, with a port of a bandwidth each.
+    """Connect hosts by a non-blocking switch, with ports of one bandwidth.
 
     Parameters
     ----------
     workers : dict of str to int
-        How many each host has.
+        The number of workers on each host.
     cores : float
-        That all tasks of all hosts share, as in a lab on one machine; 0: every worker has its own.
+        Cores shared by all tasks of all hosts, as in a lab on one machine; 0: every worker has its own.
     """
     return fat_tree(title, [workers], bandwidth_Bps, uplink_Bps=0, latency_s=latency_s, lent_s=lent_s, cores=cores)
 
@@ -105,14 +105,14 @@ def fat_tree(
     lent_s: float = LENT_S,
     cores: float = 0,
 ) -> Network:
-    """Join hosts by a switch for each rack, and the racks by an uplink each to a core that is never full.
+    """Connect hosts by a switch in each rack, and the racks by an uplink each to a non-blocking core.
 
     Parameters
     ----------
     racks : list of dict of str to int
-        For each rack, how many workers each of its hosts has.
+        For each rack, the number of workers on each of its hosts.
     bandwidth_Bps, uplink_Bps : float
-        Of each host's port, and of each rack's uplink, each way.
+        Bandwidth of each host's port, and of each rack's uplink, in each direction.
     """
     links: list[Link] = [Link("cores", cores)] if cores else []
     places: dict[str, Place] = {}

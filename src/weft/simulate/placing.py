@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Weft's placing of Dask's tasks (``weft.dask.learn.place``) asked about simulated ones: its code, not a copy of it."""
+"""weft's placement of Dask tasks (``weft.dask.learn.place``) applied to simulated tasks: its code, not a copy of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ClockedModel(LinkModel):
-    """A model whose clock is the simulation's, also for who takes the time of this machine."""
+    """A model with the simulation's clock, even when its caller passes this machine's time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,27 +24,27 @@ class ClockedModel(LinkModel):
         self._in_order: dict[str, dict[str, None]] = {}
 
     def place(self, worker: str, place: Place) -> None:
-        """Tell where a worker is, once."""
+        """Register where a worker is, once."""
         super().place(worker, place)
         self._in_order.setdefault(place.host, {})[worker] = None
 
     def beside(self, worker: str) -> Set[str]:
-        """Return the workers of the same host, in an order that is the same in every process."""
+        """Return the workers of the same host, in the same order in every process."""
         return self._in_order[self.place_of(worker).host].keys()
 
     def predict(self, source: str, destination: str, now_s: float, memory: str = "host") -> Prediction:
-        """Return what a link is expected to take at the simulated time, whatever `now_s` is."""
+        """Return a link's prediction at the simulated time, whatever `now_s` is."""
         del now_s
         return super().predict(source, destination, self.clock(), memory)
 
 
 class Placing:
-    """Where tasks of a simulated cluster run.
+    """Chooses where tasks of a simulated cluster run.
 
     Raises
     ------
     UnsupportedError
-        Dask is not installed: what decides is a part of what weft does in Dask.
+        Dask is not installed: the code that decides is part of weft for Dask.
     """
 
     def __init__(self, cluster: Cluster, model: ClockedModel, objective: Callable[[Task, WorkerState], Any]) -> None:
@@ -56,7 +56,7 @@ class Placing:
         self._placing = place.Placing(cast("Any", scheduler), model, lambda: model.clock())
 
     def comm_s(self, task: Task, state: WorkerState) -> float:
-        """Return what fetching what a task needs is expected to take."""
+        """Return the predicted seconds of fetching a task's inputs."""
         return self._placing.comm_cost(_nobody, task, cast("Any", state))
 
     def choose(self, stock: Callable[[Task], WorkerState], task: Task) -> WorkerState:
@@ -65,7 +65,7 @@ class Placing:
 
 
 class _Scheduler:
-    """What :class:`weft.dask.learn.place.Placing` looks at of a scheduler."""
+    """The attributes of a scheduler that :class:`weft.dask.learn.place.Placing` uses."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class _Scheduler:
         self._objective = objective
 
     def worker_objective(self, task: Task, state: WorkerState) -> Any:
-        """Return what is least for the worker on which a task starts first."""
+        """Return a key; its minimum is the worker on which a task starts first."""
         return self._objective(task, state)
 
     def valid_workers(self, task: Task) -> None:
-        """Return where a task may run: anywhere."""
+        """Return None: a task may run anywhere."""
         del task
 
 
 def _nobody(*_: Any) -> float:
-    raise AssertionError("Dask's own cost is not asked for")
+    raise AssertionError("Dask's own cost is not used")

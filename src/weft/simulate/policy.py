@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What Dask decides: where a task runs, from whom a worker fetches, what moves to another worker, how copies are made.
+"""Dask's decisions: where a task runs, where a worker fetches from, which tasks are stolen, how copies are made.
 
-As distributed 2026.7 has it: bytes over one bandwidth; a source of the same host, then whoever has most, then chance.
-Stealing is its essence: tasks that wait, of the workers with most to do, for those with nothing, cheapest first;
-without Dask's levels that are kept between rounds. What weft decides is in ``learned``.
+As in distributed 2026.7: bytes over one bandwidth; sources on the same host first, then those with most keys, then at
+random. Stealing is simplified: waiting tasks move from the busiest workers to idle ones, cheapest first, without the
+levels that Dask keeps between rounds. weft's decisions are in ``learned``.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from weft.simulate.sharing import Flow
 from weft.simulate.tasks import Task, WorkerState
 from weft.simulate.worker import BUSY_S, Worker
 
-#: Dask's: the one bandwidth before anything was fetched, how fast it follows, and of what sizes; what stealing adds.
+#: Dask's values: the initial bandwidth, how fast it follows measurements, of which sizes; the extra cost of a steal.
 _BANDWIDTH, _KEEP, _LEAST_NBYTES, _STEAL_S = 100e6, 0.95, 1_000_000, 0.1
-#: A task that costs so many times more to move than it computes stays; as does a short one.
+#: A task stays if moving it costs this many times its computation, or if it is shorter than this.
 _STEAL_MOST, _STEAL_LEAST_S = 2.0**8, 0.005
 
-#: Of more workers that have something so many are looked at, by chance.
+#: Consider at most this many holders of a value, chosen at random.
 _MOST_HOLDERS = 64
 
 
 class Policy:
-    """Dask's decisions, for one cluster."""
+    """Dask's decisions for one cluster."""
 
     name = "stock"
-    #: Seconds until a piece of a value that travels in pieces is on its way to the next worker.
+    #: Seconds until a received piece of a value is sent on to the next worker.
     hop_s = 1e-3
     cluster: Cluster
 
     def __init__(self) -> None:
         self.bandwidth = _BANDWIDTH
         self.beside: dict[str, list[WorkerState]] = {}
-        #: What went by way of a third worker.
+        #: Bytes that went through a third worker.
         self.relayed_nbytes = 0
         self._sending: dict[Worker, dict[Flow, Worker]] = {}
 
     def join(self, cluster: Cluster) -> None:
-        """Decide for a cluster."""
+        """Start to decide for a cluster."""
         self.cluster = cluster
         for state in cluster.workers.values():
             self.beside.setdefault(state.host, []).append(state)
@@ -49,7 +49,7 @@ class Policy:
     # ---- where a task runs ------------------------------------------------------------------------------------------
 
     def place(self, task: Task) -> WorkerState:
-        """Choose the worker on which a task starts first: of those that have something of what it needs, or of all."""
+        """Choose the worker on which a task starts first, among the holders of its inputs, or among all."""
         candidates = dict.fromkeys(state for dep in task.dependencies for state in dep.who_has)
         among = list(candidates or self.cluster.workers.values())
         if len(among) == 1:
@@ -57,17 +57,17 @@ class Policy:
         return min(among, key=lambda state: self.objective(task, state))
 
     def objective(self, task: Task, state: WorkerState) -> tuple[float, int, int]:
-        """Return what is least for the worker on which a task starts first."""
+        """Return a key; its minimum is the worker on which a task starts first."""
         return state.occupancy / state.nthreads + self.comm_s(task, state), state.nbytes, state.number
 
     def comm_s(self, task: Task, state: WorkerState) -> float:
-        """Return what fetching is thought to take."""
+        """Return Dask's estimate of the seconds of fetching a task's inputs."""
         return sum(dep.nbytes for dep in task.dependencies if dep not in state.has_what) / self.bandwidth
 
     # ---- stealing ---------------------------------------------------------------------------------------------------
 
     def steal(self) -> None:
-        """Move tasks from workers that have much to do to such as have none."""
+        """Move tasks from busy workers to idle ones."""
         cluster, occupied = self.cluster, _Occupied(self.cluster)
         idle: list[WorkerState] = occupied.idle()
         if not idle or len(idle) == len(cluster.workers):
@@ -86,20 +86,20 @@ class Policy:
                     idle = [state for state in idle if occupied.is_idle(state)]
 
     def _ratio(self, task: Task) -> float:
-        """Return what moving a task costs, in what it computes; 0: it is not to be moved."""
+        """Return the cost of moving a task relative to its computation; 0: do not move it."""
         seconds = self.cluster.expected_s(task)
         if seconds < _STEAL_LEAST_S or task.worker is not None:
             return 0.0
         return (self.move_s(task) + _STEAL_S) / seconds
 
     def move_s(self, task: Task) -> float:
-        """Return what moving a task to another worker is thought to take."""
+        """Return Dask's estimate of the seconds of moving a task to another worker."""
         return task.get_nbytes_deps() / self.bandwidth
 
     # ---- fetching ---------------------------------------------------------------------------------------------------
 
     def sources(self, worker: Worker) -> Iterator[tuple[Worker, list[Task]]]:
-        """Yield whom a worker asks, and for what, in this order."""
+        """Yield the sources to ask, with the keys to ask for, in order."""
         first = first_needed(worker)
         at, taken = self.cluster.at, {**worker.in_flight, **worker.busy}
         held: dict[Worker, list[Task]] = {}
@@ -119,7 +119,7 @@ class Policy:
             yield source, held[source]
 
     def holders(self, worker: Worker, key: Task) -> Iterable[WorkerState]:
-        """Return who has something: of many those of this host, and some by chance."""
+        """Return a value's holders; if there are many, those on this host, or else a random sample."""
         if len(key.who_has) <= _MOST_HOLDERS:
             return key.who_has
         beside = self.beside.get(worker.state.host, ())
@@ -127,11 +127,11 @@ class Policy:
         return near or self.cluster.random.sample(list(key.who_has), _MOST_HOLDERS)
 
     def fetch(self, worker: Worker, source: Worker, keys: list[Task]) -> None:
-        """Get values from one that has them, in one request."""
+        """Fetch values from a source in one request."""
         self.request(worker, source, keys, lambda: worker.got(source, keys))
 
     def request(self, worker: Worker, source: Worker, keys: list[Task], done: Callable[[], None]) -> None:
-        """Ask one that has values for them, whatever is decided; if it is busy, somewhat later again."""
+        """Send a request to a source; if it is busy, retry later."""
         cluster = self.cluster
         way = self.way(source, worker, sum(key.nbytes for key in keys))
         cluster.requests += 1
@@ -148,12 +148,12 @@ class Policy:
         cluster.engine.after(way.latency_s, asked)
 
     def way(self, source: Worker, worker: Worker, nbytes: int) -> Way:
-        """Return how so many bytes go."""
+        """Return the path of `nbytes` bytes."""
         del nbytes
         return self.cluster.network.way(source.name, worker.name)
 
     def move(self, worker: Worker, source: Worker, way: Way, nbytes: int, done: Callable[[], None]) -> None:
-        """Send so many bytes, and count them."""
+        """Transfer and count `nbytes` bytes."""
         cluster = self.cluster
         begin = cluster.engine.now_s
         source.serving += 1
@@ -174,16 +174,16 @@ class Policy:
         sending[flow] = worker
 
     def flows(self, way: Way) -> tuple[int, int]:
-        """Return how many flows leave by the first link of a way now, and how many come by its last."""
+        """Return the number of flows on the first link of a path, and on its last."""
         on = self.cluster.engine.links.on
         return (len(on(way.links[0])) or 1, len(on(way.links[-1])) or 1) if way.links else (1, 1)
 
     def refuse(self, worker: Worker, source: Worker) -> None:
-        """Tell one that asks that there is no room."""
+        """Refuse a worker's request."""
         worker.refused(source, until_s=BUSY_S)
 
     def served(self, source: Worker) -> None:
-        """Take note that a worker has room again."""
+        """Record that a source is free again."""
 
     def moved(self, worker: Worker, source: Worker, way: Way, nbytes: int, seconds: float, flows: list[float]) -> None:
         """Learn from a transfer."""
@@ -193,7 +193,7 @@ class Policy:
             self.bandwidth += (1 - _KEEP) * share * (measured - self.bandwidth)
 
     def lost(self, worker: Worker) -> None:
-        """Hear that a worker has died: nothing comes of it any more, and nothing goes there."""
+        """Handle a worker's death: its transfers stop, in both directions."""
         for flow, to in self._sending.pop(worker, {}).items():
             self.cluster.engine.stop(flow)
             to.got(worker, ())
@@ -207,9 +207,9 @@ class Policy:
     # ---- copies -----------------------------------------------------------------------------------------------------
 
     def replicate(self, key: Task) -> float:
-        """Give a value to all workers; return the simulated seconds that it takes.
+        """Copy a value to all workers; return the simulated seconds.
 
-        As ``Scheduler.replicate``: each that has it gives it to two more, chosen by chance, and then again.
+        As in ``Scheduler.replicate``: each holder gives it to two more, chosen at random, and so on.
         """
         cluster = self.cluster
         begin = cluster.engine.now_s
@@ -222,7 +222,7 @@ class Policy:
 
 
 def first_needed(worker: Worker) -> dict[Task, int]:
-    """Return what a worker wants and has not asked for, and how soon its first task needs it."""
+    """Return the keys that a worker wants and has not requested, with the priority of the first task that needs it."""
     return {
         key: min((task.priority for task in tasks), default=0)
         for key, tasks in worker.wanted.items()
@@ -231,7 +231,7 @@ def first_needed(worker: Worker) -> dict[Task, int]:
 
 
 class _Occupied:
-    """How much each worker has to do, as stealing sees it: also what was moved a moment ago."""
+    """How much each worker has to do, as seen by stealing, including what was just moved."""
 
     def __init__(self, cluster: Cluster) -> None:
         states = cluster.workers.values()
@@ -244,11 +244,11 @@ class _Occupied:
         return self._processing[state] < state.nthreads or self.s[state] < state.nthreads * self._mean / 2
 
     def idle(self) -> list[WorkerState]:
-        """Return those that may be given something."""
+        """Return the workers that may receive tasks."""
         return [state for state in self.s if self.is_idle(state)]
 
     def full(self) -> list[WorkerState]:
-        """Return those of which something may be taken, those that have most to do first (``check_idle_saturated``)."""
+        """Return the workers that tasks may be stolen from, busiest first (``check_idle_saturated``)."""
         other = [state for state in self.s if self._waits(state) > 0 and not self.is_idle(state)]
         most = sorted(other, key=self.s.__getitem__, reverse=True)
         full = [state for state in most if self._waits(state) > max(0.4, 1.9 * self._mean)]
@@ -259,7 +259,7 @@ class _Occupied:
         return self.s[state] * more / (self._processing[state] * state.nthreads) if more > 0 else 0.0
 
     def moved(self, victim: WorkerState, thief: WorkerState, less_s: float, more_s: float) -> None:
-        """Count a task where it goes."""
+        """Move a task's load from victim to thief."""
         self.s[victim] -= less_s
         self.s[thief] += more_s
         self._processing[victim] -= 1

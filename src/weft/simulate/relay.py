@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether a value goes by way of a third worker: pieces pass through it, so the slower half is what it takes."""
+"""Whether a value travels through a third worker; pieces pass through it, so the slower half determines the time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from weft.links import LinkModel
 
-#: A relay is worth it if it takes less than this of the direct way.
+#: Use a relay only if it takes less than this share of the direct path's time.
 WORTH = 0.7
 
 
@@ -20,14 +20,14 @@ def best_relay(
     among: Iterable[str],
     used: Callable[[str], int],
 ) -> str | None:
-    """Return the worker by way of which so many bytes are there soonest, if that is worth it.
+    """Return the worker through which `nbytes` bytes arrive first, if that is worth it.
 
     Parameters
     ----------
     among : iterable of str
-        Who may pass something on.
+        Workers that may relay.
     used : callable
-        How much each passes on now: of those that are as fast the least used is taken.
+        How many transfers a worker relays now; among equally fast ones, the least used is chosen.
     """
     most = WORTH * model.seconds(source, destination, nbytes, now_s)
     best, least = None, (most, 0)

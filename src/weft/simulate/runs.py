@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One graph on one network, by one way to decide."""
+"""Runs one graph on one network, with one policy."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from weft.simulate.learned import Learned
 from weft.simulate.policy import Policy
 from weft.simulate.topologies import TOPOLOGIES
 
-#: By what is decided.
+#: The policies.
 WAYS: dict[str, Callable[[], Policy]] = {"stock": Policy, "learned": Learned}
 
 
 def graphs_on(topology: str) -> tuple[str, ...]:
-    """Return the graphs that can be run on a network."""
+    """Return the graphs that can run on a network."""
     return TOPOLOGIES[topology].graphs or tuple(GRAPHS)
 
 
 def simulate(topology: str, graph: str, way: str, *, seed: int = 0) -> dict[str, Any]:
-    """Run a graph as often as it takes to learn the links, and once more.
+    """Run a graph often enough to learn the links, and once more.
 
     Returns
     -------
     dict
-        Of the last run: ``seconds``, ``moved_nbytes`` (over links, so without what is lent), ``relayed_nbytes`` of
+        About the last run: ``seconds``, ``moved_nbytes`` (over links, so without lent bytes), ``relayed_nbytes`` of
         these, ``requests``, ``tasks`` and ``workers``.
     """
     known = TOPOLOGIES[topology]

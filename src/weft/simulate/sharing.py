@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Flows that share links max-min fair: none has more where that takes it from one that has less.
+"""Max-min fair sharing of links: no flow can get more without taking it from one that has less.
 
-That is what many TCP streams through the same ports come to. Only what a change reaches is computed again: a link that
-could carry each of its flows at that one's most bounds none of them, and so parts those beside it.
+This approximates many TCP streams through the same ports. Only the flows that a change affects are recomputed: a link
+that could carry all its flows at their maximum limits none of them, so changes do not spread across it.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-#: Up to so many flows plain Python is faster than arrays.
+#: Up to this many flows, plain Python is faster than arrays.
 _FEW = 48
-#: Shares that differ by less than this are one.
+#: Shares that differ by less than this factor are equal.
 _SAME = 1 + 1e-9
 
 
 class Flow:
-    """What moves over some links.
+    """A transfer over some links.
 
     Parameters
     ----------
     path : tuple of int
         The links, each once.
     amount : float
-        How much is to be moved, in the unit of the links' capacities.
+        How much to move, in the unit of the links' capacities.
     most : float
-        What it moves a second if it has the links for itself.
+        Its maximum rate per second, when it has the links to itself.
     done : callable
-        Called when all of it was moved; returns how much is to follow at once, or None.
+        Called when everything has been moved; returns a further amount, or None.
 
     Attributes
     ----------
     rate : float
-        What it moves a second now.
+        Its current rate per second.
     left, since_s : float
-        How much was left, and when.
+        The amount left at the time `since_s`.
     """
 
     __slots__ = ("done", "left", "most", "path", "rate", "since_s", "version")
@@ -52,7 +52,7 @@ class Links:
     Parameters
     ----------
     capacities : sequence of float
-        What each link carries a second, one way.
+        Capacity of each link per second, in one direction.
     """
 
     def __init__(self, capacities: Sequence[float]) -> None:
@@ -65,7 +65,7 @@ class Links:
         self._late_freed: dict[int, None] = {}
 
     def most(self, path: Iterable[int]) -> float:
-        """Return what a flow over these links has if it is alone."""
+        """Return the rate of a flow that has these links to itself."""
         return min((self.capacities[link] for link in path), default=math.inf)
 
     def on(self, link: int) -> Collection[Flow]:
@@ -73,14 +73,14 @@ class Links:
         return self._on[link]
 
     def add(self, flow: Flow) -> None:
-        """Let a flow in; it moves once :meth:`share` was called."""
+        """Add a flow; it moves after the next :meth:`share`."""
         self._new[flow] = None
         for link in flow.path:
             self._on[link][flow] = None
             self._wanted[link] += flow.most
 
     def remove(self, flow: Flow) -> None:
-        """Take a flow out; the others have what it leaves once :meth:`share` was called."""
+        """Remove a flow; the others get its share at the next :meth:`share`."""
         self._new.pop(flow, None)
         self._late_new.pop(flow, None)
         for link in flow.path:
@@ -92,28 +92,28 @@ class Links:
 
     @property
     def changed(self) -> bool:
-        """Whether :meth:`share` has something to do."""
+        """Whether :meth:`share` has work to do."""
         return bool(self._new or self._freed)
 
     @property
     def late(self) -> bool:
-        """Whether changes were left for later."""
+        """Whether changes were deferred."""
         return bool(self._late_new or self._late_freed)
 
     def share_late(self) -> list[tuple[Flow, float]]:
-        """Return what :meth:`share` does, for all that it has left for later."""
+        """Do :meth:`share` for all deferred changes."""
         self._new.update(self._late_new)
         self._freed.update(self._late_freed)
         self._late_new, self._late_freed = {}, {}
         return self.share()
 
     def share(self, *, most: float = math.inf) -> list[tuple[Flow, float]]:
-        """Return the flows that a change since the last call reaches, each with what it moves a second from now on.
+        """Recompute after the changes since the last call; return the affected flows with their new rates per second.
 
         Parameters
         ----------
         most : int
-            Changes that reach more flows are left for later.
+            Changes that affect more flows are deferred.
         """
         new, freed = self._new, self._freed
         self._new, self._freed = {}, {}
@@ -129,7 +129,7 @@ class Links:
         return list(found.items())
 
     def _share(self, start: list[Flow], most: float, found: dict[Flow, float], large: set[Flow]) -> bool:
-        """Share among some flows and all that these reach; False, and nothing is done, if those are too many."""
+        """Share among these flows and all that they affect; return False, without effect, if those are too many."""
         reached, waiting, tight = dict.fromkeys(start), list(start), dict[int, None]()
         while waiting:
             flow = waiting.pop()
@@ -154,12 +154,12 @@ class Links:
 
 
 def _fill(flows: Sequence[Flow], left: dict[int, float]) -> list[float]:
-    """Fill links as water does: raise all flows alike, and leave behind those that a full link, or their most, stops.
+    """Progressive filling: raise all flows alike, and freeze those that a full link, or their own maximum, stops.
 
     Parameters
     ----------
     left : dict
-        The capacity of each link that may be full; it is used up.
+        The capacity of each link that may become full; it is consumed.
     """
     on = [[link for link in flow.path if link in left] for flow in flows]
     count = dict.fromkeys(left, 0)
@@ -186,11 +186,11 @@ def _fill(flows: Sequence[Flow], left: dict[int, float]) -> list[float]:
 
 
 def _fill_many(flows: Sequence[Flow], left: dict[int, float]) -> list[float]:
-    """Do what :func:`_fill` does, by arrays: each link that stops all of its flows is full at once, at its level."""
+    """Do what :func:`_fill` does, with arrays: each link that limits all its flows is filled at once, at its level."""
     import numpy as np
 
     place = {link: i for i, link in enumerate(left)}
-    none = len(place)  # a link without end, so that all paths are as long
+    none = len(place)  # a link of infinite capacity, to pad all paths to one length
     on = [[place[link] for link in flow.path if link in place] for flow in flows]
     longest = max(1, max(map(len, on)))
     paths = np.array([links + [none] * (longest - len(links)) for links in on])
@@ -204,7 +204,7 @@ def _fill_many(flows: Sequence[Flow], left: dict[int, float]) -> list[float]:
         share[none] = math.inf
         level = share[path].min(axis=1)
         bounded = np.minimum(level, most[rising])
-        least = np.full(none + 1, math.inf)  # what the link's poorest flow could have, by its other links too
+        least = np.full(none + 1, math.inf)  # the link's poorest flow, limited also by its other links
         np.minimum.at(least, path.ravel(), np.repeat(bounded, longest))
         full = share <= least * _SAME
         full[none] = False

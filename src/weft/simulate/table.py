@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ``weft simulate`` says of its record. Simulates nothing."""
+"""The tables of ``weft simulate``, from its record."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LAB_HEAD = ("lab", "job", "decided", "measured", "simulated", "off by", "")
 
 
 def ratio(entry: Mapping[str, Any]) -> float | None:
-    """Return which part of Dask's time the learned decisions take."""
+    """Return the learned decisions' time divided by Dask's."""
     ways = entry["ways"]
     return ways["learned"]["seconds"] / ways["stock"]["seconds"] if len(ways) == 2 else None
 
 
 def rows(record: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield a row for each graph on each network, and one for the geometric mean of a network's."""
+    """Yield a row for each graph on each network, and one with the geometric mean for each network."""
     for title in dict.fromkeys(entry["title"] for entry in record["records"]):
         found = [entry for entry in record["records"] if entry["title"] == title]
         for entry in found:
@@ -45,7 +45,7 @@ def rows(record: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def lab_rows(record: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield a row for each job that was measured in a lab, too."""
+    """Yield a row for each job that was also measured in a lab."""
     for row in record["lab"]:
         times = [format_seconds(row[which]) for which in ("measured_s", "simulated_s")]
         yield [
@@ -59,12 +59,12 @@ def lab_rows(record: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def off(row: Mapping[str, Any]) -> str:
-    """Write by which part of what was measured a simulated time is off."""
+    """Write the relative error of a simulated time."""
     return f"{round(100 * row['off']):+d} %".replace("+0", "0")
 
 
 def show(record: Mapping[str, Any], console: Console) -> None:
-    """Print the tables that there is something for."""
+    """Print the tables that are not empty."""
     if record["records"]:
         _print(console, HEAD, rows(record))
     if record["lab"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tasks and workers as a scheduler sees them: named as Dask's, so that what decides for Dask decides here."""
+"""Tasks and workers as a scheduler sees them; the names are Dask's, so that code written for Dask can decide here."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 
 
 class Task:
-    """A task, or a value that is there from the beginning.
+    """A task, or an initial value.
 
     Parameters
     ----------
     key : str
     nbytes : int
-        Of its result.
+        The size of its result.
     seconds : float
-        That it computes.
+        Its computation.
     dependencies : sequence of Task
     kind : str
-        Tasks of a kind are thought to take as long: Dask's prefix of a key.
+        Tasks of one kind are assumed to take the same time: Dask's key prefix.
     worker : str, optional
-        Where it has to run, or, of a value that is there, where it is.
+        The worker on which the task must run, or that holds the initial value.
     """
 
     __slots__ = (
@@ -63,29 +63,29 @@ class Task:
         return f"<{self.key}>"
 
     def get_nbytes(self) -> int:
-        """Return how large its result is."""
+        """Return the size of its result."""
         return self.nbytes
 
     def get_nbytes_deps(self) -> int:
-        """Return how large all that it needs is."""
+        """Return the total size of its inputs."""
         return sum(dep.nbytes for dep in self.dependencies)
 
 
 class WorkerState:
-    """A worker, as the scheduler thinks that it is.
+    """A worker, as the scheduler sees it.
 
     Attributes
     ----------
     has_what : dict of Task to None
-        What it holds.
+        Keys that it holds.
     processing : dict of Task to None
-        What it was told to run.
+        Tasks assigned to it.
     kinds : dict of str to int
-        How many of these are of each kind.
+        The number of these tasks of each kind.
     needs_what : dict of Task to int
-        What it has to fetch, and for how many of these.
+        Keys that it must fetch, and how many of its tasks need each.
     network_nbytes : int
-        How large that is.
+        The total size of these keys.
     """
 
     __slots__ = (
@@ -118,11 +118,11 @@ class WorkerState:
 
     @property
     def occupancy(self) -> float:
-        """Return in how many seconds it has done what it was told."""
+        """Return the seconds until it has finished its assigned tasks."""
         return self._occupancy(self)
 
     def hold(self, task: Task) -> None:
-        """Take note that it has the result of a task."""
+        """Record that it holds the result of a task."""
         if task not in self.has_what:
             self.has_what[task] = task.who_has[self] = None
             self.nbytes += task.nbytes
@@ -130,7 +130,7 @@ class WorkerState:
                 self.network_nbytes -= task.nbytes
 
     def process(self, task: Task) -> None:
-        """Take note that it was told to run a task."""
+        """Record that a task was assigned to it."""
         self.processing[task] = None
         self.kinds[task.kind] = self.kinds.get(task.kind, 0) + 1
         for dep in task.dependencies:
@@ -140,7 +140,7 @@ class WorkerState:
                 self.network_nbytes += 0 if before else dep.nbytes
 
     def unprocess(self, task: Task) -> None:
-        """Take note that it has run it, or is not to."""
+        """Record that a task is no longer assigned to it."""
         del self.processing[task]
         self.kinds[task.kind] -= 1
         if not self.kinds[task.kind]:
@@ -154,6 +154,6 @@ class WorkerState:
                 self.network_nbytes -= dep.nbytes
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Drop all keys."""
         self.has_what.clear()
         self.nbytes = 0

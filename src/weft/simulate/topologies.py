@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The networks that ``weft simulate`` knows, by name."""
+"""The networks of ``weft simulate``, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.simulate.network import Network, fat_tree
 GBIT = 1e9 / 8
 MIB = 1 << 20
 
-#: As Dask's blog printed it in 2019, "Experiments in High Performance Networking with UCX and DGX".
+#: From Dask's blog, 2019, "Experiments in High Performance Networking with UCX and DGX".
 DGX1 = """\
      GPU0  GPU1  GPU2  GPU3  GPU4  GPU5  GPU6  GPU7   ib0   ib1   ib2   ib3
 GPU0   X    NV1   NV1   NV2   NV2   SYS   SYS   SYS   PIX   SYS   PHB   SYS
@@ -39,7 +39,7 @@ GPU6  20-39,60-79
 GPU7  20-39,60-79
 """
 
-#: As the UCX-Py documentation's notes on Azure printed it.
+#: From the UCX-Py documentation's notes on Azure.
 ND40RS_V2 = """\
         GPU0    GPU1    GPU2    GPU3    GPU4    GPU5    GPU6    GPU7    CPU Affinity    NUMA Affinity
 GPU0    X       NV2     NV1     NV2     NODE    NODE    NV1     NODE    0-19            0
@@ -54,22 +54,22 @@ GPU7    NODE    NV1     NODE    NODE    NV2     NV1     NV2     X       0-19    
 
 
 class Topology(NamedTuple):
-    """A network by name, and what is computed on it.
+    """A network with a name, and the work that runs on it.
 
     Attributes
     ----------
     family : str
-        Those of one family are drawn in one chart.
+        Networks of one family share a chart.
     nbytes : int
-        Of a block of data.
+        The size of a block of data.
     compute_Bps : float
-        What a worker computes through, in bytes/second.
+        A worker's compute rate, in bytes/second.
     resolution_s : float
-        Of the engine.
+        The engine's resolution.
     warm : int
-        How often a graph is run before the run that counts: links are told apart from the third transfer of a pair on.
+        Runs of a graph before the run that counts: links are distinguished after a pair's third transfer.
     graphs : tuple of str
-        What can be run on it; none for all.
+        The graphs that can run on it; empty: all.
     """
 
     title: str
@@ -89,13 +89,13 @@ def _nvswitch() -> Network:
 
 
 def _islands() -> Network:
-    """Two racks of two hosts with two workers each; the racks are joined by a link of 1 Gb/s, the hosts by 10."""
+    """Two racks of two hosts with two workers each; the racks are linked at 1 Gb/s, the hosts at 10."""
     racks = [{f"{rack}{host}": 2 for host in range(2)} for rack in "ab"]
     return fat_tree("two islands", racks, 10 * GBIT, uplink_Bps=1 * GBIT)
 
 
 def _tree(racks: int, hosts: int, workers: int) -> Network:
-    """Ports of 25 Gb/s, and uplinks for a quarter of a rack's hosts."""
+    """Ports of 25 Gb/s, and uplinks sized for a quarter of a rack's hosts."""
     named = [{f"r{rack}h{host}": workers for host in range(hosts)} for rack in range(racks)]
     title = f"fat tree of {racks * hosts * workers} workers"
     return fat_tree(title, named, 25 * GBIT, uplink_Bps=hosts / 4 * 25 * GBIT)
@@ -130,5 +130,5 @@ TOPOLOGIES = {
         graphs=("broadcast",),
     ),
 }
-#: What takes seconds, not minutes.
+#: Networks that take seconds, not minutes.
 QUICK = ("dgx1", "nd40rs", "h100", "islands")

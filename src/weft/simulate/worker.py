@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A worker: it fetches what its tasks need, runs them, and serves others. From where, is a policy's to say."""
+"""A worker: it fetches its tasks' inputs, runs the tasks, and serves others. A policy chooses the sources."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any, Protocol
 from weft.simulate.engine import Engine
 from weft.simulate.tasks import Task, WorkerState
 
-#: What Dask's worker does (distributed.yaml, worker_state_machine.py): it sends to so many at once, to twice as many of
-#: its own host; it fetches from so many at once, from each by one request, of so many bytes if it is for several keys.
+#: Limits of Dask's worker (distributed.yaml, worker_state_machine.py): concurrent requests that it serves, twice as
+#: many for its own host; concurrent requests that it sends, one to each source; bytes of a request for several keys.
 SERVED_AT_ONCE, FETCHED_AT_ONCE, REQUEST_NBYTES = 10, 50, 50_000_000
-#: Seconds after which one that was busy is asked again.
+#: Seconds until a busy source is asked again.
 BUSY_S = 0.15
 
 
 class Decisions(Protocol):
-    """What a policy is to a worker and its cluster.
+    """The interface of a policy to a worker and its cluster.
 
     Attributes
     ----------
     bandwidth : float
-        Bytes/second by which what is to be fetched counts as work.
+        Bytes/second by which bytes to fetch count as work.
     relayed_nbytes : int
-        What went by way of a third worker.
+        Bytes that went through a third worker.
     """
 
     bandwidth: float
     relayed_nbytes: int
 
     def join(self, cluster: Any) -> None:
-        """Decide for a cluster."""
+        """Start to decide for a cluster."""
 
     def place(self, task: Task) -> WorkerState:
         """Choose where a task runs."""
@@ -43,22 +43,22 @@ class Decisions(Protocol):
         """Move tasks between workers."""
 
     def sources(self, worker: Worker) -> Iterator[tuple[Worker, list[Task]]]:
-        """Yield whom a worker asks, and for what."""
+        """Yield the sources to ask, with the keys to ask for."""
         ...
 
     def fetch(self, worker: Worker, source: Worker, keys: list[Task]) -> None:
-        """Get values from one that has them."""
+        """Fetch values from a source."""
 
     def lost(self, worker: Worker) -> None:
-        """Hear that a worker has died."""
+        """Handle the death of a worker."""
 
     def replicate(self, key: Task) -> float:
-        """Give a value to all workers; return the simulated seconds."""
+        """Copy a value to all workers; return the simulated seconds."""
         ...
 
 
 class Around(Protocol):
-    """What a cluster is to its workers."""
+    """The interface of a cluster to its workers."""
 
     engine: Engine
     policy: Decisions
@@ -67,10 +67,10 @@ class Around(Protocol):
         """Run a task."""
 
     def finished(self, worker: Worker, task: Task) -> None:
-        """Hear that a task has run."""
+        """Handle the end of a task."""
 
     def has(self, worker: Worker, key: Task) -> None:
-        """Hear that a worker has a copy."""
+        """Handle a new copy on a worker."""
 
 
 class Worker:
@@ -79,13 +79,13 @@ class Worker:
     Attributes
     ----------
     has : dict of Task to None
-        What is here.
+        Keys that it holds.
     wanted : dict of Task to dict of Task to None
-        What is to be fetched, and the tasks that wait for it.
+        Keys to fetch, and the tasks that wait for each.
     in_flight : dict of Worker to list of Task
-        What is asked of whom now.
+        Keys requested from each source.
     busy : dict of Worker to None
-        Who said so and is not asked for a while.
+        Sources that refused, and are not asked for a while.
     """
 
     def __init__(self, cluster: Around, state: WorkerState) -> None:
@@ -106,7 +106,7 @@ class Worker:
     # ---- tasks ------------------------------------------------------------------------------------------------------
 
     def run(self, task: Task) -> None:
-        """Hear of a task."""
+        """Receive a task."""
         if not self.alive or task.processing_on is not self.state:
             return
         missing = [dep for dep in task.dependencies if dep not in self.has]
@@ -119,17 +119,17 @@ class Worker:
             self._is_ready(task)
 
     def want(self, key: Task) -> None:
-        """Fetch something that no task here needs: a copy was asked for."""
+        """Fetch a key that no task here needs: a copy."""
         if key not in self.has:
             self.wanted.setdefault(key, {})
             self.look()
 
     def may_leave(self, task: Task) -> bool:
-        """Tell whether a task may still be moved: it does not run."""
+        """Tell whether a task may still be moved: it is not running."""
         return task not in self.running
 
     def leave(self, task: Task) -> None:
-        """Hear that a task runs elsewhere."""
+        """Give up a task that runs elsewhere."""
         self._missing.pop(task, None)
         for dep in task.dependencies:
             tasks = self.wanted.get(dep)
@@ -162,7 +162,7 @@ class Worker:
     # ---- fetching ---------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Have the sources chosen once all that happens now has happened."""
+        """Schedule a choice of sources for after all events of this instant."""
         if not self._looking and self.alive:
             self._looking = True
             self.cluster.engine.after(0.0, self._look)
@@ -186,7 +186,7 @@ class Worker:
                 return
 
     def got(self, source: Worker, keys: Iterable[Task]) -> None:
-        """Take what arrived; what else was asked of this source has to be asked for again."""
+        """Handle an answer; keys of the request that did not arrive have to be requested again."""
         asked = self.in_flight.pop(source, [])
         for key in asked:
             self.coming.pop(key, None)
@@ -195,7 +195,7 @@ class Worker:
         self.look()
 
     def keep(self, key: Task) -> None:
-        """Have something, and run what waited for it."""
+        """Store a key, and run the tasks that waited for it."""
         if key in self.has or not self.alive:
             return
         self.has[key] = None
@@ -206,19 +206,19 @@ class Worker:
                 self._is_ready(task)
 
     def refused(self, source: Worker, *, until_s: float) -> None:
-        """Hear that a source is busy; it is asked again after so many seconds, or when it says so."""
+        """Handle a refusal; the source is asked again after `until_s`, or when it notifies this worker."""
         self.busy[source] = None
         self.got(source, ())
         self.cluster.engine.after(until_s, self.free, source)
 
     def free(self, source: Worker) -> None:
-        """Hear that a source that was busy is not, or stop waiting to hear it."""
+        """Handle a source's notification that it is free, or the end of the wait for it."""
         if source in self.busy:
             del self.busy[source]
             self.look()
 
     def is_busy(self, asker: Worker) -> bool:
-        """Tell whether a request of another worker is refused."""
+        """Tell whether this worker refuses a request."""
         near = asker.state.host == self.state.host
         return self.serving >= SERVED_AT_ONCE * (2 if near else 1)
 
