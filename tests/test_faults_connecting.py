@@ -122,7 +122,7 @@ def test_a_connector_killed_at_each_step(spawn, fds, caplog, by, decides, carrie
     caplog.set_level("INFO", "weft")
     # Once it has said its address, the listener's side is complete: its handler has a peer, and loses it.
     complete = (decides, carrier, step) in {("here", "near", 1), ("here", "ring", 5), ("here", "ucx", 10)}
-    told = "a handler ended" if complete else "a caller was turned away"
+    told = "a handler ended" if complete else "rejected a connection"
 
     async def main():
         async with weft.listen("127.0.0.1:0", echo) as listener:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How ``ucx://`` comes to mean weft in every Dask process, without a line in the user's program.
+"""Makes ``ucx://`` mean weft in every Dask process, without a line in the user's program.
 
-distributed finds a comm by its entry point, but not this one: where distributed-ucxx is missing, distributed puts a
-placeholder that only raises in the scheme's place (``distributed/comm/__init__.py``), and entry points are then
-never asked; where it is installed, both claim the scheme, and whichever the file system lists first wins.
+distributed finds comms by their entry points, except this one. Without distributed-ucxx, distributed registers a
+placeholder for ``ucx`` that only raises (``distributed/comm/__init__.py``), and never looks at entry points. With
+distributed-ucxx installed, both claim the scheme, and the one that the file system lists first wins.
 
-dask calls the ``dask.sizeof`` entry points in every process before distributed loads its comms. That is the moment
-to keep the placeholder out, or, with distributed-ucxx installed, to settle who gets the scheme as soon as
-distributed's registry is loaded: weft, unless ``DASK_WEFT__CLAIM_UCX=false`` (or ``weft.claim-ucx`` in Dask's
-configuration) leaves it to the other. Preloads would be the public way, but a nanny of ``dask worker`` has none and
-options replace them.
+dask calls the ``dask.sizeof`` entry points in every process before distributed loads its comms. At that moment this
+module prevents the placeholder, or, with distributed-ucxx installed, arranges who gets the scheme once distributed's
+registry is loaded: weft, unless ``DASK_WEFT__CLAIM_UCX=false`` (or ``weft.claim-ucx`` in Dask's configuration) leaves
+it to distributed-ucxx. A preload would be the public way, but a nanny of ``dask worker`` has none, and options replace
+them.
 
-Nothing of Dask is imported at the top: weft works without it.
+Nothing of Dask is imported at the top level: weft works without it.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from typing import Any
 from weft.errors import InvalidParamError
 
 _REGISTRY = "distributed.comm.registry"
-#: Dask makes values of variables Python's, so that ``false`` is False; of these words it makes strings.
+#: Dask converts values of variables to Python's, so that ``false`` is False; it leaves these words as strings.
 _WORDS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false", ""), False)}
 
 log = logging.getLogger("weft")
 
 
 def claim(_sizeof: object = None) -> None:
-    """Settle whose ``ucx`` is. The argument is what dask passes to its ``sizeof`` entry points."""
+    """Decide who owns ``ucx``. The argument is what dask passes to its ``sizeof`` entry points."""
     import dask.config
 
     config: Any = dask.config
     if importlib.util.find_spec("distributed") is None:
         return
     other = importlib.util.find_spec("distributed_ucxx")
-    # UCXX's is a package. A module of one file is weft's alias, which distributed would try while weft.dask cannot be
-    # imported yet.
+    # distributed-ucxx's comm is a package. A single-file module is weft's alias; distributed would try to import it
+    # while weft.dask cannot be imported yet.
     if other is None or not other.submodule_search_locations:
         sys.modules.setdefault("distributed.comm.ucx", types.ModuleType("distributed.comm.ucx"))
         return
@@ -56,7 +56,7 @@ def claim(_sizeof: object = None) -> None:
 
 
 def flag(key: str, value: Any) -> bool:
-    """Read the `value` of ``weft.<key>`` as yes or no."""
+    """Read the `value` of ``weft.<key>`` as a boolean."""
     if value is None or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
     if not isinstance(value, str) or value.lower() not in _WORDS:
@@ -65,9 +65,9 @@ def flag(key: str, value: Any) -> bool:
 
 
 class _Deferred:
-    """Stands for a backend until it is used: when the registry loads, no comm can be imported yet.
+    """Loads a backend on first use: when the registry loads, no comm can be imported yet.
 
-    Then, too, a value that is neither yes nor no is an error: dask only logs what goes wrong in `claim`, and goes on.
+    An invalid setting also raises only then: dask logs errors in `claim` and goes on.
     """
 
     def __init__(self, claimed: Any) -> None:
@@ -82,7 +82,7 @@ class _Deferred:
     def _load(self) -> Any:
         ours = flag("claim-ucx", self._claimed)
         if ours:
-            log.info("ucx:// is weft's; distributed-ucxx is installed too and gets it with DASK_WEFT__CLAIM_UCX=false")
+            log.info("weft provides ucx://; for distributed-ucxx, also installed, set DASK_WEFT__CLAIM_UCX=false")
         for entry_point in entry_points(group="distributed.comm.backends", name="ucx"):
             if entry_point.value.startswith("weft.") == ours:
                 return entry_point.load()
@@ -90,7 +90,7 @@ class _Deferred:
 
 
 class _OnceRegistryIsLoaded:
-    """A finder that finds nothing itself: it sees the registry's import pass by, once."""
+    """A meta path finder that finds nothing itself: it hooks the import of distributed's registry, once."""
 
     def __init__(self, backend: _Deferred) -> None:
         self._backend = backend

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The ``weft`` command: arguments only; each subcommand lives beside what it runs."""
+"""The ``weft`` command: arguments only; each subcommand is defined next to the code that it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import weft
 from weft import _distribution, _options
 from weft.errors import UnsupportedError
 
-#: Heading, then the commands below it: module below ``weft``, and the line in the list.
+#: Groups of commands: for each command, its module below ``weft``, and its line in the list.
 _COMMANDS = {
     "look at this machine": {
         "topo": ("topo.command", "what this machine consists of, and where workers would run"),
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
         status = int(args.run(args))
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # the reader has seen enough: head, or a pager
+    except BrokenPipeError:  # the reader closed the pipe: head, or a pager
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except weft.Error as e:
@@ -79,9 +79,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser(*, grouped: bool = True) -> argparse.ArgumentParser:
-    """Make the parser of the whole command line; what it parses has the function in ``run``, its name in ``prog``.
+    """Make the parser of the whole command line; the result has the function in ``run`` and its name in ``prog``.
 
-    With `grouped`, help lists commands by group; otherwise as argparse does, which is what shtab reads.
+    With `grouped`, help lists commands by group; otherwise in argparse's format, which shtab reads.
     """
     top = argparse.ArgumentParser(
         prog="weft",
@@ -102,7 +102,7 @@ def parser(*, grouped: bool = True) -> argparse.ArgumentParser:
 
 
 def _add(commands: Any, groups: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
-    """Add the commands that have a module, which says what they do."""
+    """Add the commands that have a module; the module defines their arguments."""
     for name, (path, text) in (each for group in groups.values() for each in group.items()):
         if path:
             module = importlib.import_module(f"weft.{path}")
@@ -112,7 +112,7 @@ def _add(commands: Any, groups: Mapping[str, Mapping[str, tuple[str, str]]]) -> 
 
 
 def _list(parser: argparse.ArgumentParser, groups: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
-    """Show the commands in help, by group: the list of argparse's own has none."""
+    """List the commands in the help by group; argparse's own list has no groups."""
     for heading, commands in groups.items():
         lines = [f"{name:<12}{text}" for name, (_, text) in commands.items()]
         parser.add_argument_group(heading, "\n".join(lines))
@@ -186,7 +186,7 @@ def _complete(args: argparse.Namespace) -> int:
 
 
 def _complete_files(command: argparse.ArgumentParser, kinds: Mapping[str, Any]) -> None:
-    """Tell shtab which options of a command and those below it take files and folders."""
+    """Tell shtab which options of a command and its subcommands take files and folders."""
     for action in command._actions:  # pyright: ignore[reportPrivateUsage]
         if isinstance(action.metavar, str) and action.metavar in kinds:
             action.complete = kinds[action.metavar]  # type: ignore[attr-defined]

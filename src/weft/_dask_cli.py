@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``dask weft ...``: every ``dask`` command imports this, so it imports nothing of weft until it is used."""
+"""``dask weft ...``: every ``dask`` command imports this module, so it imports weft only when it is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def weft() -> None:
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def worker(arguments: tuple[str, ...]) -> None:
-    """Hand the arguments to ``weft worker``, whose parser knows them."""
+    """Pass the arguments on to ``weft worker``, which parses them."""
     from weft import _cli as cli
 
     sys.exit(cli.main(["worker", *arguments]))

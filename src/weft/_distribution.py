@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The name under which weft is installed, and what to say to a user who has to install something of it.
+"""The name under which weft is installed, and the hints for users who have to install a part of it.
 
-The package that is imported is ``weft``; the distribution is ``weft-ucx``, because ``weft`` is another project's. Both
-put their files into the same folder, so that the later one overwrites files of the earlier one.
+The package that is imported is ``weft``; the distribution is ``weft-ucx``, because ``weft`` is another project's name.
+Both install into the same folder, so the later one overwrites files of the earlier one.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, distribution
 
 NAME = "weft-ucx"
-#: The distribution of another project, which has the same folder.
+#: The other project's distribution, which installs into the same folder.
 OTHER = "weft"
-#: An entry point that tells weft's own distribution from the other, under whichever name.
+#: The entry point that identifies weft's own distribution, whatever its name.
 CLAIM = "weft._claim_scheme:claim"
-#: After this only weft is left; either uninstallation by itself takes files of both along.
+#: Leaves only weft; uninstalling either one alone also removes files of the other.
 SEPARATE = f"pip uninstall {OTHER} {NAME}, then install {NAME} again"
 
 
 def install(extra: str = "") -> str:
-    """Return the command that installs weft with `extra`, and a warning where the other project is installed."""
+    """Return the command that installs weft with `extra`, with a warning if the other project is installed."""
     name = f'"{NAME}[{extra}]"' if extra else NAME
     version = other()
     if version is None:

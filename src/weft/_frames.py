@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Several buffers as one message: a table and the small ones first, each large one in memory of its own.
+"""Several buffers as one message: a table with the small buffers first, then each large one in its own memory.
 
-The first segment is ``count, threshold, place, entry * count`` as little-endian 64-bit integers and then the small
-buffers, each padded to 16 B; the large buffers follow as segments. Small ones are copied out on arrival: a small
-survivor must not keep the whole message alive. An entry is a size; that of a buffer on a CUDA device says so, and which
-device, and whose memory it is: it is sent to a place of its own, counted from `place`, for whatever memory the receiver
-allocates there.
+The first segment is ``count, threshold, place, entry * count`` as little-endian 64-bit integers, followed by the small
+buffers, each padded to 16 B; the large buffers follow as segments. Small buffers are copied on arrival: one that
+outlives the message must not keep all of it alive. An entry is a size. For a buffer on a CUDA device it also encodes
+the device and the library that owns the memory; such a buffer is sent separately, numbered from `place`, into whatever
+memory the receiver allocates.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from weft.errors import HandshakeError, InvalidParamError, NotContiguousError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: From here a buffer travels as a segment of its own: it is sent from where it lies, and received into a
-#: block of whole pages.
+#: A buffer of this size or more is a segment of its own: it is sent in place, and received into a block of whole
+#: pages.
 LARGE_NBYTES = 64 * 1024
-#: The most segments that one header holds beside the first.
+#: The most segments that one header can list in addition to the first.
 MAX_LARGE = 512
 _PAD = 16
 _TABLE = struct.Struct("<3Q")
 
-#: Whose memory a buffer on a device is, for a receiver that would allocate with the same; the number travels.
+#: The library that owns a device buffer's memory, so that the receiver can allocate with the same; sent as an index.
 LIBRARIES = ("", "cupy", "numba", "torch", "rmm")
 _ON_DEVICE, _LIBRARY_SHIFT, _DEVICE_SHIFT = 1 << 63, 56, 48
 _SIZE_MASK = (1 << _DEVICE_SHIFT) - 1
-#: What is asked nothing: these are in host memory.
+#: These types are always in host memory, so they are not inspected.
 HOST = (memoryview, bytes, bytearray)
-#: DLPack's numbers for CUDA memory and for what CUDA's driver moves between device and host.
+#: DLPack's device types for CUDA memory and CUDA managed memory.
 CUDA, CUDA_MANAGED = 2, 13
 
 Message = memoryview | tuple[memoryview, ...]
 
 
 class Packed(NamedTuple):
-    """A message as it is sent: the first segment, the large ones, and what goes to places of its own.
+    """A message ready to send: the first segment, the large ones, and the device buffers to be sent separately.
 
-    `nbytes` are those of all buffers; `on_device` says whether one of them is, be it empty.
+    `nbytes` is the size of all buffers; `on_device` says whether any is on a device, even an empty one.
     """
 
     first: Buffer
@@ -54,7 +54,7 @@ class Packed(NamedTuple):
 
 
 class DeviceBuffer(NamedTuple):
-    """What the table says of a buffer that travels by itself. `number` is None if there is nothing to send."""
+    """The table's entry for a buffer that is sent separately. `number` is None if it is empty."""
 
     number: int | None
     nbytes: int
@@ -63,7 +63,7 @@ class DeviceBuffer(NamedTuple):
 
 
 def device_of(buffer: Any) -> int | None:
-    """Return the index of the CUDA device that `buffer` lies on; None: not on one."""
+    """Return the index of the CUDA device that holds `buffer`; None if it is not on one."""
     if hasattr(buffer, "__dlpack_device__"):
         kind, index = buffer.__dlpack_device__()
         return int(index) if kind in (CUDA, CUDA_MANAGED) else None
@@ -75,9 +75,9 @@ def device_of(buffer: Any) -> int | None:
 
 
 def pack(buffers: Sequence[Any], place: int) -> Packed:
-    """Arrange `buffers` for sending; `place` is the number of the first place that is free.
+    """Arrange `buffers` for sending; `place` is the next free number for a device buffer.
 
-    Each buffer is looked at once; a Python call for each would be most of what a message of many costs.
+    This is a single loop: a Python call for each buffer would dominate the cost of a message with many.
     """
     views: list[memoryview] = []
     entries: list[int] = []
@@ -117,7 +117,7 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
 
 
 def _refuse_objects(view: memoryview) -> None:
-    # in a format, names of fields stand between colons
+    # a format has field names between colons
     if any("O" in codes for codes in view.format.split(":")[::2]):
         raise InvalidParamError(
             f"send: the {type(view.obj).__name__} holds Python objects, which are pointers of this process alone; send "
@@ -127,8 +127,8 @@ def _refuse_objects(view: memoryview) -> None:
 
 
 def in_memory_order(buffer: Any, op: str = "send") -> memoryview:
-    """View the bytes of a contiguous buffer, in C or Fortran order, as they lie."""
-    import pickle  # here, and not above: weft's import waits for it otherwise
+    """View the bytes of a C- or Fortran-contiguous buffer in memory order."""
+    import pickle  # lazy: it would slow down weft's import
 
     try:
         _refuse_objects(memoryview(buffer))
@@ -142,19 +142,19 @@ def _entry(buffer: Any, device: int) -> int:
     library = LIBRARIES.index(top) if top in LIBRARIES else 0
     nbytes = int(buffer.nbytes)
     if nbytes > _SIZE_MASK or not 0 <= device < 256:
-        raise InvalidParamError(f"send: {nbytes} B on device {device} are more than a message can name")
+        raise InvalidParamError(f"send: {nbytes} B on device {device} are more than a message's table can describe")
     return _ON_DEVICE | library << _LIBRARY_SHIFT | device << _DEVICE_SHIFT | nbytes
 
 
 def _threshold(views: list[memoryview]) -> int:
-    """With more large buffers than one header holds, the smallest of them travel with the small ones."""
+    """Raise the threshold if there are more large buffers than a header lists; the smallest are sent as small ones."""
     return sorted((view.nbytes for view in views), reverse=True)[MAX_LARGE] + 1
 
 
 def unpack(message: Message) -> tuple[list[Any], list[int]]:
     """Return the buffers of a message made by :func:`pack`, writable and aligned.
 
-    Those that travel by themselves are a :class:`DeviceBuffer` each; the second list says which they are.
+    Buffers that are sent separately are returned as a :class:`DeviceBuffer`; the second list has their indices.
     """
     first, large = (message, ()) if isinstance(message, memoryview) else (message[0], message[1:])
     try:
@@ -188,6 +188,6 @@ def unpack(message: Message) -> tuple[list[Any], list[int]]:
 def _device_buffer(entry: int, number: int) -> DeviceBuffer:
     library = entry >> _LIBRARY_SHIFT & 0x7F
     if library >= len(LIBRARIES):
-        raise ValueError(f"memory of an unknown kind, {library}")
+        raise ValueError(f"unknown memory library {library}")
     nbytes = entry & _SIZE_MASK
     return DeviceBuffer(number if nbytes else None, nbytes, entry >> _DEVICE_SHIFT & 0xFF, LIBRARIES[library])

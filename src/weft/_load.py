@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Find libucp at run time, load it once, and say which one it is; the native module binds its functions.
+"""Finds libucp at run time, loads it once, and identifies it; the native module binds its functions.
 
-Nothing is loaded when this module is imported, because loading UCX is not harmless. Constructors of its
-libraries
+Importing this module loads nothing, because loading UCX has side effects. The constructors of its libraries
 
-- read ``UCX_*`` from the environment for their global options; what is set later is too late for those;
-- take SIGHUP: a handler set before is gone, and a hangup no longer ends the process
+- read ``UCX_*`` from the environment for their global options; later changes have no effect on those;
+- install a SIGHUP handler: an earlier handler is lost, and a hangup no longer ends the process
   (``UCX_DEBUG_SIGNO``, 0 for none);
-- rewrite the first instructions of ``mmap``, ``munmap``, ``shmat`` and their kin in this process
-  (``UCX_MEM_EVENTS``), and spin for 50 ms after each of the eight, in case another thread is in the middle of
-  them (5 ms in 1.18): 0.40 s of CPU with 1.22.0, 2 ms without. Only memory that devices have registered
-  needs it, so it is left out where there is no such device, and the UCX bears it.
+- patch the first instructions of ``mmap``, ``munmap``, ``shmat`` and related functions in this process
+  (``UCX_MEM_EVENTS``), and spin for 50 ms after each of the eight, in case another thread is executing
+  them (5 ms in 1.18): 0.40 s of CPU with 1.22.0, 2 ms without. Only memory registered with devices needs
+  this, so weft disables it on machines without such a device, if the UCX version permits.
 
-One process can hold one UCX. Two copies patch the same functions, and a transport module (``libuct_cma.so``)
-binds to whichever copy came first, not to the one that loads it. So what is mapped already is looked at
-before anything is loaded, and once more after.
+A process can hold only one UCX. Two copies patch the same functions, and a transport module (``libuct_cma.so``)
+binds to the copy that was loaded first, not to the one that loads it. So weft checks the mapped libraries
+before it loads anything, and again afterwards.
 
-Three facts decide how the files are opened:
+Three facts determine how the files are opened:
 
-- The ``libucx`` wheels hold copies where packages hold links: ``libucs.so`` and ``libucs.so.0`` are two
-  files, and opening both is a second set. ``libucx.load_library`` opens ``libucs.so``: the bare name goes
-  first here too.
-- A libucp moved from where it was built (unpacked packages, a relocated prefix) finds its siblings through
-  LD_LIBRARY_PATH or not at all, and that may lead to another UCX. Opened beforehand, they are found by
+- The ``libucx`` wheels contain copies where packages have links: ``libucs.so`` and ``libucs.so.0`` are two
+  files, and opening both loads a second set. ``libucx.load_library`` opens ``libucs.so``, so the bare name
+  goes first here, too.
+- A libucp that was moved after it was built (unpacked packages, a relocated prefix) finds its siblings through
+  LD_LIBRARY_PATH or not at all, and may find another UCX. If they are opened first, they are found by
   soname.
-- libucm and libucs need each other, but only libucs says so: libucm opens alone only when it may bind
-  lazily.
+- libucm and libucs depend on each other, but only libucs declares it: libucm can only be opened alone with
+  lazy binding.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ from weft.errors import LoadError
 if TYPE_CHECKING:
     import ctypes
 
-#: The oldest UCX that has what weft uses; Ubuntu 24.04 ships it.
+#: The oldest UCX with everything that weft needs; Ubuntu 24.04 ships it.
 FLOOR = (1, 16)
 SONAME = "libucp.so.0"
 
 _REMEDY = "pip install libucx-cu12 (no GPU needed), or set WEFT_LIBUCX to wheel, system or a libucp's path"
-# auditwheel writes libucp-1f2e3d4c.so.0; modules, as libuct_cma.so, belong to a set but do not make one
+# auditwheel renames to libucp-1f2e3d4c.so.0; modules like libuct_cma.so belong to a set but do not make one
 _NAME = re.compile(r"(libuc[mstp])(?:-[^/]+)?\.so(?:\.\d+)*")
 _DELETED = " (deleted)"
 
@@ -119,7 +118,7 @@ def mapped(maps: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in maps.split("\n"):
         fields = line.split(None, 5)
-        # a file that somebody merely reads through mmap is not loaded: a loaded one has an executable part
+        # a file that is only read through mmap is not loaded: a loaded library has an executable part
         if len(fields) < 6 or "x" not in fields[1]:
             continue
         match = _NAME.fullmatch(os.path.basename(fields[5].removesuffix(_DELETED)))
@@ -135,7 +134,7 @@ def _load() -> Library:
     _refuse_mixed(before)
     places: list[str] = []
     origin, path = "mapped", _libucp(before)
-    # without a wish, a whole set that is here already wins; anything else must agree with what was wished for
+    # without WEFT_LIBUCX, a complete set that is already mapped wins; otherwise the mapped files must match the choice
     if wanted or len(before) < 4:
         chosen, candidate = _choose(wanted, places)
         if before:
@@ -162,7 +161,7 @@ def _load() -> Library:
     return library
 
 
-#: What the drivers of devices that register memory have: NVIDIA's GPUs (Jetson's, and under WSL), AMD's, other
+#: Driver files of devices that register memory: NVIDIA GPUs (also Jetson's, and under WSL), AMD GPUs, other
 #: accelerators, RDMA devices.
 _DEVICES = (
     *("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd", "/dev/accel"),
@@ -172,13 +171,13 @@ _DEVICES = (
 
 @contextlib.contextmanager
 def _memory_events(path: str) -> Generator[None]:
-    """Have UCX leave ``mmap`` alone while it is loaded, unless it has a device to register memory with, or was told.
+    """Keep UCX from patching ``mmap`` while it loads, unless there are devices to register memory with, or it is set.
 
-    A UCX before 1.22 must not be asked: it has no registration cache then, and crashes for want of it when a
-    rendezvous is given up (``ucp_request_memh_invalidate``). What is no wheel does not tell its version in time.
+    UCX before 1.22 must not be told: without its registration cache, it crashes when a rendezvous is cancelled
+    (``ucp_request_memh_invalidate``). Only a wheel reveals its version before it is loaded.
 
-    UCX asks the environment as it loads, and nothing else. This changes the C library's environment, under the GIL,
-    and changes it back; ``os.environ`` does not see it.
+    UCX reads this from the environment while it loads. The C library's environment is changed and restored under the
+    GIL; ``os.environ`` does not see the change.
     """
     if "UCX_MEM_EVENTS" in os.environ or any(map(_has_entries, _DEVICES)) or _wheel_version(path) < (1, 22):
         yield
@@ -191,7 +190,7 @@ def _memory_events(path: str) -> Generator[None]:
 
 
 def _wheel_version(path: str) -> tuple[int, int]:
-    """The version of the wheel that the libucp at `path` is of: the older of two in a folder, (0, 0) for none."""
+    """Return the version of the wheel that owns the libucp at `path`: the older of two in a folder, (0, 0) for none."""
     package = os.path.dirname(os.path.dirname(path))
     if os.path.basename(package) != "libucx":
         return 0, 0
@@ -205,11 +204,11 @@ def _has_entries(path: str) -> bool:
 
 
 def _choose(wanted: str, places: list[str]) -> tuple[str, str]:
-    """Pick origin and file as `wanted` says; where it looked in vain goes to `places`."""
+    """Choose origin and file according to `wanted`; places that were searched without success are added to `places`."""
     if wanted in ("", "wheel"):
         import importlib.util
 
-        spec = importlib.util.find_spec("libucx")  # finds, does not import
+        spec = importlib.util.find_spec("libucx")  # finds it without importing it
         if spec is None:
             places.append("package libucx: not installed")
         for folder in spec.submodule_search_locations or () if spec else ():
@@ -236,10 +235,10 @@ def _first_file(folders: list[str], places: list[str]) -> str:
 
 
 def _system_files() -> list[str]:
-    """List where the dynamic linker finds libucp by name.
+    """List the places where the dynamic linker may find libucp by name.
 
-    Near enough to recognise a mapped set and to name it. What is loaded is for the linker to decide: it also
-    knows RPATHs, hardware capabilities and the environment as it was when the process began.
+    Good enough to recognize and name a mapped set. The linker itself decides what is loaded: it also knows RPATHs,
+    hardware capabilities and the environment at process start.
     """
     folders = [f"{sys.base_prefix}/lib", *re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", ""))]
     with contextlib.suppress(FileNotFoundError), open("/etc/ld.so.cache", "rb") as cache:
@@ -249,13 +248,13 @@ def _system_files() -> list[str]:
 
 
 def _dlopen(path: str, before: dict[str, str], places: list[str]) -> ctypes.CDLL:
-    """Load the libucp at `path` with the libraries beside it; `before` is what is mapped already."""
-    import ctypes  # here, and not above: weft's import waits for it otherwise
+    """Load the libucp at `path` and the libraries next to it; `before` are the libraries that were already mapped."""
+    import ctypes  # lazy: it would slow down weft's import
 
     mode = os.RTLD_NOW | os.RTLD_LOCAL
     folder, name = os.path.split(path)
     suffix = name.removeprefix("libucp")
-    # libucm by the soname that libucs asks for: in the wheels the other suffix is another file
+    # libucm by the soname that libucs requests: in the wheels, the other suffix is another file
     siblings = {"libucm": "libucm.so.0", "libucs": f"libucs{suffix}", "libuct": f"libuct{suffix}"}
     try:
         for kind, file in siblings.items():
@@ -277,7 +276,7 @@ def _dlopen(path: str, before: dict[str, str], places: list[str]) -> ctypes.CDLL
 def _dlopen_lazily(path: str) -> None:
     import ctypes
 
-    # ctypes.CDLL always adds RTLD_NOW. A failure is left to whoever needs this library, who can say more.
+    # ctypes.CDLL always adds RTLD_NOW. Ignore a failure: the library that needs this one reports it better.
     dlopen = ctypes.CDLL(None).dlopen
     dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
     dlopen.restype = ctypes.c_void_p
@@ -299,7 +298,7 @@ def _version(libucp: ctypes.CDLL, path: str) -> tuple[int, int, int]:
 
 
 def _refuse_mixed(found: dict[str, str]) -> None:
-    """Raise unless `found` is of one folder, has no two files of a kind, and is still what lies on disk."""
+    """Raise unless the files in `found` share a folder, are one of each kind, and still exist on disk."""
     gone = [file for file in found if file.endswith(_DELETED)]
     if gone:
         remedy = "restart Python: UCX would load modules of the new files into the old ones"
@@ -315,7 +314,7 @@ def _refuse_mixed(found: dict[str, str]) -> None:
 
 
 def _refuse_conflict(before: dict[str, str], wanted: str, chosen: str, candidate: str) -> None:
-    """Raise unless the candidate is of the folder whose libraries are mapped `before`."""
+    """Raise unless the candidate is in the folder of the libraries that were mapped `before`."""
     files = [candidate] if chosen != "system" else _system_files()
     folder = os.path.dirname(next(iter(before)))
     if folder in [os.path.dirname(file) for file in files]:

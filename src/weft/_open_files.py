@@ -10,9 +10,9 @@ _log = logging.getLogger("weft")
 
 
 def raise_limit() -> None:
-    """Raise this process's soft limit of open files to the hard one; what it starts from now on inherits that.
+    """Raise this process's soft limit of open files to the hard limit; child processes inherit it.
 
-    Where the system refuses, the limit stays as it is.
+    If the system refuses, the limit is unchanged.
 
     Source: ``setrlimit(2)``.
     """
@@ -21,5 +21,5 @@ def raise_limit() -> None:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as refusal:  # a filter, or fs.nr_open was lowered below the hard limit
+    except (OSError, ValueError) as refusal:  # a syscall filter, or fs.nr_open was lowered below the hard limit
         _log.info("the limit of open files stays %s: %s", soft, refusal)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What all commands agree on: how help is laid out, ``--json`` and ``--color``, and how values are read.
+"""Conventions that all commands share: the layout of help, ``--json`` and ``--color``, and how values are read.
 
-An option that several commands have gets its name and meaning here, or in ``bench.common.options`` if only benchmarks
-have it; `tests/test_commands.py` walks all parsers and compares them.
+An option of several commands gets its name and meaning here, or in ``bench.common.options`` if only benchmarks have
+it; `tests/test_commands.py` walks all parsers and compares them.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from weft.errors import InvalidParamError
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: What ``--json`` without a file means.
+#: The value of ``--json`` without a file.
 STDOUT = Path("-")
 COLORS = ("auto", "always", "never")
-#: Timers take no number above some bound, each another.
+#: Timers reject numbers above some bound, which differs between them.
 LONGEST_S = 1e8
 
 Number = TypeVar("Number", int, float)
 
 
 def add_command(commands: Any, name: str, text: str, description: str, examples: Iterable[str]) -> Any:
-    """Add a command to those of a parser.
+    """Add a subcommand.
 
     Parameters
     ----------
     commands : what ``ArgumentParser.add_subparsers`` returned
     name, text : str
-        Of the command, and its line in the list of commands.
+        Name of the command, and its line in the list of commands.
     description : str
         What it does, in sentences.
     examples : iterable of str
-        Command lines, shown as they are.
+        Command lines, shown verbatim.
     """
     return commands.add_parser(
         name,
@@ -53,13 +53,13 @@ def add_command(commands: Any, name: str, text: str, description: str, examples:
 
 
 def filled(text: str) -> str:
-    """Lay out the paragraphs of a description for any terminal."""
+    """Wrap the paragraphs of a description, for any terminal."""
     paragraphs = textwrap.dedent(text).strip().split("\n\n")
     return "\n\n".join(textwrap.fill(" ".join(paragraph.split()), 74) for paragraph in paragraphs)
 
 
 def add_alias(parser: Any, action: argparse.Action, *names: str, **changes: Any) -> None:
-    """Accept what other programs call an option; help does not show it."""
+    """Accept the name that other programs use for an option; help does not show it."""
     as_is = {"dest": action.dest, "type": action.type, "nargs": action.nargs, **changes}
     parser.add_argument(*names, **as_is, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
@@ -68,26 +68,26 @@ def add_alias(parser: Any, action: argparse.Action, *names: str, **changes: Any)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json``, for `print_text`."""
+    """Add ``--json``, as read by `print_text`."""
     text = "write the result as JSON to FILE; without FILE, print JSON in place of the text"
     parser.add_argument("--json", nargs="?", type=json_file, const=STDOUT, metavar="FILE", help=text)
 
 
 def add_color(parser: argparse.ArgumentParser) -> None:
-    """Add ``--color``, for `console`."""
+    """Add ``--color``, as read by `console`."""
     text = "auto, always or never (default: auto, which is in a terminal, and not where NO_COLOR is set)"
     parser.add_argument("--color", choices=COLORS, default="auto", metavar="WHEN", help=text)
 
 
 def json_file(text: str) -> Path:
-    """Read the file of ``--json``; refuse an address, which is meant for the command."""
+    """Read the file of ``--json``; reject an address, which belongs to the command."""
     if "://" in text or re.search(r":[0-9]+$", text):
         raise argparse.ArgumentTypeError(f"{text!r} is an address, not a file: write it before --json")
     return Path(text)
 
 
 def print_text(file: Path | None, record: Mapping[str, Any], *, indent: int = 2) -> bool:
-    """Write `record` as ``--json`` asks; return whether the text is to be printed.
+    """Write `record` as ``--json`` requests; return whether the text is still to be printed.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def print_text(file: Path | None, record: Mapping[str, Any], *, indent: int = 2)
 
 
 def console(color: str, **options: Any) -> Console:
-    """Make what draws on standard output, or on standard error with ``stderr=True``, in colour or not."""
+    """Return a console for standard output, or for standard error with ``stderr=True``, with or without colour."""
     from rich.console import Console
 
     if color == "always":
@@ -117,12 +117,12 @@ def console(color: str, **options: Any) -> Console:
 
 
 def refuse_unused(why: str, **given: object) -> None:
-    """Raise if one of the options `given`, as its name in Python and value, is there: it would do nothing.
+    """Raise if one of the options `given`, by Python name and value, is set: it would have no effect.
 
     Raises
     ------
     InvalidParamError
-        Names those that are there, and `why` they would do nothing.
+        The message names the options, and `why` they have no effect.
     """
     names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False, (), [], "")]
     if names:
@@ -155,14 +155,14 @@ def positive(kind: Callable[[str], Number], text: str) -> Number:
 
 
 def timeout(text: str) -> float:
-    """Read a time in seconds that a timer of the system can wait for, for argparse."""
+    """Read a time in seconds that is within the range of the system's timers, for argparse."""
     if (value := positive(float, text)) > LONGEST_S:
         raise argparse.ArgumentTypeError(f"{text!r} is above {LONGEST_S:.0f}, three years")
     return value
 
 
 def protocols(text: str) -> list[str]:
-    """Read Dask's protocols with commas between them, each once, for argparse."""
+    """Read Dask protocols separated by commas, each once, for argparse."""
     names = [name.strip().removesuffix("://") for name in text.split(",")]
     if not all(names) or len(set(names)) != len(names):
         raise argparse.ArgumentTypeError(f"{text!r}: give protocols such as tcp,ucx, each once")

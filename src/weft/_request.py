@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Requests that Python completes: asyncio's future protocol, once for all of them. UCX's own are native."""
+"""Requests that Python code completes: one implementation of asyncio's future protocol. UCX's own are native."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from weft.typing import Request, ResultT_co
 
 
 class PythonRequest(Request[ResultT_co]):
-    """A request that ends with :meth:`finish`, :meth:`fail` or :meth:`cancel`."""
+    """A request that :meth:`finish`, :meth:`fail` or :meth:`cancel` ends."""
 
-    _name: str  # begins the errors' messages
+    _name: str  # the prefix of error messages
     _done = _cancelled = False
-    _result: Any = None  # of type ResultT_co once it is there
+    _result: Any = None  # of type ResultT_co once set
     _error: BaseException | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _callbacks: list[tuple[Callable[[Any], object], contextvars.Context]] | None = None
 
-    # what asyncio asks of its own futures
+    # attributes that asyncio reads from its futures
     _asyncio_future_blocking = False
     _cancel_message = None
 
     def _make_cancelled_error(self) -> asyncio.CancelledError:
         return asyncio.CancelledError()
 
-    # ---- what differs
+    # ---- for subclasses
 
     @abstractmethod
     def _block(self, timeout: float | None) -> None:
-        """Do what can be done within `timeout` seconds to end the request."""
+        """Progress the request for up to `timeout` seconds."""
 
     @abstractmethod
     def _withdraw(self) -> bool:
-        """Withdraw the operation; False if that is too late, because it has ended."""
+        """Withdraw the operation; False if it has already ended."""
 
     def _watch(self) -> None:
-        """Have the loop end the request: the first callback was added."""
+        """Let the loop progress the request: the first callback was added."""
 
-    # ---- its end
+    # ---- completion
 
     def finish(self, result: Any) -> None:
-        """End it with a result."""
+        """Complete with a result."""
         self._result = result
         self._end()
 
     def fail(self, error: BaseException) -> None:
-        """End it with an error, unless it has ended."""
+        """Complete with an error, unless already complete."""
         if not self._done:
             self._error = error
             self._end()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ``inspect.signature`` says of native functions and methods: what nanobind knows of them.
+"""Makes ``inspect.signature`` work for native functions and methods, from nanobind's own descriptions.
 
-nanobind keeps a function's signature as text, for stubs, where ``inspect`` does not look. Wrapping each function in one
-of Python's would cost every call, so the types of nanobind's functions get the attribute that ``inspect`` reads. They
-are private to this module (``NB_DOMAIN`` in CMakeLists.txt), and immutable from Python: the attribute goes into the
-type's dictionary itself. Nothing is parsed before somebody asks. The methods with a quicker door (fast_method.hpp) are
-CPython's own kind, and carry their signature already.
+nanobind keeps a function's signature as text for stubs, where ``inspect`` does not look. Python wrappers would slow
+down every call. Instead, the types of nanobind's functions get the attribute that ``inspect`` reads. These types are
+private to this module (``NB_DOMAIN`` in CMakeLists.txt) and immutable from Python, so the attribute is put into the
+type's dictionary directly. Nothing is parsed until it is needed. The methods with a fast path (fast_method.hpp) are
+CPython's own method descriptors, which already have a signature.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def parse(text: str, defaults: tuple[Any, ...] | None) -> Signature:
-    """Make a signature of ``def f(...) -> ...``; annotations stay text, as with postponed evaluation.
+    """Parse ``def f(...) -> ...`` into a signature; annotations stay text, as with postponed evaluation.
 
-    `defaults` are the values behind the marks ``\\0``, ``\\1``, ... that nanobind leaves where a value is no literal.
+    `defaults` are the values for the marks ``\\0``, ``\\1``, ... that nanobind writes where a value is not a literal.
     """
     from inspect import Parameter, Signature
 
-    named = text.replace("def (", "def getter(", 1)  # that of a property has no name
+    named = text.replace("def (", "def getter(", 1)  # a property's signature has no name
     function = ast.parse(named.replace("\\", "_default_") + ": ...").body[0]
     assert isinstance(function, ast.FunctionDef)
     arguments = function.args

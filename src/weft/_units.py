@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sizes, times and rates, read and written: the one place that knows their units."""
+"""Reading and writing of sizes, times and rates: the only place that knows their units."""
 
 from __future__ import annotations
 
 import math
 import re
 
-#: What a size may end with. The binary ones come first where both divide it.
+#: The suffixes of sizes. Where both divide a size, the binary one is preferred.
 _DIVIDING = {"GiB": 2**30, "GB": 10**9, "MiB": 2**20, "MB": 10**6, "KiB": 2**10, "kB": 10**3, "B": 1}
 UNITS = {"": 1, "KB": 10**3, **_DIVIDING}
 
@@ -52,7 +52,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """Write a ratio with two decimals, or two digits where it is small, none where it is large."""
+    """Write a ratio with two decimals; if it is small, with two significant digits; if large, with none."""
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
@@ -62,7 +62,7 @@ def format_deviation(deviation: float) -> str:
 
 
 def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    # Compared as it will be rounded: 999.7 MB/s is 1 GB/s.
+    # Compare the rounded value: 999.7 MB/s is 1 GB/s.
     name, one = next(((name, one) for name, one in units if abs(value) >= 0.9995 * one), units[-1])
     return f"{_three_digits(value / one)} {name}"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which UCX settings apply, and the context that is made with them.
+"""The UCX settings in effect, and the context made with them.
 
 Precedence: an explicit argument, then the user's ``UCX_*``, then weft's defaults below. Nothing here writes to
-``os.environ``; settings go through ``ucp_config_modify``.
+``os.environ``; settings are passed to ``ucp_config_modify``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 
 from weft import _load, _native
 
-#: weft's defaults. Peer-error handling hides shared memory unless it is told that it may report errors (by the
-#: name MM: UCX 1.16 does not take POSIX_ERROR_HANDLING from ucp_config_modify);
-#: weft watches a socket for the death that posix sees late. sysv cannot tell a dead peer and cma, when its
-#: peer is killed in mid-receive, aborts the survivor: both stay out. With peer-error handling tcp copies what it sends
-#: into segments, which by default are small (8 KiB): 1 MiB then takes 1.2 ms, with these 0.3. With less free in
-#: /dev/shm than POSIX_SHM_MIN_SIZE UCX takes heap memory for its buffers and crashes on it; they are 4.1 MiB each time,
-#: and UCX's 16 MiB is asked for anew whenever a queue grows (1.16 does not take it).
+#: weft's defaults. With peer-error handling, UCX hides shared memory unless told that it may report errors (by the
+#: name MM: UCX 1.16 does not accept POSIX_ERROR_HANDLING in ucp_config_modify). posix notices a peer's death late, so
+#: weft watches a socket. sysv and cma are excluded: sysv cannot detect a dead peer, and cma aborts the process when its
+#: peer is killed in mid-receive. With peer-error handling, tcp copies what it sends into segments, small by default
+#: (8 KiB): 1 MiB then takes 1.2 ms, with these 0.3. If /dev/shm has less free space than POSIX_SHM_MIN_SIZE, UCX uses
+#: heap memory for its buffers and crashes. A buffer allocation is 4.1 MiB, but UCX's default of 16 MiB is checked each
+#: time a queue grows (1.16 does not accept the setting).
 DEFAULTS: dict[str, str] = {
     "MM_ERROR_HANDLING": "y",
     "POSIX_SHM_MIN_SIZE": "5m",
@@ -27,22 +27,22 @@ DEFAULTS: dict[str, str] = {
     "TCP_RX_SEG_SIZE": "256k",
 }
 
-#: The queue of a link, which has one sender: 64 elements do what UCX's 256 do, with a buffer for each and a few more
-#: that are being read. 0.65 MiB in place of 4.13. Both sides must have the same queue: each goes by its own settings
-#: where it writes to the other's.
+#: The queue of a link, which has one sender. 64 elements perform like UCX's 256, with a buffer for each and a few more
+#: for messages that are being read: 0.65 MiB instead of 4.13. Both sides need the same queue, because each uses its own
+#: settings to write to the other's.
 _LINK_QUEUE = {"MM_FIFO_SIZE": "64", "MM_FIFO_ELEM_SIZE": "128", "MM_SEG_SIZE": "8256"}
 _LINK_BUFFERS = {"MM_RX_BUFS_GROW": "80", "POSIX_SHM_MIN_SIZE": "1m"}
-_BUFFERS = 512  # of any other worker: UCX's RX_BUFS_GROW
+_BUFFERS = 512  # of any other worker: UCX's default for RX_BUFS_GROW
 
-#: What a link that UCX carries takes of each of its two processes on one host, measured: descriptors, those of its
-#: ucp_worker and of the link's socket and timer; and of /dev/shm the queue and the buffers above.
+#: What a link over UCX takes in each of its two processes on one host, measured: descriptors, of its ucp_worker, socket
+#: and timer; and in /dev/shm the queue and the buffers above.
 LINK_DESCRIPTORS, LINK_SHM_NBYTES = 7, 668 << 10
-#: What a link takes there that a ring carries: the descriptor of its socket, and one more at who borrows the other
-#: side's memory.
+#: What a link over a ring takes: the descriptor of its socket, and one more in a process that borrows the other side's
+#: memory.
 RING_DESCRIPTORS, BORROWED_DESCRIPTORS = 1, 1
-#: What must be free in /dev/shm for each buffer of 8 KiB of a worker: several times that, as others may make theirs.
+#: Free space required in /dev/shm for each 8 KiB buffer of a worker: several times its size, as others allocate too.
 _FREE_NBYTES = 40 << 10
-#: What must be free there before a link is made, and before any other worker is.
+#: Free space required there before a link is made, and before any other worker is made.
 LINK_FREE_NBYTES, WORKER_FREE_NBYTES = int(_LINK_BUFFERS["MM_RX_BUFS_GROW"]) * _FREE_NBYTES, _BUFFERS * _FREE_NBYTES
 
 
@@ -98,57 +98,57 @@ class Context(_native.Context):
 
 
 def _room(settings: Mapping[str, str]) -> int:
-    """Return what must be free in /dev/shm for a worker with these settings."""
+    """Return the free space required in /dev/shm for a worker with these settings."""
     told = settings.get("MM_RX_BUFS_GROW", "")
     return (int(told) if told.isdecimal() and _asks_for_less() else _BUFFERS) * _FREE_NBYTES
 
 
 def _asks_for_less() -> bool:
-    """Tell whether UCX takes POSIX_SHM_MIN_SIZE: before 1.17 it wants its 16 MiB free in any case."""
+    """Tell whether UCX accepts POSIX_SHM_MIN_SIZE: before 1.17 it requires 16 MiB in any case."""
     return ucx_library().version >= (1, 17)
 
 
 def link_queue(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what a link's queue looks like by the settings `given`, the user's ``UCX_*``, and weft's."""
+    """Return the queue settings of a link: those `given`, else the user's ``UCX_*``, else weft's."""
     return {name.removeprefix("MM_"): _told(name, given) or value for name, value in _LINK_QUEUE.items()}
 
 
 def link_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return weft's settings for links, without those that are `given` or among the user's ``UCX_*``."""
+    """Return weft's settings for links, except those that are `given` or set by the user's ``UCX_*``."""
     left_out = () if _asks_for_less() else ("POSIX_",)
     mine = (_LINK_QUEUE | _LINK_BUFFERS).items()
     return {name: value for name, value in mine if not name.startswith(left_out) and not _told(name, given)}
 
 
 def _told(name: str, given: Mapping[str, str]) -> str | None:
-    own = "POSIX_" + name.partition("_")[2]  # wins over the name that posix and sysv share
+    own = "POSIX_" + name.partition("_")[2]  # overrides the name that posix and sysv share
     told = [*map(given.get, (own, name)), *(os.environ.get(f"UCX_{each}") for each in (own, name))]
     return next(filter(None, told), None)
 
 
 def defaults(tls: str, devices: str) -> dict[str, str]:
-    """Return weft's defaults for a value of ``UCX_TLS`` and one of ``UCX_NET_DEVICES``.
+    """Return weft's defaults for given values of ``UCX_TLS`` and ``UCX_NET_DEVICES``.
 
-    Not those of transports that are left out: up to 1.20.0 UCX warns of settings that nothing has taken.
+    Settings of excluded transports are left out: up to 1.20.0, UCX warns about unused settings.
     """
     left_out = [] if uses_shm(tls) or _allows(tls, {"sysv"}) else ["MM_"]
     left_out += [] if uses_shm(tls) and _asks_for_less() else ["POSIX_"]
-    # An RDMA device is named with its port, as mlx5_0:1, and tcp has none of those.
+    # An RDMA device is named with its port, as in mlx5_0:1; tcp devices have none.
     ethernet = devices.startswith("^") or not all(":" in device for device in devices.split(","))
     left_out += [] if ethernet and _allows(tls, {"tcp", "all"}) else ["TCP_"]
     return {name: value for name, value in DEFAULTS.items() if not name.startswith(tuple(left_out))}
 
 
 def named(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return UCX settings by the names that UCX knows them by, without ``UCX_``, sorted."""
+    """Return settings by the names that UCX uses, without ``UCX_``, sorted."""
     return tuple(sorted((name.removeprefix("UCX_"), value) for name, value in settings.items()))
 
 
 def uses_shm(tls: str) -> bool:
-    """Tell whether a value of ``UCX_TLS`` lets posix in."""
+    """Tell whether a value of ``UCX_TLS`` permits posix."""
     return _allows(tls, {"posix", "mm", "shm", "sm", "all"})
 
 
 def _allows(tls: str, names: set[str]) -> bool:
-    """Tell whether a value of ``UCX_TLS`` lets in what goes by these `names`."""
+    """Tell whether a value of ``UCX_TLS`` permits a transport with any of these `names`."""
     return bool(names & set(tls.removeprefix("^").split(","))) != tls.startswith("^")

@@ -87,7 +87,7 @@ def connect(
     return Connecting(host, port, timeout, info or {}, named(settings or {}), ssl, policy_of(ssl, payload), flow)
 
 
-#: What leads to the listener: the short way, or a TCP socket.
+#: A connected path to the listener: the local handshake's socket, or a TCP socket.
 _Reached = local.Reached | socket.socket
 
 
@@ -117,7 +117,7 @@ class Connecting:
             raise UnreachableError(f"connect to {name}: no such host: {e}") from None
 
     def _reach(self, family: socket.AddressFamily, sockaddr: tuple[str, int]) -> local.Reached | None:
-        """Take the short way to a listener of this host, if it is open to this connection."""
+        """Try the local handshake with a listener of this host, if it is available to this connection."""
         if self._ssl is not None or not ring.usable(self._settings):
             return None
         return local.reach(family, sockaddr)

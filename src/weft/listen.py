@@ -32,9 +32,9 @@ log = logging.getLogger("weft")
 
 #: Seconds that an accepted socket has for its handshake; then it is closed.
 HANDSHAKE_TIMEOUT_S = 10.0
-#: Seconds that a caller has for it at least if it came before :meth:`Listener.accept` ran out of time.
+#: Minimum seconds for the handshake of a caller that came before :meth:`Listener.accept` timed out.
 LEAST_HANDSHAKE_S = 1.0
-#: Seconds until accepting is tried again after it failed for want of descriptors.
+#: Seconds until the next attempt to accept after descriptors ran out.
 PAUSE_S = 1.0
 
 
@@ -102,7 +102,7 @@ class Listener:
         self._policy: EncryptionPolicy | None = policy_of(ssl, payload)
         self._handler, self._on_peer, self._info = handler, on_peer, info or {}
         self._settings = named(settings or {})
-        self._sockets: list[socket.socket] = []  # TCP's first; then that of the short way, if it is open
+        self._sockets: list[socket.socket] = []  # TCP's first; then that of the local handshake, if available
         self._local_name = ""
         self._workers: Workers | None = None
         self._same_host: SameHostListener | None = None
@@ -136,7 +136,7 @@ class Listener:
         if self._sockets:
             raise InvalidParamError(f"listen on {name}: this listener is open already")
         if self._ssl is not None:
-            Session(self._ssl, f"listen on {name}")  # a context that does not suit is told now, not to every caller
+            Session(self._ssl, f"listen on {name}")  # report an unsuitable context now, not to every caller
         try:
             family, sockaddr = resolve(self._host, self._port, passive=True)[0]
             sock = socket.socket(family, socket.SOCK_STREAM)
@@ -219,7 +219,7 @@ class Listener:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         workers = workers_of_thread()
         late = False
-        while not late:  # a caller that waits already is accepted, however little time there was
+        while not late:  # a caller that is already waiting is accepted even after the deadline
             late = time.monotonic() >= deadline
             sock = self._next(listening, deadline, name)
             if sock is None:
@@ -234,7 +234,7 @@ class Listener:
                     joined = run_blocking(steps, sock, f"accept from {caller}", deadline=until, timeout=limit)
                     return peer_of(joined, sock)
                 except (Error, OSError) as e:
-                    log.warning("a caller was turned away: %s", e)
+                    log.warning("rejected a connection: %s", e)
         raise TimedOutError(f"accept on {name}: no connection within {timeout} s")
 
     def _next(self, listening: list[socket.socket], deadline: float, name: str) -> socket.socket | None:
@@ -260,7 +260,7 @@ class Listener:
         except (OSError, ValueError) as e:
             if isinstance(e, Error):
                 raise
-            if isinstance(e, ValueError) or listening != self._sockets:  # closed before it was looked at, or after
+            if isinstance(e, ValueError) or listening != self._sockets:  # closed before poll, or during it
                 raise ClosedError(f"accept on {name}: the listener was closed") from None
             raise out_of_descriptors(f"accept on {name}", e) from None
 
@@ -279,7 +279,7 @@ class Listener:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def start(self) -> None:
-        """Bind, and take connections in the running loop."""
+        """Bind, and accept connections in the running loop."""
         workers = await workers_of_loop()
         self._bind()
         loop = asyncio.get_running_loop()
@@ -293,13 +293,13 @@ class Listener:
             loop.add_reader(listening.fileno(), self._take, loop, listening, workers)
 
     def _take(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, workers: Workers) -> None:
-        # One socket a turn of the loop keeps it fair; the descriptor stays readable while there are more.
+        # Accept one socket per iteration of the loop, for fairness; the descriptor stays readable while there are more.
         try:
             sock, _ = listening.accept()
         except OSError as e:
             if e.errno not in (errno.EAGAIN, errno.ECONNABORTED):
                 log.warning("%s", out_of_descriptors(f"accept on {self.bound_address}", e))
-                # The caller stays in the queue and the descriptor readable: without a pause, the loop would spin.
+                # The caller stays queued and the descriptor stays readable: without a pause, the loop would spin.
                 loop.remove_reader(listening.fileno())
                 loop.call_later(PAUSE_S, self._watch, loop, listening, workers)
             return
@@ -321,8 +321,8 @@ class Listener:
                 peer = peer_of(joined, sock)
             except (Error, OSError) as e:
                 log.log(
-                    logging.INFO if isinstance(e, ClosedError) else logging.WARNING,  # that of stop() is as was asked
-                    "a caller was turned away: %s",
+                    logging.INFO if isinstance(e, ClosedError) else logging.WARNING,  # stop() causes a ClosedError
+                    "rejected a connection: %s",
                     str(e) or f"no handshake from {caller} within {HANDSHAKE_TIMEOUT_S} s",
                 )
                 return
@@ -340,7 +340,7 @@ class Listener:
 
 
 def _caller(sock: socket.socket) -> str:
-    """Name the other end of an accepted socket, for people."""
+    """Name the other end of an accepted socket, for messages."""
     if sock.family == socket.AF_UNIX:
         return f"process {process_of(sock)}"
     return join(*sock.getpeername()[:2])

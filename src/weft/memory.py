@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Shared memory of this host: arrays that can be lent, and the files that killed processes left in ``/dev/shm``.
 
-weft itself keeps no file there. UCX makes one for each queue and unlinks it at once, because its peers reach it through
-``/proc``. A process that is killed between the two leaves the file, and its memory, until the machine restarts.
+weft itself keeps no file there. UCX creates one for each queue and unlinks it at once: its peers reach it through
+``/proc``. A process that is killed in between leaves the file, and its memory, until the machine restarts.
 
-Whether a file is in use is asked of the kernel, with a read lease: it is granted if no process has the file open for
-writing, mapped included, in whatever container. Looking through ``/proc`` for mappings would miss other containers
-that share ``/dev/shm``.
+A read lease tells whether a file is in use: the kernel grants it only if no process has the file open for writing,
+including mappings, in any container. A search through ``/proc`` would miss other containers that share
+``/dev/shm``.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def orphans() -> list[Path]:
 
     Processes that were killed leave them.
     """
-    from pathlib import Path  # seldom asked for, and half of what weft itself takes to import
+    from pathlib import Path  # lazy: rarely needed, and half of weft's own import time
 
     found: list[Path] = []
     for path in Path(_FOLDER).glob(f"{_PREFIX}*"):
         try:
             if path.lstat().st_uid == os.geteuid() and not _in_use(path):
                 found.append(path)
-        except OSError:  # its maker has unlinked it, or it is a symbolic link: none of UCX's
+        except OSError:  # unlinked meanwhile, or a symbolic link, which UCX never makes
             continue
     return sorted(found)
 
@@ -77,11 +77,11 @@ def remove_orphans() -> list[Path]:
 
 
 def _in_use(path: Path) -> bool:
-    """Ask the kernel. A file that it gives no answer for counts as in use."""
+    """Ask the kernel. If it cannot tell, the file counts as in use."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        # A process that opens the file meanwhile breaks the lease. The kernel tells of it with SIGIO, which kills,
-        # unless another signal is asked for.
+        # A process that opens the file meanwhile breaks the lease. The kernel then sends SIGIO, which would kill this
+        # process, unless another signal is set.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError:

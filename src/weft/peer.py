@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The public side of a connection, and how it is made from the result of a handshake."""
+"""The public side of a connection, and its construction from the result of a handshake."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from weft._connect.handshake import Joined
     from weft.explain.explanation import Explanation
 
-#: ``allocate(nbytes, device, library)``: memory to receive into.
+#: ``allocate(nbytes, device, library)`` returns memory to receive into.
 Allocate = Callable[[int, int, str], Any]
-#: What a message is, and the requests for what follows it.
+#: Converts a message into a result, and the requests that must follow it.
 Convert = Callable[[Any], tuple[Any, list[Request[Any]]]]
 
 
@@ -52,7 +52,7 @@ class Peer(_native.Peer):
         if the connection was made without TCP.
     """
 
-    _channel: Channel  # which the native methods hold
+    _channel: Channel  # set by the native base class
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Peer(_native.Peer):
 
     def send_obj(self, obj: object) -> Request[None]:
         """Send a Python object with pickle protocol 5, for :meth:`recv_obj`. Its large buffers are not copied."""
-        import pickle  # here, and not above: weft's import waits for it otherwise
+        import pickle  # lazy: it would slow down weft's import
 
         buffers: list[pickle.PickleBuffer] = []
         head = pickle.dumps(obj, protocol=5, buffer_callback=buffers.append)
@@ -255,7 +255,7 @@ class Peer(_native.Peer):
         """
         if not isinstance(self._channel, _native.Channel):
             raise UnsupportedError(f"explain {self.remote_address}: its messages go over the TLS connection")
-        from weft.explain import explain  # seldom asked for, and a quarter of weft's own import
+        from weft.explain import explain  # lazy: rarely needed, and a quarter of weft's own import time
 
         return explain(
             self._channel,
@@ -293,9 +293,9 @@ class Peer(_native.Peer):
 
 
 class Pending(PythonRequest[ResultT_co]):
-    """A request that others follow, or whose result is converted into something else.
+    """A request that is followed by others, or whose result is converted.
 
-    :meth:`wait`, :meth:`__await__` and callbacks each take the requests one after the other; so does :meth:`done`.
+    :meth:`wait`, :meth:`__await__`, callbacks and :meth:`done` each process the requests one after the other.
     """
 
     _name = "message"
@@ -310,7 +310,7 @@ class Pending(PythonRequest[ResultT_co]):
         self._left = iter(parts)
 
     def _next(self, value: Any) -> None:
-        """Take the result of the current request, and go on to the next one."""
+        """Process the result of the current request, and go on to the next one."""
         convert, self._convert = self._convert, None
         if convert is not None:
             self._result, self._parts = convert(value)
@@ -352,7 +352,7 @@ class Pending(PythonRequest[ResultT_co]):
             while not self._done:
                 current = self._current
                 value = yield from current.__await__()
-                if current is self._current and not self._done:  # no other task that awaits it has gone on
+                if current is self._current and not self._done:  # no other awaiting task has advanced it
                     self._next(value)
         except BaseException as e:
             self._stop(e)
@@ -364,7 +364,7 @@ class Pending(PythonRequest[ResultT_co]):
     __iter__ = __await__
 
     def _stop(self, error: BaseException) -> None:
-        """End with the error of the current request, or with one that was thrown into the awaiting task."""
+        """End with the current request's error, or with one thrown into the awaiting task."""
         if not isinstance(error, PeerLostError):
             self._give_up()
         if isinstance(error, Exception) and not isinstance(error, CanceledError):
@@ -372,7 +372,7 @@ class Pending(PythonRequest[ResultT_co]):
         elif not self._done:
             self._cancelled = True
             self._end()
-        if not isinstance(error, Exception | asyncio.CancelledError):  # Ctrl-C, in the midst of a conversion
+        if not isinstance(error, Exception | asyncio.CancelledError):  # Ctrl-C during a conversion
             raise error
 
     def _withdraw(self) -> bool:
@@ -396,7 +396,7 @@ def _unpickle(message: _frames.Message) -> tuple[Any, list[Request[Any]]]:
 
 
 def peer_of(joined: Joined, sock: socket.socket) -> Peer:
-    """Make a peer of what a handshake over `sock` gave. The caller closes `sock`."""
+    """Make a peer from the result of a handshake over `sock`. The caller closes `sock`."""
     local, remote = joined.ends or (join(*sock.getsockname()[:2]), join(*sock.getpeername()[:2]))
     channel, config = joined.channel, None
     if joined.link is None or channel is None:
@@ -407,7 +407,7 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
         if not joined.same_host:
             keep_alive(sock)
         if joined.new_link and _announces():
-            from weft import explain  # seldom asked for, and a quarter of weft's own import
+            from weft import explain  # lazy: rarely needed, and a quarter of weft's own import time
 
             native, why_ucx, same_host = joined.link.native, joined.why_ucx, joined.same_host
             explain.announce(native, config or {}, why_ucx=why_ucx, same_host=same_host)
@@ -434,5 +434,5 @@ def _over_tls(joined: Joined, sock: socket.socket) -> TlsChannel:
 
 
 def _announces() -> bool:
-    """Tell whether the environment asks for each new endpoint to be told of."""
+    """Tell whether WEFT_EXPLAIN asks to report each new endpoint."""
     return os.environ.get("WEFT_EXPLAIN", "") not in ("", "0", "n")

@@ -17,7 +17,7 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
 class SupportsDLPack(Protocol):
-    """An array that exports its memory by DLPack, as those of PyTorch, JAX and CuPy do."""
+    """An array that exports its memory by DLPack, like those of PyTorch, JAX and CuPy."""
 
     def __dlpack__(self) -> Any: ...
 
@@ -25,7 +25,7 @@ class SupportsDLPack(Protocol):
 
 
 class SupportsCudaArrayInterface(Protocol):
-    """An array that exports CUDA memory by ``__cuda_array_interface__``, as Numba's do."""
+    """An array that exports CUDA memory by ``__cuda_array_interface__``, like Numba's."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
@@ -38,7 +38,7 @@ BufferLike: TypeAlias = "Buffer | SupportsDLPack | SupportsCudaArrayInterface"
 
 @runtime_checkable
 class Request(Protocol[ResultT_co]):
-    """An operation under way: wait for it with :meth:`wait`, or ``await`` it.
+    """An operation in flight: wait for it with :meth:`wait`, or ``await`` it.
 
     Every operation returns a request, over UCX and over TLS; ``isinstance(x, weft.Request)`` works. The result of a
     ``Request[memoryview]`` is a memoryview. Requests follow asyncio's future protocol: ``gather``, ``wait``,

@@ -142,7 +142,7 @@ async def _serve(ctx: Context, sock: socket.socket, callback: Any, error_handlin
         async with asyncio.timeout(timeout_s):
             joined = await handshake.server(ctx.core, sock, error_handling=error_handling)
     except (weft.Error, OSError) as e:
-        log.warning("a caller was turned away: %s", str(e) or f"no handshake within {timeout_s} s")
+        log.warning("rejected a connection: %s", str(e) or f"no handshake within {timeout_s} s")
         return
     ep = ctx.endpoint(joined)
     # From here on, what the callback waits for holds it; if that is nothing that lasts, reset() may end it.
