@@ -91,7 +91,7 @@ CASES = {
         lambda: authority().connector(),
         weft.TlsError,
         "does not speak TLS, or not this version of it",
-        "the other side speaks TLS, and this one was given no `ssl`",
+        "the other side uses TLS, and this side has no `ssl`",
     ),
     "no version in common": (
         lambda: limited(authority().listener(), minimum=ssl.TLSVersion.TLSv1_3),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Connections before and beneath weft.Peer: handshake, links, sockets."""
+"""How weft.Peer's connections are made: handshake, links, sockets."""

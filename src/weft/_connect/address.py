@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Addresses as people write them, and which device of this host they belong to."""
+"""Textual addresses, and the device of this host that has an address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def split(address: str) -> tuple[str, int]:
-    """Split ``host:port``, ``[v6]:port``, ``host``, ``:port`` or ``""`` into host and port (0: any)."""
+    """Split ``host:port``, ``[v6]:port``, ``host``, ``:port`` or ``""`` into host and port (0: any port)."""
     host, port = address, ""
     if address.startswith("["):
         host, bracket, rest = address[1:].partition("]")
@@ -35,19 +35,19 @@ def join(host: str, port: int) -> str:
 
 
 def of_socket(sockaddr: tuple[Any, ...]) -> tuple[str, int]:
-    """Return host and port of what ``getsockname`` gives; a link-local address means nothing without its device."""
+    """Return host and port of a ``getsockname`` result; a link-local address needs its device."""
     host, port, *rest = sockaddr
     return (f"{host}%{socket.if_indextoname(rest[1])}" if rest and rest[1] else host), port
 
 
 def resolve(host: str, port: int, *, passive: bool) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
-    """Look `host` up; ``""`` is every address of the host if `passive`, else the loopback."""
+    """Look up `host`; ``""`` means every address of this host if `passive`, otherwise the loopback."""
     flags = socket.AI_PASSIVE if passive else 0
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)
-    except UnicodeError as e:  # a name with a part that is empty, or longer than 63 characters
-        raise OSError(f"{host!r} cannot be a host's name: {e}") from None
-    # IPv4 first for a wildcard: what it then advertises suits the most hosts.
+    except UnicodeError as e:  # a label of the name is empty or longer than 63 characters
+        raise OSError(f"{host!r} is not a valid host name: {e}") from None
+    # IPv4 first for a wildcard: most hosts can use the address that is then advertised.
     found.sort(key=lambda entry: entry[0] != socket.AF_INET if not host else False)
     return [(family, sockaddr) for family, _, _, _, sockaddr in found]  # type: ignore[misc]
 
@@ -63,7 +63,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _ip(host: str) -> IPv4Address | IPv6Address:
-    import ipaddress  # here, and not above: weft's import waits for it otherwise
+    import ipaddress  # lazy: it would slow down weft's import
 
     return ipaddress.ip_address(host.partition("%")[0])
 
@@ -74,14 +74,14 @@ def _unmapped(host: str) -> IPv4Address | IPv6Address:
 
 
 def outward(family: socket.AddressFamily) -> str:
-    """Return this host's address on the way out, else that of a device that is up, else the loopback. Sends nothing."""
+    """Return this host's address on the default route, else that of a device that is up, else the loopback."""
     target, loopback = (
         ("2001:db8::1", "::1") if family == socket.AF_INET6 else ("192.0.2.1", "127.0.0.1")
-    )  # documentation nets: routed like any other, never answered
+    )  # documentation networks: routed like any other, never answered; connecting a UDP socket sends nothing
     with socket.socket(family, socket.SOCK_DGRAM) as s, contextlib.suppress(OSError):
         s.connect((target, 9))
         return str(s.getsockname()[0])
-    import psutil  # a third of weft's own import, and connections on one host never need it
+    import psutil  # lazy: a third of weft's own import time, and not needed within one host
 
     up = {device for device, state in psutil.net_if_stats().items() if state.isup}
     for device, addresses in psutil.net_if_addrs().items():
@@ -94,7 +94,7 @@ def outward(family: socket.AddressFamily) -> str:
 
 
 def source_towards(host: str) -> str | None:
-    """Return the address that this host would send from to `host`, a name or an address; None if there is no way."""
+    """Return this host's source address for traffic to `host`, a name or an address; None if there is no route."""
     try:
         family, _, _, _, sockaddr = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as s:
@@ -105,7 +105,7 @@ def source_towards(host: str) -> str | None:
 
 
 def device_of(host: str) -> str | None:
-    """Name the network device that has the address `host`; None if none does."""
+    """Return the network device that has the address `host`; None if there is none."""
     import psutil
 
     wanted = _unmapped(host)
@@ -115,12 +115,12 @@ def device_of(host: str) -> str | None:
                 continue
             if _ip(entry.address) == wanted:
                 return device
-    # All of 127.0.0.0/8 is the loopback's.
+    # All of 127.0.0.0/8 belongs to the loopback.
     return "lo" if wanted.is_loopback else None
 
 
 def infiniband_ports() -> list[str]:
-    """List the RDMA devices' ports as UCX names them, ``mlx5_0:1``."""
+    """List the ports of RDMA devices by their UCX names, ``mlx5_0:1``."""
     root = "/sys/class/infiniband"
     devices = os.listdir(root) if os.path.isdir(root) else []
     return sorted(f"{device}:{port}" for device in devices for port in os.listdir(f"{root}/{device}/ports"))

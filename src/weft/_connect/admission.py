@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who may share memory with this process: proof of the same host and user, and of namespaces that let UCX do it.
+"""Who may share memory with this process: proof of the same host and user, and of namespaces that permit it.
 
-A listener has a Unix socket beside its TCP socket, and tells its name and a nonce in the handshake: a caller that
-shows the nonce there is on this host, and the kernel names its user. UCX's posix opens the peer's files in /proc, both
-ways. That takes the same IPC, PID and user namespace (containers of one pod share the network alone), and no
-capability that the other has not. Another ``/dev/shm`` is no hindrance. Who may connect over TLS, `weft._tls.session`
-says; the handshake asks all of these in turn.
+A listener has a Unix socket in addition to its TCP socket, and sends its name and a nonce in the handshake. A caller
+that presents the nonce there is on this host, and the kernel reports its user. With UCX's posix, each process opens
+the other's files in /proc. That takes the same IPC, PID and user namespaces (containers of one pod only share the
+network), and no capability that the other lacks. Different ``/dev/shm`` mounts do not matter. `weft._tls.session`
+decides who may connect over TLS; the handshake checks all of these in turn.
 
 Source: UCX, uct_posix_iface_is_reachable; ptrace(2), "Ptrace access mode checking".
 """
@@ -20,14 +20,14 @@ import struct
 from weft._connect.sockets import close_in_child
 
 NONCE_NBYTES = 16
-PREFIX = "weft-"  #: how the name of a listener's Unix socket begins
+PREFIX = "weft-"  #: prefix of a listener's Unix socket name
 _CAP_SYS_PTRACE = 19
 
 
 class SameHostListener:
-    """The abstract Unix socket of a listener. A caller that reaches it is on this host; the kernel names its user."""
+    """The abstract Unix socket of a listener. A caller that reaches it is on this host; the kernel reports its user."""
 
-    _backlog = 256  # callers that no handshake has claimed yet; before more of them, the oldest is closed
+    _backlog = 256  # callers not yet claimed by a handshake; beyond this, the oldest are closed
 
     def __init__(self) -> None:
         self.name = PREFIX + os.urandom(16).hex()
@@ -36,14 +36,14 @@ class SameHostListener:
         self._socket.bind(b"\0" + self.name.encode())
         self._socket.listen(1024)
         close_in_child(self._socket)
-        self._callers: dict[socket.socket, bytes] = {}  # oldest first, with the bytes that each has sent so far
+        self._callers: dict[socket.socket, bytes] = {}  # oldest first, with the bytes received from each
 
     @property
     def closed(self) -> bool:
         return self._socket.fileno() < 0
 
     def accept(self, nonce: bytes) -> socket.socket | None:
-        """Return the caller that sent this nonce, None if there is none. Others may still be about to send theirs."""
+        """Return the caller that sent this nonce, or None. Other callers may not have sent theirs yet."""
         self._accept_callers()
         for caller in list(self._callers):
             if not self._receive(caller):
@@ -69,7 +69,7 @@ class SameHostListener:
                 caller.close()
 
     def _receive(self, caller: socket.socket) -> bool:
-        """Read a caller's nonce; False if the caller has hung up, or sent more than its offer of a ring behind it."""
+        """Read a caller's nonce; False if it has hung up, or sent more than the ring offer that may follow it."""
         try:
             while wanted := NONCE_NBYTES - len(self._callers[caller]):
                 more = caller.recv(wanted)
@@ -100,14 +100,14 @@ def _hung_up(caller: socket.socket) -> bool:
 
 
 def own_namespaces() -> list[str | int]:
-    """Return what a peer needs to know of this process: its namespaces, and the capabilities that it may have."""
+    """Return what a peer needs to know about this process: its namespaces and its permitted capabilities."""
     names = " ".join(os.readlink(f"/proc/self/ns/{name}") for name in ("ipc", "pid", "user"))
     with open("/proc/self/status", "rb") as status:
         return [names, next((int(line.split()[1], 16) for line in status if line.startswith(b"CapPrm")), 0)]
 
 
 def shares_memory(peers: object) -> bool:
-    """Tell whether this process, and the one that sent `peers`, may open each other's files."""
+    """Tell whether this process and the one that sent `peers` may open each other's files."""
     names, capabilities = own_namespaces()
     match peers:
         case [str(their_names), int(theirs)]:
@@ -126,7 +126,7 @@ def same_user(unix: socket.socket) -> bool:
 
 
 def process_of(unix: socket.socket) -> int:
-    """Ask the kernel for the id of the process at the other end; 0 if this process's namespace has none for it."""
+    """Ask the kernel for the pid of the process at the other end; 0 if it has none in this PID namespace."""
     return _credentials(unix)[0]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What carries a connection's messages: ``_native.Channel`` over UCX, ``TlsChannel`` over the TLS socket."""
+"""The interface of a connection's channel: ``_native.Channel`` over UCX or a ring, ``TlsChannel`` over a TLS socket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Channel(Protocol):
     def lend(self, buffer: BufferLike, /) -> Request[None]: ...
 
     def recv(self) -> Request[Any]:
-        """Receive a memoryview, or a tuple of them: one for each segment that the other side sent."""
+        """Receive a memoryview, or a tuple of them: one for each segment of the message."""
         ...
 
     def recv_into(self, buffer: Buffer, /) -> Request[int]: ...
@@ -35,11 +35,11 @@ class Channel(Protocol):
     def send_placed(
         self, first: Buffer, rest: list[Buffer], lend: bool, stage: bool, placed: list[Buffer], /
     ) -> list[Request[None]]:
-        """Send a message, and after it each of `placed`, for ``recv_placed`` of the other side."""
+        """Send a message, and then each of `placed`, for ``recv_placed`` on the other side."""
         ...
 
     def recv_placed(self, place: int, buffer: Buffer, /) -> Request[Any]:
-        """Receive what was sent as number `place`, from 0 on, into `buffer`, which has just its size."""
+        """Receive the buffer that was sent as number `place`, counted from 0; `buffer` must have its exact size."""
         ...
 
     def close(self) -> Request[None]: ...
@@ -54,12 +54,12 @@ class Channel(Protocol):
 
     @property
     def loss_raised(self) -> bool:
-        """The other side was lost, without a goodbye, and somebody was told by an exception."""
+        """Whether the other side was lost without a goodbye, and an exception has reported it."""
         ...
 
     @property
     def next_place(self) -> int:
-        """How many messages were sent with ``send_placed``."""
+        """The number of buffers sent with ``send_placed``."""
         ...
 
     @property

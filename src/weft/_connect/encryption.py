@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether messages would leave this host unencrypted, and what then: ``payload`` of :func:`weft.connect`."""
+"""Whether messages would leave this host unencrypted, and the policy for it: ``payload`` of :func:`weft.connect`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from weft.errors import EncryptionError, InvalidParamError
 
-#: What to do with messages that would leave the host unencrypted, the strictest first. The stricter side decides.
+#: Policies for messages that would leave the host unencrypted, the strictest first. The stricter side decides.
 EncryptionPolicy = Literal["refuse", "tls", "clear"]
 POLICIES: tuple[EncryptionPolicy, ...] = ("refuse", "tls", "clear")
-#: UCX's transports that reach no further than this host, by the names that ``UCX_TLS`` takes.
+#: UCX's transports within one host, by the names that ``UCX_TLS`` uses.
 _MEMORY_TLS = frozenset(
     (
         "posix",
@@ -31,34 +31,34 @@ _MEMORY_TLS = frozenset(
 
 
 def memory_only(tls: str | None) -> bool:
-    """Tell whether what ``UCX_TLS`` says, if anything, leaves links on this host without a network transport."""
+    """Tell whether a value of ``UCX_TLS`` gives links on this host no network transport; None is unset."""
     return tls is None or _MEMORY_TLS.issuperset(tls.split(","))
 
 
 def policy_of(tls: object, payload: EncryptionPolicy) -> EncryptionPolicy | None:
-    """Check what a caller gave as ``payload``; None without TLS (`tls` is None), where there is no choice.
+    """Validate a ``payload`` argument; return None without TLS (`tls` is None), where there is no choice.
 
     Raises
     ------
     InvalidParamError
-        There is no such policy, or no TLS to carry it out.
+        The policy does not exist, or needs TLS.
     """
     if payload not in POLICIES:
-        raise InvalidParamError(f"payload {payload!r}: it is one of {', '.join(POLICIES)}")
+        raise InvalidParamError(f"payload {payload!r} is not one of {', '.join(POLICIES)}")
     if tls is None and payload == "tls":
-        raise InvalidParamError("payload 'tls': needs TLS, so give an ssl.SSLContext as `ssl`")
+        raise InvalidParamError("payload 'tls' needs TLS: pass an ssl.SSLContext as `ssl`")
     return None if tls is None else payload
 
 
 def over_tls(policy: EncryptionPolicy | None, hello: dict[str, Any], stays: bool, what: str) -> bool:
-    """Tell whether messages go over the TLS socket. Both sides ask this of the same facts.
+    """Tell whether messages go over the TLS socket. Both sides decide this from the same facts.
 
-    `stays` is true if they are on one host, and this side's transports lead nowhere else.
+    `stays` is true if both are on one host, and this side's transports stay within it.
 
     Raises
     ------
     EncryptionError
-        They would leave the host unencrypted, and a side does not allow it.
+        Messages would leave the host unencrypted, and a side does not allow it.
     """
     if policy is None or (stays and hello.get("memory_only") is True):
         return False
@@ -67,8 +67,8 @@ def over_tls(policy: EncryptionPolicy | None, hello: dict[str, Any], stays: bool
     if strictest == "refuse":
         whose = "this" if policy == "refuse" else "the other"
         raise EncryptionError(
-            f"{what}: no shared memory leads there, so UCX would send the messages over the network unencrypted, and"
-            f" {whose} side refuses that; payload='tls' (Dask: weft.encrypted-payload: tls) on both sides has them go"
+            f"{what}: the processes share no memory, so UCX would send the messages over the network unencrypted, and"
+            f" {whose} side refuses that; payload='tls' (Dask: weft.encrypted-payload: tls) on both sides sends them"
             " over the TLS socket"
         )
     return strictest == "tls"

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What two sides say to each other before a connection exists. No sockets here.
+"""The messages that two sides exchange before a connection exists. No sockets here.
 
-Each side is a generator: it yields bytes to send, or the number of bytes that it wants next, or another handshake of
-this process that it waits for. ``stepper`` takes the steps over a socket, blocking or in a loop, so the protocol is
-written once. ``weft._tls.session`` puts TLS around them.
+Each side is a generator: it yields bytes to send, the number of bytes that it needs next, or another handshake of this
+process to wait for. ``handshake_io`` runs the steps over a socket, blocking or in a loop, so the protocol is written
+only once. ``weft._tls.session`` wraps the steps in TLS.
 
 Client                                     Server
 magic, version, hello {payload, ring, queue} ->
                                        <-  magic, version, hello {unix socket, nonce, payload, ring, worker?}
-(connects to the unix socket, writes the nonce: same host, same user)
+(connects to the unix socket, writes the nonce: proves same host and user)
 
-With rings, where the short way of ``local`` was not open (TLS, a forwarded port):
+With rings, if the local handshake (``local``) was not available (TLS, a forwarded port):
 route, worker {id}, both channels, link?, address? ->
 (opens its channel)                        (opens its channel; joins the link)
                                        <-  link?, address?
@@ -26,14 +26,14 @@ worker {id}, channel, link?            ->
 address?                               ->  (joins the link, opens the channel)
                                        <-  ready
 
-One link joins two workers; the addresses are told when it is new. On one host rings carry it if both hellos say so
-(``_connect.ring``), else UCX; a ring's memory is handed over on the unix socket, before its address is told. The worker
-with the lower id decides whether a handshake makes the link or uses the one that is there, and it decides for one
-handshake at a time; with rings it tells its address at once. What comes over a ring before its link is joined waits
-there, so neither side waits for the other's last word.
+One link joins two workers; the addresses are sent if it is new. On one host, rings carry it if both hellos offer them
+(``_connect.ring``), otherwise UCX; a ring's memory is sent over the unix socket, before its address. The worker with
+the lower id decides whether a handshake makes the link or uses the existing one, for one handshake at a time; with
+rings it sends its address at once. What arrives over a ring before its link is joined waits there, so neither side
+waits for the other's last message.
 
-With TLS, both sides know after the route whether messages would leave the host unencrypted. The policies of both
-(``payload``) then decide: an error on both, or the server is ready at once and messages go over the TLS socket.
+With TLS, both sides know after the route whether messages would leave the host unencrypted. Then both policies
+(``payload``) decide: either both sides raise, or the server is ready at once and messages go over the TLS socket.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from weft.errors import (
 
 
 class UpTo(NamedTuple):
-    """A step: whatever comes next, up to so many bytes; nothing at the end."""
+    """A step: receive the next bytes, up to `nbytes`; nothing at the end of file."""
 
     nbytes: int
 
@@ -84,24 +84,24 @@ class UpTo(NamedTuple):
 Step = bytes | int | UpTo | OtherHandshake
 Steps = Generator[Step, Any, "Joined"]
 
-_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # how an alert begins, and a TLS handshake
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # the first bytes of an alert, and of a TLS handshake
 #: RFC 8446, 6: an alert, fatal, protocol_version.
 _NO_TLS_HERE = b"\x15\x03\x03\x00\x02\x02\x46"
 
 
 class Joined:
-    """The outcome: a channel on a link, or none if messages go over the TLS socket.
+    """The outcome: a channel on a link; no channel if messages go over the TLS socket.
 
     Attributes
     ----------
     new_link : bool
-        This handshake made the link.
+        Whether this handshake made the link.
     why_ucx : str or None
-        None if rings carry the messages; else why they do not, empty if the other side is not on this host.
+        None if rings carry the messages; otherwise the reason, empty if the other side is not on this host.
     ends : tuple of str, or None
-        Both addresses, this side's first, if the handshake's socket has none.
+        Both addresses, this side's first, if they cannot be read from the handshake's socket.
     session : Session or None
-        The TLS session that the handshake was carried over, set by it.
+        The TLS session that carried the handshake, which sets this.
     """
 
     session: Any = None
@@ -126,11 +126,11 @@ class Joined:
 
 
 def _receive(what: str, farewell: bytes = b"") -> Generator[Step, Any, dict[str, Any]]:
-    """Receive a message. A peer of another version is sent `farewell`, which only one side may have: it then waits."""
+    """Receive a message. A peer of another version gets `farewell`; only one side may pass it, as it then waits."""
     head = yield HEAD.size
     if head.startswith(_TLS_RECORDS):
         yield from reject(_NO_TLS_HERE)
-        raise TlsError(f"{what}: the other side speaks TLS, and this one was given no `ssl` (in Dask: `security`)")
+        raise TlsError(f"{what}: the other side uses TLS, and this side has no `ssl` (in Dask: `security`)")
     try:
         nbytes = body_nbytes(head, what)
     except ProtocolError:
@@ -141,13 +141,13 @@ def _receive(what: str, farewell: bytes = b"") -> Generator[Step, Any, dict[str,
 
 
 def tls_required() -> bytes:
-    """Return the message for a caller that does not speak TLS where it must."""
-    return encode(error="TLS is spoken here", tls=True)
+    """Return the message for a caller that does not use TLS where it is required."""
+    return encode(error="TLS is required", tls=True)
 
 
 def reject(message: bytes) -> Generator[Step, Any, None]:
-    """Send `message` and read until the caller hangs up: a socket closed with bytes unread may drop the message."""
-    with contextlib.suppress(Error):  # it has gone, or stays too long; the reason for the rejection is what counts
+    """Send `message` and read until the caller hangs up: closing a socket with unread bytes may drop the message."""
+    with contextlib.suppress(Error):  # the caller has gone, or stays too long; only the reason to reject it matters
         yield message
         for _ in range(16):
             if not (yield UpTo(1 << 16)):
@@ -162,7 +162,7 @@ def client(
     info: dict[str, Any],
     policy: EncryptionPolicy | None = None,
 ) -> Steps:
-    """Connect. `sock` is the TCP socket that the steps go over; `info` is told to the other side.
+    """Connect. `sock` is the TCP socket that carries the steps; `info` is sent to the other side.
 
     `policy` is None without TLS.
     """
@@ -185,7 +185,7 @@ def client(
             tls = over_tls(policy, hello, same_host and route.memory_only, what)
             worker = None if tls else workers.worker(route, same_host=same_host)
         except UnreachableError:
-            # No transport leads there; or the Unix socket is gone because the listener closes, which its message tells.
+            # No transport reaches it; or the listener is closing its Unix socket, which its next message reports.
             with contextlib.suppress(HandshakeError, TimedOutError):
                 yield from _receive(what)
             raise
@@ -233,19 +233,19 @@ def server(
 ) -> Steps:
     """Accept a connection; see :func:`client`."""
     what = f"accept from {name}"
-    hello = yield from _receive(what, encode(error="another version is spoken here"))  # its head tells which
+    hello = yield from _receive(what, encode(error="the handshake versions differ"))  # the head says which
     remote = field(hello, "info", dict, what)
     nonce = os.urandom(NONCE_NBYTES)
     rings = ring.offer(dict(route.ucx))
     why_ucx = ring.why_ucx(rings, hello.get("ring"))
-    spaces = None if why_ucx is None else own_namespaces()  # rings need not know
+    spaces = None if why_ucx is None else own_namespaces()  # not needed for rings
     proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": spaces}
     ring_worker = workers.ring_worker() if why_ucx is None else None
     worker_id = ring_worker.id if ring_worker is not None else None
     yield encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings, worker=worker_id)
     message = yield from _receive(what)
     claimed = field(message, "route", str, what)
-    closed = same_host_listener.closed  # then a caller of this host could not prove it
+    closed = same_host_listener.closed  # a caller on this host could then not prove it
     unix = same_host_listener.accept(nonce) if claimed == "host" and not closed else None
     same_host = unix is not None
     if not same_host:
@@ -282,7 +282,7 @@ def server(
     except BaseException as e:
         if link is not None:
             link.abandon()
-        # A caller that is refused for want of encryption knows it from the same facts.
+        # A caller refused for lack of encryption reaches the same conclusion from the same facts.
         if isinstance(e, Error) and not isinstance(e, TimedOutError | EncryptionError):
             yield encode(error=str(e))
         raise
@@ -295,7 +295,7 @@ def server(
 
 
 def _connect_ring(workers: Workers, name: str, unix: socket.socket, hello: dict[str, Any]) -> Steps:
-    """Go on with :func:`client`, once both sides are known to be on one host and to have rings."""
+    """Continue :func:`client` after both sides are known to be on one host and to have rings."""
     what = f"connect to {name}"
     worker = workers.ring_worker()
     remote_id = worker_of(hello, worker, what)
@@ -335,7 +335,7 @@ def _accept_ring(
     message: dict[str, Any],
     remote: dict[str, Any],
 ) -> Steps:
-    """Go on with :func:`server`, once both sides are known to be on one host and to have rings."""
+    """Continue :func:`server` after both sides are known to be on one host and to have rings."""
     what = f"accept from {name}"
     remote_id = worker_of(message, worker, what)
     theirs, mine = channel_of(message, what), channel_of(message, what, "accepted_channel")
@@ -362,27 +362,27 @@ def _accept_ring(
 
 
 def _compare_queues(mine: dict[str, str], hello: dict[str, Any], what: str) -> None:
-    """Refuse a caller that would write past the end of this side's queue, or believe it longer than it is."""
+    """Refuse a caller with other queue settings: it would write past the end of this side's queue, or misread it."""
     theirs = field(hello, "queue", dict, what)
     for name, value in mine.items():
         if theirs.get(name) != value:
             raise InvalidParamError(
-                f"{what}: UCX_POSIX_{name} is {value} here and {str(theirs.get(name))[:20]} there; processes of one"
-                " host need the same, since each writes to the other's memory"
+                f"{what}: UCX_POSIX_{name} is {value} here and {str(theirs.get(name))[:20]} there; processes on one"
+                " host need the same value, because each writes to the other's memory"
             )
 
 
 def _prove_same_host(hello: dict[str, Any], rings: bool) -> socket.socket | None:
-    """Connect to the listener's Unix socket and send the nonce; None if it is out of reach, or another user's.
+    """Connect to the listener's Unix socket and send the nonce; None if it is not reachable, or another user's.
 
-    `rings` need no more than this; UCX opens the other process's files.
+    That suffices for `rings`; UCX also opens the other process's files, so namespaces must match.
     """
     name, nonce = hello.get("unix"), hello.get("nonce")
     if not isinstance(name, str) or not isinstance(nonce, str):
         return None
     if not rings and not shares_memory(hello.get("spaces")):
         return None
-    # A listener must not be able to have this process send what it likes to any socket of this host.
+    # A listener must not be able to make this process send arbitrary bytes to any socket of this host.
     if not name.startswith(PREFIX) or len(nonce) != 2 * NONCE_NBYTES:
         return None
     unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -392,7 +392,7 @@ def _prove_same_host(hello: dict[str, Any], rings: bool) -> socket.socket | None
         if not same_user(unix):
             raise PermissionError
         unix.send(bytes.fromhex(nonce))
-    except (OSError, ValueError):  # another host, another namespace, another user: the network it is
+    except (OSError, ValueError):  # another host, another namespace, another user: use the network
         unix.close()
         return None
     return unix

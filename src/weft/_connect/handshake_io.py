@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Takes a handshake's steps over a socket: one stepper, with an adapter for blocking sockets and one for asyncio."""
+"""Runs a handshake's steps over a socket: one stepper, with an adapter for blocking sockets and one for asyncio."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from weft._connect.local import LocalSteps, Packet, Receive
 from weft.errors import Error, HandshakeError, NoMemoryError, TimedOutError
 
 _AT_ONCE = 4096
-_PACKET_NBYTES = (1 << 16) + 64  # more than any message has
+_PACKET_NBYTES = (1 << 16) + 64  # larger than any message
 
 
 class _Socket(Protocol):
-    """What the stepper needs. Each method raises an error of weft's, or an OSError of the socket."""
+    """The stepper's interface to a socket. Each method raises weft's errors, or an OSError of the socket."""
 
     async def send(self, data: bytes) -> None: ...
     async def receive(self, nbytes: int) -> bytes: ...
@@ -30,7 +30,7 @@ class _Socket(Protocol):
 
 
 class _InLoop:
-    """A socket in the running loop. Its caller limits the time."""
+    """A socket in the running loop. The caller limits the time."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
@@ -46,7 +46,7 @@ class _InLoop:
         await other.ended()
 
     async def send_packet(self, packet: Packet) -> None:
-        _send_packet(self._sock, packet)  # which has room for all that goes over it
+        _send_packet(self._sock, packet)  # its buffer has room for every packet of a handshake
 
     async def receive_packet(self) -> tuple[bytes, int]:
         while True:
@@ -57,7 +57,7 @@ class _InLoop:
 
     async def _readable(self) -> None:
         readable = self._loop.create_future()
-        fd = self._sock.fileno()  # a loop that does not know the socket yet would write out its two addresses
+        fd = self._sock.fileno()  # not the socket: a new one would make the loop format its two addresses
         self._loop.add_reader(fd, _set, readable)
         try:
             await readable
@@ -81,13 +81,13 @@ class _Blocking:
 
     async def receive(self, nbytes: int) -> bytes:
         try:
-            self._set_timeout()  # for each piece: a peer that drips bytes must not outlast the deadline
+            self._set_timeout()  # for each piece: a peer that sends single bytes must not outlast the deadline
             return self._sock.recv(nbytes)
         except TimeoutError:
             raise self._too_late() from None
 
     async def wait_for(self, other: OtherHandshake) -> None:
-        raise HandshakeError(f"{self._what}: another handshake with the same process is under way in this thread")
+        raise HandshakeError(f"{self._what}: another handshake with the same process is in progress in this thread")
 
     async def send_packet(self, packet: Packet) -> None:
         try:
@@ -129,7 +129,7 @@ def _send_packet(sock: socket.socket, packet: Packet) -> None:
 
 def _receive_packet(sock: socket.socket) -> tuple[bytes, int]:
     data, descriptors, flags, _ = socket.recv_fds(sock, _PACKET_NBYTES, 1, socket.MSG_CMSG_CLOEXEC)
-    for surplus in descriptors[1:]:  # the control buffer's padding has room for it
+    for surplus in descriptors[1:]:  # the padding of the control buffer has room for a second one
         os.close(surplus)
     if not descriptors and flags & socket.MSG_CTRUNC:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -137,14 +137,14 @@ def _receive_packet(sock: socket.socket) -> tuple[bytes, int]:
 
 
 async def run(steps: Steps | LocalSteps, sock: socket.socket, what: str) -> Joined:
-    """Run a handshake in the running loop; `sock` does not block. `what` begins the errors' messages."""
+    """Run a handshake in the running loop; `sock` is non-blocking. `what` is the prefix of error messages."""
     return await _run(steps, _InLoop(sock), what)
 
 
 def run_blocking(
     steps: Steps | LocalSteps, sock: socket.socket, what: str, *, deadline: float, timeout: float
 ) -> Joined:
-    """Run a handshake until `deadline`, of ``time.monotonic``. `timeout` is what it was in seconds, for the error."""
+    """Run a handshake until `deadline`, of ``time.monotonic``. `timeout` is the same in seconds, for the error."""
     try:
         _run(steps, _Blocking(sock, what, deadline, timeout), what).send(None)
     except StopIteration as stop:
@@ -156,7 +156,7 @@ def run_blocking(
 async def _run(steps: Steps | LocalSteps, sock: _Socket, what: str) -> Joined:
     answer: Any = None
     failure: BaseException | None = None
-    ahead = bytearray()  # read with what was wanted: a message's body comes with its head
+    ahead = bytearray()  # read ahead: a message's body arrives with its head
     while True:
         try:
             step = steps.throw(failure) if failure is not None else steps.send(answer)
@@ -185,7 +185,7 @@ async def _run(steps: Steps | LocalSteps, sock: _Socket, what: str) -> Joined:
                 while len(ahead) < step:
                     ahead += await _receive_some(sock, step - len(ahead), what)
                 answer = _taken(ahead, step)
-        except (asyncio.CancelledError, KeyboardInterrupt) as e:  # the steps undo what they began
+        except (asyncio.CancelledError, KeyboardInterrupt) as e:  # let the steps clean up
             failure = e
         except OSError as e:
             failure = e if isinstance(e, Error) else _of_socket(what, e)
@@ -205,7 +205,7 @@ def _taken(ahead: bytearray, nbytes: int) -> bytearray:
 
 
 def out_of_descriptors(what: str, error: OSError) -> NoMemoryError:
-    """Make the error for a descriptor that the kernel did not give."""
+    """Return the error for a failure to get a descriptor from the kernel."""
     return NoMemoryError(f"{what}: {error.strerror or error}; is the limit of open files (ulimit -n) reached?")
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a thread or event loop has of its own: its workers, and the links from them to other workers.
+"""The workers of a thread or event loop, and their links to other workers.
 
-One worker for each loop (or thread, for the blocking face) and each way out: one for peers on this host, which
-has no network transport at all, and one for each network device, and flow over it, that a connection needed. A link
-lasts until one of the two workers is closed; connections come and go on it.
+Each loop (or thread, for blocking calls) has one worker for each route: one for peers on this host, without any network
+transport, and one for each network device, and each flow over it, that a connection needed. A link lasts until one of
+its two workers is closed; connections on it come and go.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableE
 
 _contexts: dict[tuple[tuple[str, str], ...], Context] = {}
 _contexts_lock = threading.Lock()
-_loops: list[tuple[object, Workers]] = []  # (event loop, its workers); few, and swept at each look
+_loops: list[tuple[object, Workers]] = []  # (event loop, its workers); few, and swept at each lookup
 _loops_lock = threading.Lock()
 _thread = threading.local()
 
@@ -43,14 +43,14 @@ class OtherHandshake:
         return future
 
     def end(self) -> None:
-        """Let all that wait go on."""
+        """Wake all waiting handshakes."""
         for future in self._waiters:
             if not future.done() and not future.get_loop().is_closed():
                 future.set_result(None)
 
 
 class Link:
-    """The one endpoint pair between two workers, made by the first handshake between them."""
+    """The only endpoint pair between two workers, made by the first handshake between them."""
 
     def __init__(
         self, worker: ConnectionWorker, remote_id: str, link_id: str, native: _native.Link | None = None
@@ -77,9 +77,9 @@ class Link:
         return self._native is native
 
     def prepare(self, sock: socket.socket, name: str) -> str | None:
-        """Make this side of a new link; return its address for the other side. None if the link is there.
+        """Make this side of a new link; return its address for the other side, or None if the link exists already.
 
-        What goes with the address is sent over `sock`.
+        The memory that belongs to the address is sent over `sock`.
         """
         if self._native is None:
             self._native = _native.prepare_link(self.worker.native, self.worker.same_host, name)
@@ -88,14 +88,14 @@ class Link:
         return None if self._joined else self.native.address.hex()
 
     def join(self, address: bytes | None, sock: socket.socket, name: str, memory: int = -1) -> str | None:
-        """Connect a new link to the other side; `sock` becomes its liveness. Return what :meth:`prepare` does.
+        """Connect a new link to the other side; `sock` becomes its liveness socket. Return what :meth:`prepare` does.
 
-        `memory`, the caller's, is the other side's; -1 if it comes over `sock`.
+        `memory` is the other side's, and stays the caller's; -1 if it arrives over `sock`.
         """
         mine = self.prepare(sock, name)
         if self._joined:
             return mine
-        if self.remote_id == self.worker.id:  # to itself: neither end can be lost
+        if self.remote_id == self.worker.id:  # a link to itself: neither end can be lost
             self._connect(self.native.address, _to_itself() if self.worker.same_host else -1, name)
         else:
             if address is None:
@@ -115,13 +115,13 @@ class Link:
             raise
 
     def settle(self) -> bool:
-        """Let other handshakes use the link: the other side has it too. Return whether this handshake made it."""
+        """Let other handshakes use the link, now that both sides have it. Return whether this handshake made it."""
         new, self.settled = not self.settled, True
         self._release()
         return new
 
     def abandon(self) -> None:
-        """Give up a link that a failed handshake was making: it is of no use to either side."""
+        """Drop the link that a failed handshake was making: neither side can use it."""
         if not self.settled:
             if self.worker.links.get(self.remote_id) is self:
                 del self.worker.links[self.remote_id]
@@ -135,7 +135,7 @@ class Link:
             self._making = None
 
     def making(self) -> OtherHandshake:
-        """Return the step that waits until this link is made, or given up."""
+        """Return the step that waits until this link is made or dropped."""
         if self._making is None:
             self._making = OtherHandshake()
         return self._making
@@ -144,7 +144,7 @@ class Link:
 def _to_itself() -> int:
     """Make the socket over which a worker lends to itself: it receives its own datagrams, and no others."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        # the kernel refuses strangers once it is connected; before that the name keeps them out
+        # once it is connected, the kernel rejects other senders; before that, the random name keeps them out
         sock.bind(b"\0weft-" + os.urandom(16))
         sock.connect(sock.getsockname())
         return sock.detach()
@@ -165,10 +165,10 @@ class ConnectionWorker:
         self.id = os.urandom(16).hex()
         self.links: dict[str, Link] = {}
         self._sweep_at = 8
-        self._listeners: dict[str, str] = {}  # their Unix sockets' names, to the id of the worker that accepts there
+        self._listeners: dict[str, str] = {}  # by a listener's Unix socket name: the id of its worker
 
     def link_to(self, listener: str) -> Link | None:
-        """Return the link to the worker behind that Unix socket, if there is one."""
+        """Return the link to the worker behind this Unix socket name, or None."""
         link = self.links.get(self._listeners.get(listener, ""))
         return link if link is not None and link.settled and not link.lost else None
 
@@ -181,15 +181,15 @@ class ConnectionWorker:
         return link
 
     def remember(self, listener: str, remote_id: str) -> None:
-        """Note which worker accepts at that Unix socket."""
+        """Record which worker accepts at this Unix socket name."""
         self._listeners[listener] = remote_id
 
     def forget(self, listener: str) -> None:
-        """Drop what was noted: another worker may accept there by now."""
+        """Drop that record: another worker may accept there by now."""
         self._listeners.pop(listener, None)
 
     def decide(self, remote_id: str) -> Generator[OtherHandshake, None, tuple[Link, dict[str, Any]]]:
-        """Use the link to that worker, or make one; the worker with the lower id decides."""
+        """Use the existing link to that worker, or make one; called by the worker with the lower id."""
         while True:
             link = self.links.get(remote_id)
             if link is None or link.lost:
@@ -198,12 +198,12 @@ class ConnectionWorker:
                 return link, {"id": link.id, "new": True}
             if link.settled:
                 return link, {"id": link.id, "new": False}
-            if remote_id == self.id:  # both ends are here: the handshake that makes it is this one's other half
+            if remote_id == self.id:  # a link to itself: this handshake's other half is making it
                 return link, {"id": link.id, "new": False}
             yield link.making()
 
     def follow(self, remote_id: str, decision: dict[str, Any], what: str, native: _native.Link | None = None) -> Link:
-        """Use or make the link that the other side decided on; `native` is what a new one is made of, if prepared."""
+        """Use or make the link that the other side chose; a new one is made from `native`, if that was prepared."""
         link_id, new = decision.get("id"), decision.get("new")
         if not isinstance(link_id, str) or not isinstance(new, bool):
             raise HandshakeError(f"{what}: the other side's message has no proper 'link'")
@@ -217,8 +217,8 @@ class ConnectionWorker:
         return self.add(remote_id, link_id, native)
 
     def add(self, remote_id: str, link_id: str, native: _native.Link | None = None) -> Link:
-        """Add a link that is to be made."""
-        # A worker that comes back has another id: without this, each worker that ever came would stay.
+        """Register a link that is being made."""
+        # A restarted worker has a new id: without the sweep, each worker that ever connected would stay.
         if len(self.links) >= self._sweep_at:
             self.links = {known: link for known, link in self.links.items() if not link.lost}
             self._listeners = {name: known for name, known in self._listeners.items() if known in self.links}
@@ -228,7 +228,7 @@ class ConnectionWorker:
 
 
 class Abortable(Protocol):
-    """A connection that no worker carries."""
+    """A connection without a worker."""
 
     def abort(self) -> None: ...
 
@@ -239,14 +239,14 @@ class Workers:
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self.loop = loop
         self._workers: dict[tuple[bool, tuple[tuple[str, str], ...] | None, int], ConnectionWorker] = {}
-        self.listens: set[str] = set()  #: the names of its listeners' Unix sockets
-        self.calls: dict[str, OtherHandshake] = {}  #: by such a name, the handshake that may make a link to there
+        self.listens: set[str] = set()  #: Unix socket names of its listeners
+        self.calls: dict[str, OtherHandshake] = {}  #: by such a name, the handshake that may make a link to it
         self._shutdown: AsyncGenerator[None] | None = None
         self._connections: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.pid = os.getpid()
 
     def worker(self, route: Route, *, same_host: bool) -> ConnectionWorker:
-        """Return the worker for peers on this host that UCX reaches, or for those that `route` leads to."""
+        """Return the worker for peers on this host reached by UCX, or for peers reached by `route`."""
         flow = 0 if same_host else route.flow
         return self._worker(same_host, tuple(sorted(route.settings(same_host=same_host).items())), flow)
 
@@ -265,13 +265,13 @@ class Workers:
         return worker
 
     async def close_with_loop(self) -> None:
-        """Have the loop's orderly end (``asyncio.run``) close these workers."""
+        """Close these workers when the loop shuts down in order (``asyncio.run``)."""
         if self._shutdown is None:
             self._shutdown = _until_shutdown(self)
             await anext(self._shutdown)
 
     def close(self) -> None:
-        """Close every worker: connections that are still open are aborted."""
+        """Close every worker, which aborts connections that are still open."""
         for worker in self._workers.values():
             worker.native.close()
         self._workers.clear()
@@ -279,17 +279,17 @@ class Workers:
             connection.abort()
 
     def abort_with(self, connection: Abortable) -> None:
-        """Have a connection that no worker carries end with the workers."""
+        """Abort a connection without a worker when the workers are closed."""
         self._connections.add(connection)
 
     def drop(self) -> None:
-        """Drop every worker as it is."""
+        """Drop every worker without closing it."""
         for worker in self._workers.values():
-            worker.links.clear()  # which refer to it
+            worker.links.clear()  # break the reference cycle
         self._workers.clear()
 
     def __del__(self) -> None:
-        # A thread that ends drops its own: in it, so it may close them, and without waiting for the garbage collector.
+        # A thread that ends drops its workers: in that thread, so it may close them, and without the garbage collector.
         if self.loop is None and self._workers and self.pid == os.getpid() and not sys.is_finalizing():
             with contextlib.suppress(ThreadError):
                 self.close()
@@ -305,7 +305,7 @@ async def _until_shutdown(workers: Workers) -> AsyncGenerator[None]:
 
 
 def _hint(same_host: bool) -> str:
-    """Say what is known to keep shared memory from working."""
+    """Return a known reason why shared memory may not work."""
     if not same_host:
         return ""
     shm = os.statvfs("/dev/shm")  # noqa: S108
@@ -331,7 +331,7 @@ def workers_of_thread() -> Workers:
 
 
 async def workers_of_loop() -> Workers:
-    """Return the workers of the running loop. Those of loops that were closed are taken down."""
+    """Return the workers of the running loop; close those of closed loops."""
     _refuse_fork()
     loop = asyncio.get_running_loop()
     found = None

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The short handshake, between two processes of one host that rings can join: one packet each way.
+"""The local handshake, between two processes of one host that can use rings: one packet each way.
 
-A listener without TLS has a Unix socket whose name follows from its address, so a caller tries that name before TCP.
-Only this host has it (abstract names belong to the network namespace, as ports do), and the kernel names the user at
-the other end: neither needs a proof. The name has both versions in it: processes that differ meet over TCP, which
-tells them so.
+A listener without TLS has a Unix socket whose name follows from its address; a caller tries that name before TCP. Only
+this host can reach it (abstract names belong to the network namespace, as ports do), and the kernel reports the user at
+the other end: neither needs a proof. The name contains both versions, so different versions meet over TCP, which
+reports that.
 
 Caller                                            Listener
-With a link to the worker that listens there:
+If it has a link to the listener's worker:
 {worker, both channels, link}                  ->
                                                <- {worker}
-Without:
+Otherwise:
 {worker, both channels, address} + memory      ->
                                                <- {worker, link, address} + memory
-                                               or {worker, use: a link that is there}; the caller begins again with it
+                                               or {worker, use: an existing link}; the caller starts again with it
 
-The packets keep their bounds (``SOCK_SEQPACKET``), and a new link's memory comes with the packet that has its address.
-The listener's side makes the link, since it knows both workers first. Two that call each other at once would make two:
-the worker with the higher id lets its own call to the other end first, which the lower one answers at once. Before
-a side may send, the other side's channel must be there: so the caller opens its own before it names a link.
+Packets keep their boundaries (``SOCK_SEQPACKET``), and a new link's memory comes with the packet that has its address.
+The listener's side makes the link, because it is the first to know both workers. Two workers that call each other would
+make two links: the one with the higher id waits for its own call to end, which the lower one answers at once. A side
+may only send when the other side's channel exists, so the caller opens its own before it names a link.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _ANY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104 - a name
 
 
 class Packet(NamedTuple):
-    """A step: send this, with a descriptor or without (-1)."""
+    """A step: send `data`, with a descriptor or without (-1)."""
 
     data: bytes
     descriptor: int = -1
 
 
 class Reached(NamedTuple):
-    """A socket that leads to the listener at `host` and `port`, and the name of the listener's own."""
+    """A socket connected to the listener at `host` and `port`, and the name of the listener's own socket."""
 
     sock: socket.socket
     listener: str
@@ -60,19 +60,19 @@ class Reached(NamedTuple):
 
 
 class Receive:
-    """A step: receive a packet, for its bytes and the descriptor that came along (-1: none), now the receiver's."""
+    """A step: receive a packet, with the descriptor that came along (-1: none), which the receiver then owns."""
 
 
 LocalSteps = Generator[Packet | Receive | OtherHandshake, Any, Joined]
 
 
 def name_of(host: str, port: int) -> str:
-    """Return the name of the Unix socket that belongs to a listener's address."""
+    """Return the Unix socket name for a listener's address."""
     return f"{PREFIX}{message.VERSION}.{ring.VERSION}-{join(host, port)}"
 
 
 def listen(name: str) -> socket.socket | None:
-    """Bind a listener's Unix socket; None if somebody has the name."""
+    """Bind a listener's Unix socket; None if the name is taken."""
     sock = _socket()
     try:
         sock.bind(b"\0" + name.encode())
@@ -85,14 +85,14 @@ def listen(name: str) -> socket.socket | None:
 
 
 def reach(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> Reached | None:
-    """Connect to the Unix socket of the listener at an address, if it has one on this host."""
+    """Connect to the Unix socket of the listener at an address, if there is one on this host."""
     host, port = sockaddr[:2]
     for bound in (host, _ANY.get(family)):
         if bound is None or (len(sockaddr) > 2 and sockaddr[3]):  # a link-local address
             continue
         name = name_of(bound, port)
         sock = _socket()
-        with contextlib.suppress(OSError):  # nobody has the name, or a full queue: over TCP the caller can wait
+        with contextlib.suppress(OSError):  # no such name, or a full queue: the caller can wait over TCP
             sock.connect(b"\0" + name.encode())
             if same_user(sock) and (bound == host or _is_own(family, sockaddr)):
                 return Reached(sock, name, host, port)
@@ -107,7 +107,7 @@ def _socket() -> socket.socket:
 
 
 def _is_own(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> bool:
-    """Tell whether an address is this host's: the kernel then sends from the address itself."""
+    """Tell whether an address is this host's: the kernel then uses it as source address."""
     if is_loopback(sockaddr[0]):
         return True
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -116,7 +116,7 @@ def _is_own(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> bool:
 
 
 def client(workers: Workers, name: str, to: Reached, info: dict[str, Any]) -> LocalSteps:
-    """Connect to what :func:`reach` has reached."""
+    """Connect to a listener found by :func:`reach`."""
     what, listener = f"connect to {name}", to.listener
     worker = workers.ring_worker()
     while (link := worker.link_to(listener)) is None and (other := workers.calls.get(listener)) is not None:
@@ -131,7 +131,7 @@ def client(workers: Workers, name: str, to: Reached, info: dict[str, Any]) -> Lo
             link = worker.link_to_itself(to.sock, name)
         if link is None:
             link, reply = yield from _make_link(workers, worker, to, name, hello)
-        # On a link that is there, the other side's first message may come before its answer.
+        # On an existing link, the other side's first message may arrive before its answer.
         channel = link.native.open(mine, theirs, name)
         if reply is None:
             yield Packet(encode(**hello, link=link.id))
@@ -152,7 +152,7 @@ def client(workers: Workers, name: str, to: Reached, info: dict[str, Any]) -> Lo
 def _make_link(
     workers: Workers, worker: ConnectionWorker, to: Reached, name: str, hello: dict[str, Any]
 ) -> Generator[Packet | Receive, Any, tuple[Link, dict[str, Any] | None]]:
-    """Offer a link. Return it with the answer, or the link that turns out to be there, and None."""
+    """Offer a link. Return it with the answer; or return a link that already exists, and None."""
     what, listener = f"connect to {name}", to.listener
     call = workers.calls[listener] = OtherHandshake()
     prepared = _native.prepare_link(worker.native, True, name)
@@ -231,7 +231,7 @@ def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any
 def _link_there(
     workers: Workers, worker: ConnectionWorker, remote_id: str, hello: dict[str, Any], what: str
 ) -> Generator[OtherHandshake, None, Link | None]:
-    """Return the link to a worker that does not know of it yet; None if this handshake is to make it."""
+    """Return the link to a worker that has not learned of it yet; None if this handshake must make it."""
     listens = [name for name in field(hello, "listens", list, what) if isinstance(name, str)]
     if remote_id == worker.id:
         raise HandshakeError(f"{what}: the other side claims to be this process, and does not know its link to itself")
@@ -267,7 +267,7 @@ def _joined(
 
 
 def _host_of(hello: dict[str, Any], what: str) -> str:
-    """Return the address by which the caller knows this host."""
+    """Return the address by which the caller reached this host."""
     host: str = field(hello, "host", str, what)
     try:
         is_loopback(host)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The messages of a handshake, and what is checked in one that came. No sockets here, and no order of messages."""
+"""The messages of a handshake, and the validation of received ones. No sockets here, and no order of messages."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ MAGIC = b"WEFT"
 VERSION = 5
 HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
 _MAX_NBYTES = 1 << 16
-_ADDRESS_MIN_NBYTES = 8  # the worker's uuid, which every address begins with
+_ADDRESS_MIN_NBYTES = 8  # the worker's uuid, with which every address begins
 
 
 def encode(**message: object) -> bytes:
-    """Make a message, its head included."""
+    """Encode a message, including its head."""
     body = json.dumps(message).encode()
     if len(body) > _MAX_NBYTES:
-        raise InvalidParamError(f"info: a handshake message has at most {_MAX_NBYTES} B, with it this has {len(body)}")
+        raise InvalidParamError(f"info: it makes a handshake message of {len(body)} B, and the limit is {_MAX_NBYTES}")
     return HEAD.pack(MAGIC, VERSION, len(body)) + body
 
 
 def body_nbytes(head: bytes, what: str) -> int:
-    """Return the length of the message that `head` begins, which its sender speaks this version in."""
+    """Return the length of the body after `head`; raise if the sender uses another protocol or version."""
     magic, version, nbytes = HEAD.unpack(head)
     if magic != MAGIC:
         raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
@@ -41,10 +41,10 @@ def body_nbytes(head: bytes, what: str) -> int:
 
 
 def decode(body: bytes, what: str) -> dict[str, Any]:
-    """Return the message in `body`; an error if the other side says that it refuses."""
+    """Return the message in `body`; raise if the other side reports an error."""
     try:
         message: Any = json.loads(body)
-    except (ValueError, RecursionError) as e:  # 64 KiB of "[" is deeper than the interpreter's stack
+    except (ValueError, RecursionError) as e:  # 64 KiB of "[" exceeds the interpreter's recursion limit
         raise HandshakeError(f"{what}: the other side sent no JSON: {e}") from None
     if not isinstance(message, dict):
         raise HandshakeError(f"{what}: the other side sent {type(cast('object', message)).__name__}, not an object")
@@ -58,7 +58,7 @@ def decode(body: bytes, what: str) -> dict[str, Any]:
 
 
 def decode_packet(packet: bytes, what: str) -> dict[str, Any]:
-    """Return the message that `packet` is, head and all."""
+    """Return the message in `packet`, which includes the head."""
     if len(packet) < HEAD.size:
         raise HandshakeError(f"{what}: the other side sent {len(packet)} B, less than a message's head")
     nbytes = body_nbytes(packet[: HEAD.size], what)
@@ -68,7 +68,7 @@ def decode_packet(packet: bytes, what: str) -> dict[str, Any]:
 
 
 def field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:
-    """Return a field of a message, which must be of this kind."""
+    """Return a field of a message; raise unless it is of this type."""
     value = message.get(name)
     if not isinstance(value, kind):
         raise HandshakeError(f"{what}: the other side's message has no proper {name!r}")
@@ -76,7 +76,7 @@ def field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:
 
 
 def worker_of(message: dict[str, Any], worker: ConnectionWorker, what: str) -> str:
-    """Return the other worker's id. It is this one's only in this process: a link to itself has no liveness socket."""
+    """Return the other worker's id. It is this worker's own only for a connection within this process."""
     worker_id: str = field(message, "worker", str, what)
     if worker_id == worker.id and not worker.same_host:
         raise HandshakeError(f"{what}: the other side claims to be this process, but came over the network")
@@ -84,15 +84,15 @@ def worker_of(message: dict[str, Any], worker: ConnectionWorker, what: str) -> s
 
 
 def address_of(message: dict[str, Any], what: str) -> bytes | None:
-    """Return the address of a link's other side, None if the message has none."""
+    """Return the address of a link's other side; None if the message has none."""
     address = message.get("address")
     try:
         unpacked = None if address is None else bytes.fromhex(address)
     except (TypeError, ValueError):
         raise HandshakeError(f"{what}: the other side's worker address is not hexadecimal") from None
-    # UCX believes the rest of it: a process that may connect is trusted not to craft one.
+    # UCX does not validate the rest: a process that may connect is trusted not to forge one.
     if unpacked is not None and len(unpacked) < _ADDRESS_MIN_NBYTES:
-        raise HandshakeError(f"{what}: the other side's worker address has {len(unpacked)} B, fewer than any has")
+        raise HandshakeError(f"{what}: the other side's worker address has {len(unpacked)} B, which is too short")
     return unpacked
 
 
@@ -106,5 +106,5 @@ def channel_of(message: dict[str, Any], what: str, name: str = "channel") -> int
 
 
 def new_channel_id() -> int:
-    """Return an id that a stranger cannot guess; it is the key to the connection."""
+    """Return an unguessable id; it is the key to the connection."""
     return int.from_bytes(os.urandom(8), "little") or 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether weft's own rings may carry the messages between two processes of one host, or UCX has to, and why."""
+"""Whether weft's own rings can carry the messages between two processes of one host, or why UCX must."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Mapping, Sequence
 
 from weft import _native
 
-VERSION = 2  #: of what lies in the pages; both sides must have the same
-GPU = "dev/nvidiactl"  #: there if a process could use one, unless its environment hides all of them
+VERSION = 2  #: of the layout in shared pages; both sides must have the same
+GPU = "dev/nvidiactl"  #: exists if a process could use a GPU, unless its environment hides all GPUs
 
 
 def offer(ucx: Mapping[str, str]) -> dict[str, object]:
-    """Return what this side says of its rings in the handshake; `ucx` are the connection's UCX settings."""
+    """Return this side's ring offer for the handshake; `ucx` are the connection's UCX settings."""
     why = _obstacle(ucx)
     return {"version": VERSION} if why is None else {"no": why}
 
 
 def usable(settings: Sequence[tuple[str, str]]) -> bool:
-    """Tell whether this side can have rings for a connection with these UCX settings."""
+    """Tell whether this side can use rings for a connection with these UCX settings."""
     return _obstacle(dict(settings)) is None
 
 
 def why_ucx(mine: Mapping[str, object], theirs: object) -> str | None:
-    """Tell why UCX has to carry the messages between two processes of one host; None if the rings can."""
+    """Return why UCX must carry the messages between two processes of one host; None if rings can."""
     if "no" in mine:
         return str(mine["no"])
     match theirs:

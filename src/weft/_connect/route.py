@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The way to a peer: the address that a connection uses, and the UCX settings that lead there."""
+"""The route to a peer: the local address of a connection, and its UCX settings."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from weft._connect.encryption import memory_only
 from weft.config import link_queue, link_settings, uses_shm
 from weft.errors import UnreachableError
 
-#: What weft says of UCX's transports unless told otherwise: within a host, and across the network.
+#: weft's default for UCX_TLS: within a host, and across the network.
 TLS_WITHIN_HOST, TLS_ACROSS_NETWORK = "^tcp,sysv,cma,ib", "^posix,sysv,cma"
 
 
 class Route(NamedTuple):
-    """The address of this host that a connection uses; UCX's network transports are limited to its device.
+    """The local address of a connection; UCX's network transports are restricted to its device.
 
-    `ucx` holds UCX settings that the user gave for the connection, sorted by name, without ``UCX_``. Connections of
-    another `flow` have another worker, and so another link: UCX's tcp has one TCP connection for each.
+    `ucx` holds the UCX settings that the user passed for the connection, sorted by name, without ``UCX_``. Each `flow`
+    has its own worker, and so its own link: UCX's tcp has one TCP connection for each.
     """
 
     host: str
@@ -28,12 +28,12 @@ class Route(NamedTuple):
 
     @property
     def memory_only(self) -> bool:
-        """Links to processes on this host have no network transport; only the user can give them one."""
+        """Whether links to processes on this host have no network transport; only the user can add one."""
         return memory_only(dict(self.ucx).get("TLS") or os.environ.get("UCX_TLS"))
 
     @property
     def queue(self) -> dict[str, str]:
-        """The size of the queues of links on this host; both sides must have them alike."""
+        """The queue settings of links on this host, which must be the same on both sides."""
         return link_queue(dict(self.ucx))
 
     def settings(self, *, same_host: bool) -> dict[str, str]:
@@ -42,7 +42,7 @@ class Route(NamedTuple):
         Raises
         ------
         UnreachableError
-            Only the loopback leads there, and UCX's unauthenticated tcp is not opened on it unasked.
+            Only the loopback reaches the peer, and weft does not open UCX's unauthenticated tcp on it by default.
         """
         given = dict(self.ucx)
         asked = given.get("TLS") or os.environ.get("UCX_TLS")
@@ -55,8 +55,8 @@ class Route(NamedTuple):
                 " user namespace, so there is no shared memory; set UCX_TLS=tcp,self,posix on both sides to let UCX"
                 " listen on the loopback"
             )
-        # Containers may share /dev/shm and yet be two hosts: posix would be chosen, and its wake-ups, which go over
-        # abstract Unix sockets, would not arrive.
+        # Containers may share /dev/shm and still be two hosts: UCX would choose posix, whose wake-ups use abstract Unix
+        # sockets and would not arrive.
         settings = {} if asked else {"TLS": TLS_ACROSS_NETWORK}
         if "NET_DEVICES" not in given and "UCX_NET_DEVICES" not in os.environ:
             device = device_of(self.host)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What weft sets on its sockets: a forked child closes its copies, and a host that vanishes is noticed."""
+"""Options that weft sets on its sockets: a forked child closes its copies, and a vanished host is detected."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import socket
 import struct
 import weakref
 
-#: A host that vanishes (power, cable) is noticed after this many seconds, sending or idle.
+#: A host that vanishes (power, cable) is detected after this many seconds, busy or idle.
 VANISHED_AFTER_S = 60
 
-# Python's own socket objects, so that the child's copies know that they are closed.
+# Python's own socket objects, so that the child's copies are marked as closed.
 _close_in_child: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def close_in_child(sock: socket.socket) -> None:
-    """Have a forked child close its copy of `sock` at once: the copy would keep the port, or the connection, open."""
+    """Let a forked child close its copy of `sock` at once: the copy would keep the port, or the connection, open."""
     _close_in_child.add(sock)
 
 
@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel probe the other host. The options are the socket's, so they also reach its duplicates."""
+    """Let the kernel probe the other host. The options belong to the socket, so duplicates share them."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_AFTER_S // 2)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
@@ -43,10 +43,10 @@ _NOT_KNOWN = 0xFFFFFFFF
 
 
 def round_trip_of(sock: socket.socket) -> float:
-    """Return the shortest round trip, in seconds, that the kernel saw on a TCP socket; 0.0 where it does not tell."""
+    """Return the shortest round trip, in seconds, that the kernel measured on a TCP socket; 0.0 if unknown."""
     try:
         told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT.size)
-    except OSError:  # no TCP socket
+    except OSError:  # not a TCP socket
         return 0.0
     if len(told) < _MIN_RTT.size:  # a kernel before 4.6
         return 0.0

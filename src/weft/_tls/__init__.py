@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""TLS: around the handshake, and messages over its socket."""
+"""TLS for the handshake, and for messages over its socket."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A connection whose messages go over its TLS socket, where UCX would send them over the network in the clear.
+"""A connection that sends its messages over its TLS socket, because UCX would send them over the network unencrypted.
 
-It is a :class:`weft._connect.channel.Channel`, as ``_native.Channel`` is; nothing is lent, and UCX has no part in it.
-Like a worker it makes no progress by itself: every operation takes a turn, and so do ``wait``, and a loop whenever the
-socket is ready.
+It implements :class:`weft._connect.channel_protocol.Channel`, as ``_native.Channel`` does; nothing is lent, and UCX is
+not involved. Like a worker it makes no progress by itself: every operation takes a turn, and so do ``wait``, and a loop
+whenever the socket is ready.
 
-A goodbye is answered when all before it has arrived, so an end of file without one is a loss on either side.
+A goodbye is acknowledged when everything before it has arrived; an end of file without one is a loss, on either side.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
     from weft.typing import BufferLike, ResultT_co
 
-#: A turn moves so many bytes each way at most: 1 ms of encryption.
+#: Bytes moved each way in one turn, at most: 1 ms of encryption.
 _TURN_NBYTES = 1 << 20
-#: With so many bytes of messages that no receive has asked for, the socket is not read.
+#: The socket is not read while this many bytes of messages wait for a receive.
 _UNREAD_NBYTES = 16 << 20
 
 
 class TlsChannel:
-    """One side of it; owns `sock`. Belongs to the thread, and the loop if there is one, that made it."""
+    """One side of the connection; owns `sock`. Belongs to the thread, and the event loop if any, that made it."""
 
     lent_sent_nbytes = lent_received_nbytes = 0  # nothing is lent
     landed = (0, 0.0, 0.0)  # nothing is announced
@@ -65,10 +65,10 @@ class TlsChannel:
             self._loop = None
         self._closed = False
         self._closing: Operation[None] | None = None
-        self._goodbye = self._acknowledged = False  # the other side has sent it
+        self._goodbye = self._acknowledged = False  # received from the other side
         self._fault: Error | None = None
         self._sends: deque[Outgoing] = deque()
-        self._encrypted = memoryview(b"")  # and not yet taken by the socket
+        self._encrypted = memoryview(b"")  # not yet accepted by the socket
         self._unwritable: Error | None = None  # why nothing can be sent any more
         self._waiters: deque[Receive[Any]] = deque()
         self._inbox: deque[Message] = deque()
@@ -146,9 +146,9 @@ class TlsChannel:
         if threading.get_ident() == self._owner:
             self._end(ClosedError(f"{self._name}: {reason}"))
             return
-        # From another thread: the owner does it at its next turn.
+        # Another thread called this: the owner finishes it at its next turn.
         self._closed = True
-        with contextlib.suppress(OSError, RuntimeError):  # it has ended meanwhile, or its loop has
+        with contextlib.suppress(OSError, RuntimeError):  # the channel has ended meanwhile, or its loop has
             self._sock.shutdown(socket.SHUT_RDWR)
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self.turn)
@@ -179,10 +179,10 @@ class TlsChannel:
     def recv_placed(self, *_: object) -> NoReturn:
         raise UnsupportedError(f"recv from {self._name}: the message claims device memory, which does not go over TLS")
 
-    # ---- for its operations
+    # ---- for operations
 
     def turn_until(self, operation: Operation[Any], timeout_s: float | None) -> None:
-        """Take a turn, and if `operation` is still under way, wait until another can do more."""
+        """Take a turn; if `operation` is still pending, wait until the socket is ready and take another."""
         self._check_owner("wait")
         self.turn()
         if not operation.done():
@@ -192,14 +192,14 @@ class TlsChannel:
             self.turn()
 
     def withdraw(self, operation: Operation[Any]) -> None:
-        """Take back what has not begun."""
+        """Withdraw an operation that has not begun."""
         self._check_owner("cancel")
         with contextlib.suppress(ValueError):
             self._waiters.remove(operation)  # type: ignore[arg-type]
         self._sends = deque(send for send in self._sends if send.begun or send.operation is not operation)
 
     def give_back(self, messages: list[Message]) -> None:
-        """Have the next receive get messages that were taken for one that nobody waits for any more."""
+        """Return messages of a cancelled receive to the queue, for the next one."""
         if not self.closed:
             for message in reversed(messages):
                 self._keep(message, first=True)
@@ -208,7 +208,7 @@ class TlsChannel:
     # ---- turns
 
     def turn(self) -> None:
-        """Send and receive what can be without waiting."""
+        """Send and receive as much as possible without waiting."""
         if self._sock.fileno() < 0:
             return
         if self._closed:
@@ -217,7 +217,7 @@ class TlsChannel:
         try:
             self._send()
             self._receive()
-            self._send()  # an acknowledgement, perhaps
+            self._send()  # maybe an acknowledgement
         except ssl.SSLError as e:
             self._lose(f"TLS failed: {e.reason or e}")
         except OSError as e:
@@ -238,14 +238,14 @@ class TlsChannel:
                 self._encrypted = self._encrypted[self._sock.send(self._encrypted) :]
             except BlockingIOError:
                 return
-            except OSError as e:  # what it sent before may still be there to receive
+            except OSError as e:  # the other side's last data may still be readable
                 self._encrypted = memoryview(b"")
                 self._unwritable = PeerLostError(f"{self._name}: {e.strerror or e}")
                 self._drop_sends(self._unwritable)
                 return
 
     def _encrypt(self) -> bool:
-        """Encrypt the next pieces, as many as are sent at once; False if there is nothing to send."""
+        """Encrypt the next pieces, up to one send; False if there is nothing to send."""
         while self._sends and self._outgoing.pending < PIECE_NBYTES:
             send = self._sends[0]
             piece = send.next_piece()
@@ -347,14 +347,14 @@ class TlsChannel:
         return ClosedError(f"{self._name}: the connection was closed by this side")
 
     def _settle_close(self) -> None:
-        """End a close whose socket is gone; it succeeded if the other side had sent its goodbye."""
+        """Complete a close whose socket is gone; it succeeded if the other side had sent its goodbye."""
         if self._closing is not None and self._fault is not None and not self._goodbye:
             self._closing.fail(self._fault)
         elif self._closing is not None:
             self._closing.finish(None)
 
     def _drop_sends(self, error: Error) -> None:
-        """Fail the sends that have not begun; one that has must be completed before anything else can be sent."""
+        """Fail sends that have not begun; a message that was begun must be completed before anything else is sent."""
         begun = [send for send in self._sends if send.begun and self._unwritable is None]
         for send in self._sends:
             if send.operation is not None and send not in begun:
@@ -362,7 +362,7 @@ class TlsChannel:
         self._sends = deque(begun)
 
     def _lose(self, reason: str) -> None:
-        """The other side is gone."""
+        """Handle the loss of the other side."""
         self._release()
         if not self._goodbye:
             self._fault = self._unwritable = PeerLostError(f"{self._name}: {reason}")
@@ -373,7 +373,7 @@ class TlsChannel:
         self._settle_close()
 
     def _end(self, error: Error) -> None:
-        """This side is done with it."""
+        """End this side."""
         self._closed = True
         self._unwritable = error
         self._release()
@@ -387,7 +387,7 @@ class TlsChannel:
     # ---- the socket
 
     def _watch(self) -> None:
-        """Have the loop give it a turn when the socket is ready for what is wanted of it."""
+        """Let the loop call a turn when the socket is ready for reads or writes that are needed."""
         if self._loop is None or self._sock.fileno() < 0:
             return
         wanted = (self._reads(), self._writes())

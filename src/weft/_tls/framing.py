@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How messages lie in a TLS channel's stream: kind, number of segments, their sizes, their bytes. No sockets here."""
+"""The format of messages in a TLS channel's stream: kind, number of segments, their sizes, their bytes. No sockets."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from weft._tls.operation import Operation
 from weft.errors import ReadOnlyError, UnsupportedError
 
 DATA, GOODBYE, ACKNOWLEDGE = range(3)
-#: So much is encrypted at once.
+#: Bytes encrypted at once.
 PIECE_NBYTES = 1 << 18
 _HEAD = struct.Struct("<II")
 
 
 class Outgoing:
-    """A message on its way, and what is left of it to encrypt.
+    """A message being sent, and the part of it that is not yet encrypted.
 
-    `operation` is None for the channel's own messages, and ends with the `last` of its messages.
+    `operation` is None for the channel's own messages; it completes with the `last` of its messages.
     """
 
     __slots__ = ("begun", "last", "operation", "parts")
@@ -37,7 +37,7 @@ class Outgoing:
         self.begun, self.last = False, last
 
     def next_piece(self) -> memoryview:
-        """Return what to encrypt next, and forget it."""
+        """Remove and return the next piece to encrypt."""
         self.begun = True
         whole = self.parts.popleft()
         if whole.nbytes > PIECE_NBYTES:
@@ -46,7 +46,7 @@ class Outgoing:
 
 
 def message_parts() -> Generator[memoryview, None, tuple[int, tuple[memoryview, ...]]]:
-    """Give what the next message fills, part by part; return its kind and segments."""
+    """Yield the buffers that the next message fills, one by one; return its kind and segments."""
     head = memoryview(bytearray(_HEAD.size))
     yield head
     kind, count = _HEAD.unpack(head)

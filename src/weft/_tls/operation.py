@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a TLS channel's operations return: the request that its turns end."""
+"""Requests of a TLS channel's operations, completed by its turns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from weft._request import PythonRequest
 from weft.errors import TruncatedError
 from weft.typing import ResultT_co
 
-#: Its segments.
+#: A message's segments.
 Message = tuple[memoryview, ...]
 
 
 class Turns(Protocol):
-    """What an operation asks of its channel."""
+    """The interface of the channel to its operations."""
 
     def turn_until(self, operation: Operation[Any], timeout_s: float | None) -> None: ...
     def withdraw(self, operation: Operation[Any]) -> None: ...
@@ -23,10 +23,10 @@ class Turns(Protocol):
 
 
 class Operation(PythonRequest[ResultT_co]):
-    """A send, a receive or a close under way.
+    """A send, a receive or a close in progress.
 
-    Cancelling ends the waiter at once. A send that has begun goes on; a message that nobody received is given to the
-    next receive.
+    Cancelling ends the waiter at once. A send that has begun continues; a message that was taken for a cancelled
+    receive goes to the next one.
     """
 
     def __init__(self, channel: Turns, name: str) -> None:
@@ -40,7 +40,7 @@ class Operation(PythonRequest[ResultT_co]):
         return True
 
     def _undo(self) -> None:
-        """Take back what nobody got."""
+        """Return messages that no caller received."""
 
     def __await__(self) -> Generator[Any, None, ResultT_co]:
         if not self._done:
@@ -48,7 +48,7 @@ class Operation(PythonRequest[ResultT_co]):
             try:
                 yield self
             except BaseException:
-                # asyncio may have asked for the result already: that does not mean that somebody got it
+                # asyncio may have read the result already, but the caller has not received it
                 if self._done and self._error is None:
                     self._undo()
                 else:
@@ -60,7 +60,7 @@ class Operation(PythonRequest[ResultT_co]):
 
 
 class Receive(Operation[ResultT_co]):
-    """An operation that takes messages: one, `count` of them, or one into the buffer `into`."""
+    """A receive of one message, of `count` messages, or of one into the buffer `into`."""
 
     def __init__(self, channel: Turns, name: str, *, count: int | None = None, into: memoryview | None = None) -> None:
         super().__init__(channel, name)
@@ -70,7 +70,7 @@ class Receive(Operation[ResultT_co]):
             self.finish([])
 
     def take(self, message: Message) -> bool:
-        """Take a message; False if there is no room for it, which ends this."""
+        """Take a message; False if it does not fit, which ends this receive."""
         total = sum(segment.nbytes for segment in message)
         if self._into is not None:
             if total > self._into.nbytes:
@@ -91,11 +91,11 @@ class Receive(Operation[ResultT_co]):
         return True
 
     def _end(self) -> None:
-        self._into = None  # its memory is the caller's again
+        self._into = None  # release the caller's memory
         super()._end()
 
     def put_back(self) -> list[Message]:
-        """Return what it has taken, which is then no longer its own."""
+        """Return the messages taken so far, and give them up."""
         taken, self._taken = self._taken, []
         return taken
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""TLS between a handshake's steps and the socket: it encrypts the bytes that the steps send. No sockets here.
+"""TLS between a handshake's steps and the socket: encrypts the bytes that the steps send. No sockets here.
 
-The two ``ssl.SSLContext`` decide on certificates and versions.
+The two ``ssl.SSLContext`` decide about certificates and versions.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from weft._connect.handshake import Joined, Step, Steps, UpTo, reject, tls_requi
 from weft._connect.message import MAGIC
 from weft.errors import CertificateError, HandshakeError, InvalidParamError, TlsError
 
-#: More than one record (16 KiB), and what a socket's buffer is likely to hold.
+#: More than one record (16 KiB), and about as much as a socket's buffer holds.
 _READ_NBYTES = 1 << 16
-_RECORDS = (0x15, 0x16)  # with what the other side's first record begins: an alert, or a handshake
+_RECORDS = (0x15, 0x16)  # the first byte of the other side's first record: an alert, or a handshake
 
 
 class Session:
-    """One side of a TLS connection, without the connection.
+    """One side of a TLS session, without a socket.
 
     Attributes
     ----------
     tls : ssl.SSLObject
-        Reads what was written to `incoming`; what it wants to send is read from `outgoing`.
+        Reads from `incoming` and writes to `outgoing`.
     """
 
     def __init__(self, context: ssl.SSLContext, what: str, *, host: str | None = None) -> None:
-        """Begin. `host` is the name that a connector connects to; a listener has none."""
+        """Start a session. `host` is the name that a connector connects to; a listener has none."""
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._what = what
         self._listens = host is None
@@ -42,7 +42,7 @@ class Session:
             raise InvalidParamError(f"{what}: this SSLContext does not suit {side}: {e}") from None
 
     def carry(self, inner: Steps) -> Steps:
-        """Take the steps of `inner` over TLS: its certificates first, then each of its steps."""
+        """Run the steps of `inner` over TLS: first the TLS handshake, then each step."""
         yield from self._shake_hands()
         answer: Any = None
         failure: BaseException | None = None
@@ -124,9 +124,9 @@ class Session:
             yield data
 
     def _refuse(self, error: ssl.SSLError) -> Generator[Step, Any, None]:
-        """Let the other side have its alert, and raise."""
+        """Send this side's alert, and raise."""
         if alert := self.outgoing.read():
-            if self._listens:  # the caller has sent already, so closing would reset the socket and drop the alert
+            if self._listens:  # the caller has already sent data: closing now would reset the socket and drop the alert
                 yield from reject(alert)
             else:
                 yield alert
@@ -139,7 +139,7 @@ class Session:
 
 
 def named(error: ssl.SSLError, what: str) -> TlsError:
-    """Make weft's exception of OpenSSL's."""
+    """Return weft's exception for OpenSSL's."""
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return CertificateError(
