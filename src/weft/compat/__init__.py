@@ -25,7 +25,7 @@ def install_ucp() -> None:
     Raises
     ------
     ImportError
-        Another ``ucp`` has already been imported. Code that has names from it would go on using it.
+        Another ``ucp`` has already been imported; code that holds names from it would keep using it.
 
     Child processes started with spawn import again: call this there, too, or set PYTHONPATH.
     """
@@ -45,12 +45,12 @@ def install_distributed_ucxx() -> None:
 def _install(name: str) -> None:
     module = importlib.import_module(f"weft.compat.{name}")
     there = sys.modules.get(name)
-    if there is not module and hasattr(there, "__version__"):  # not so the file that is calling, path/NAME.py
+    if there is not module and hasattr(there, "__version__"):  # the calling file, path/NAME.py, has none
         raise ImportError(
             f"install_{name}: {getattr(there, '__file__', there)} has already been imported as {name}; "
             f"call install_{name} before that"
         )
     sys.modules[name] = module
     for found in pkgutil.walk_packages(module.__path__, f"weft.compat.{name}."):
-        if ".benchmarks." not in found.name:  # programs of their own
+        if ".benchmarks." not in found.name:  # these are programs
             sys.modules[found.name.removeprefix("weft.compat.")] = importlib.import_module(found.name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``python -m weft.compat`` prints the folder that, in PYTHONPATH, gives ``import ucp`` to a program."""
+"""``python -m weft.compat`` prints the folder that must be in PYTHONPATH to make ``import ucp`` import weft's."""
 
 from weft.compat import PATH
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A worker's address as programs hand it on: UCX's own bytes, and after them where the worker's door is.
+"""A worker's address as programs pass it around: UCX's own bytes, followed by the location of the worker's door.
 
-UCX does not look past its own part, so a program that uses UCX itself can take the whole. The door is an abstract
-Unix socket that lasts as long as the worker: who reaches it from the same host sees by end-of-file when it is gone.
+UCX ignores what follows its own part, so a program that uses UCX directly can pass the whole address. The door is an
+abstract Unix socket that exists as long as the worker: a peer on the same host sees end of file when it is gone.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _MARK = b"weft.ucp"
 
 @functools.cache
 def _namespace() -> bytes:
-    """Return an id of this boot and network namespace: in there, an abstract Unix socket's name is one socket."""
+    """Return an id of this boot and network namespace, within which abstract Unix socket names are unique."""
     with open("/proc/sys/kernel/random/boot_id") as f:
         boot = f.read()
     return hashlib.blake2b(f"{boot}{os.stat('/proc/self/ns/net').st_ino}".encode(), digest_size=16).digest()
 
 
 def door_name(worker_id: int) -> bytes:
-    """Name the abstract Unix socket of the worker with this id."""
+    """Return the name of the abstract Unix socket of the worker with this id."""
     return f"\0weft-ucp-{worker_id:016x}".encode()
 
 
 class UCXAddress(bytes):
-    """The address of a worker: bytes, to be handed on as they are."""
+    """The address of a worker: opaque bytes."""
 
     @classmethod
     def from_buffer(cls, buffer: Any) -> UCXAddress:
-        """Take what another process sent."""
+        """Make an address from received bytes."""
         return cls(memoryview(buffer).cast("B"))
 
     create_from_buffer = from_buffer  # the name in UCXX's core
@@ -48,14 +48,14 @@ class UCXAddress(bytes):
 
     @classmethod
     def of(cls, native: bytes, worker_id: int) -> UCXAddress:
-        """Write the address of this process's worker."""
+        """Make the address of this process's worker."""
         return cls(native + _TRAILER.pack(worker_id, _namespace(), _MARK))
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return type(self).from_buffer, (pickle.PickleBuffer(self) if protocol >= 5 else bytes(self),)
 
     def tobytes(self) -> bytes:
-        """Copy it into plain bytes."""
+        """Return a copy as plain bytes."""
         return bytes(self)
 
     @property
@@ -64,7 +64,7 @@ class UCXAddress(bytes):
         return len(self)
 
     def parts(self) -> tuple[bytes, int | None, bool]:
-        """Return UCX's bytes, the worker's id (None: not weft's), and whether its door can be reached from here."""
+        """Return UCX's bytes, the worker's id (None: not weft's), and whether its door is reachable from here."""
         if self[-len(_MARK) :] != _MARK:
             return bytes(self), None, False
         worker_id, namespace, _ = _TRAILER.unpack(self[-_TRAILER.size :])

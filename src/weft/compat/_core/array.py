@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``Array``: how ucx-py describes a buffer, of the host or of a GPU, without an array library."""
+"""``Array``: ucx-py's description of a host or GPU buffer, without an array library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Array:
     Parameters
     ----------
     obj : buffer, or object with ``__cuda_array_interface__``
-        Kept as :attr:`obj`.
+        Available as :attr:`obj`.
     """
 
     __slots__ = ("cuda", "data", "itemsize", "obj", "readonly", "shape", "strides")
@@ -31,7 +31,7 @@ class Array:
             view = memoryview(obj)
             self.data: Any = view
             if view.suboffsets:
-                raise NotImplementedError("Array: a buffer with suboffsets lies in several pieces")
+                raise NotImplementedError("Array: a buffer with suboffsets is not contiguous memory")
             self.obj: Any = view.obj
             self.readonly = view.readonly
             self.itemsize = view.itemsize
@@ -40,11 +40,11 @@ class Array:
             return
         if interface.get("mask") is not None:
             raise NotImplementedError("Array: masked device arrays")
-        self.obj = self.data = obj  # what to send: of the host, obj is what the view looks into
+        self.obj = self.data = obj  # what to send; for host memory, the object behind the view
         self.readonly = bool(interface["data"][1])
         size = re.search(r"\d+$", interface["typestr"] or "")
         if size is None:
-            raise ValueError(f"Array: {interface['typestr']!r} is no type string")
+            raise ValueError(f"Array: {interface['typestr']!r} is not a type string")
         self.itemsize = int(size[0])
         self.shape = tuple(interface["shape"])
         self.strides = tuple(interface.get("strides") or self._packed(self.shape))
@@ -54,7 +54,7 @@ class Array:
 
     @property
     def ptr(self) -> int:
-        """Where the first item lies."""
+        """The address of the first item."""
         if self.cuda:
             return int(self.obj.__cuda_array_interface__["data"][0])
         buffer = (ctypes.c_void_p * 32)()  # a Py_buffer begins with the address
@@ -75,17 +75,17 @@ class Array:
 
     @property
     def c_contiguous(self) -> bool:
-        """The last index runs through memory first, without gaps."""
+        """Whether the items are contiguous in C order."""
         return self.strides == self._packed(self.shape)
 
     @property
     def f_contiguous(self) -> bool:
-        """The first index runs through memory first, without gaps."""
+        """Whether the items are contiguous in Fortran order."""
         return self.strides[::-1] == self._packed(self.shape[::-1])
 
     @property
     def contiguous(self) -> bool:
-        """Either."""
+        """Whether the items are contiguous in C or Fortran order."""
         return self.c_contiguous or self.f_contiguous
 
 

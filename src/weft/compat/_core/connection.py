@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One connection on a wire: what is pending on it, what came for it, and how it ended. Also ``ep._ep``."""
+"""One connection on a wire: its pending operations, its received messages, and how it ended. Also ``ep._ep``."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from weft.compat._core.worker import AM_ID, DATA, GOODBYE, HEAD, RESET, UNASKED,
 
 
 class Connection:
-    """What an endpoint has of its own.
+    """The state of an endpoint.
 
     Parameters
     ----------
     wire : Wire
-        To the other worker.
+        The wire to the other worker.
     key : int
-        Active messages with this key are for this connection.
+        Active messages with this key belong to this connection.
     error_handling : bool
-        False: it never says that it is lost, as endpoints of UCX without error handling.
+        False: it never reports its loss, like UCX endpoints without error handling.
     """
 
     def __init__(self, wire: Wire, key: int, *, error_handling: bool) -> None:
         self.wire = wire
         self.worker = wire.worker
         self.key = key
-        self.handle = secrets.randbits(48)  # stands for the address of a ucp_ep_h
+        self.handle = secrets.randbits(48)  # a substitute for the address of a ucp_ep_h
         self.peer_key: int | None = None  # None: made from a worker's address
         self.initialized = True
         self._on_goodbye: Callable[[int], object] | None = None
@@ -56,35 +56,35 @@ class Connection:
         for data in self.worker.early.pop(key, ()):
             self.take(DATA, 0, data)
 
-    # ---- how it stands
+    # ---- state
 
     @property
     def alive(self) -> bool:
-        """The peer is there, as far as is known."""
+        """Whether the peer is there, as far as is known."""
         return self._error is None or not self._error_handling
 
     def is_alive(self) -> bool:
-        """Return :attr:`alive`: ucx-py's name."""
+        """Return :attr:`alive`; this is ucx-py's name."""
         return self.alive
 
     @property
     def open(self) -> bool:
-        """Neither side has ended it."""
+        """Whether neither side has ended the connection."""
         return self.initialized and self._error is None
 
     def raise_on_error(self) -> None:
-        """Raise what ended it, if the peer did."""
+        """Raise the error that ended the connection, if the peer ended it."""
         if self._error is not None and self._error_handling:
             raise self._error
 
     def raise_unless_open(self) -> None:
-        """Raise what ended it."""
+        """Raise the error that ended the connection, if it has ended."""
         if not self.open:
             self.raise_on_error()
             raise UCXCloseError("the endpoint is closed")
 
     def am_probe(self) -> bool:
-        """An active message is there to be received."""
+        """Whether an active message can be received now."""
         self.worker.progress()
         return bool(self._arrived)
 
@@ -94,11 +94,11 @@ class Connection:
         return f"#\n# endpoint {self.handle:#x} to worker {self.wire.peer_id:#x}\n#\n#   lanes: {lanes}\n#\n"
 
     def set_close_callback(self, callback: Callable[[], object]) -> None:
-        """Have `callback` called once, when either side ends it."""
+        """Set a function to call once, when either side ends the connection."""
         self._on_close = callback
 
     def set_goodbye_callback(self, callback: Callable[[int], object]) -> None:
-        """Have `callback` called with the count of messages when the peer says goodbye, or has said it."""
+        """Set a function to call with the number of messages in the peer's goodbye, also if that came already."""
         self._on_goodbye = callback
         if self._goodbye is not None:
             callback(self._goodbye)
@@ -122,7 +122,7 @@ class Connection:
                 return await reader
             except asyncio.CancelledError:
                 if not reader.cancelled() and reader.done() and reader.exception() is None:
-                    self._arrived.appendleft(reader.result())  # it came in the same turn: for the next one
+                    self._arrived.appendleft(reader.result())  # it arrived in the same turn: keep it for the next
                 raise
             finally:
                 with contextlib.suppress(ValueError):
@@ -135,7 +135,7 @@ class Connection:
         return message
 
     async def ended(self, request: weft.Request[Any]) -> Any:
-        """Wait for `request`, which ends with this connection.
+        """Wait for `request`, but only as long as this connection lasts.
 
         Raises
         ------
@@ -156,10 +156,10 @@ class Connection:
             self._pending.discard(request)
             self._withdrawn.discard(request)
 
-    # ---- what comes
+    # ---- incoming messages
 
     def take(self, kind: int, count: int, data: memoryview) -> None:
-        """An active message came for this connection."""
+        """Handle an active message for this connection."""
         if kind == GOODBYE:
             self._goodbye = count
             if self._on_goodbye is not None:
@@ -193,16 +193,16 @@ class Connection:
             return
         self._arrived.append(message)
 
-    # ---- how it ends
+    # ---- end
 
     def say_goodbye(self, sent: int) -> weft.Request[None]:
-        """Tell the peer how many messages there are for it; it ends the connection when it has them."""
+        """Tell the peer how many messages were sent; it ends the connection once it has received them."""
         assert self.peer_key is not None
         self.said_goodbye = True
         return self.wire.endpoint.am_send(AM_ID, HEAD.pack(self.peer_key, GOODBYE, sent))
 
     def lose(self) -> None:
-        """The peer ended it, or is gone."""
+        """Handle the end or the loss of the peer."""
         if not self.open:
             return
         if self.peer_key is None:
@@ -213,7 +213,7 @@ class Connection:
         self._call_back()
 
     def close(self) -> None:
-        """End it at once. What is pending is cancelled; the peer is told, unless it has ended it."""
+        """End the connection at once: cancel pending operations, and tell the peer, unless it has already ended it."""
         if not self.initialized:
             return
         was_open = self.open
@@ -222,7 +222,7 @@ class Connection:
         self.worker.connections.pop(self.key, None)
         self._withdraw()
         if was_open and self.peer_key is not None and not self.said_goodbye and not self.wire.lost:
-            with contextlib.suppress(weft.Error):  # it is ending in any case
+            with contextlib.suppress(weft.Error):  # the connection ends in any case
                 self.wire.endpoint.am_send(AM_ID, HEAD.pack(self.peer_key, RESET, 0))
         self._call_back()
 

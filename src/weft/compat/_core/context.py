@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``ApplicationContext``: the UCP context, its worker, and what is open on it. ``process`` keeps the process's one."""
+"""``ApplicationContext``: the UCP context, its worker, and its open objects. ``process`` holds the only one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ApplicationContext(Generic[E, L]):
         Seconds for a handshake; by default ``UCXPY_CONNECT_TIMEOUT``, else 5.
     """
 
-    #: What this library's programs get.
+    #: The classes of this library.
     endpoint_type: ClassVar[type[Endpoint]]
     listener_type: ClassVar[type[Listener]]
 
@@ -55,7 +55,7 @@ class ApplicationContext(Generic[E, L]):
             log.info("UCX_%s: %s (%s)", name, value, origin)
 
     def allocator(self) -> Callable[[int], Any]:
-        """Return what makes the memory of active messages."""
+        """Return the function that allocates memory for active messages."""
         return bytearray
 
     @property
@@ -68,18 +68,18 @@ class ApplicationContext(Generic[E, L]):
 
     @property
     def settings(self) -> dict[str, str]:
-        """What differs from UCX's defaults and the environment."""
+        """The settings that differ from UCX's defaults and the environment."""
         return {name: value for name, (value, _) in self.native.config.items()}
 
     @property
     def cuda_support(self) -> bool:
-        """UCX's transports of GPU memory may be used."""
+        """Whether UCX may use its GPU transports."""
         tls = describe.config(self.settings)["TLS"]
         named = set(tls.removeprefix("^").split(",")) & {"all", "cuda", "cuda_copy", "cuda_ipc"}
         return bool(named) != tls.startswith("^")
 
     def continuous_ucx_progress(self, event_loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Progress in this loop; the functions that make endpoints do it by themselves."""
+        """Progress in this loop; functions that make endpoints already do so."""
         if event_loop is None:
             try:
                 event_loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class ApplicationContext(Generic[E, L]):
         self._worker.attach(event_loop)
 
     def endpoint(self, joined: handshake.Joined) -> E:
-        """Make the endpoint of a connection that was just made."""
+        """Return the endpoint of a new connection."""
         made = self.endpoint_type(joined.connection, self, Tags(joined.tag_send, joined.tag_recv))
         return cast("E", made)
 
@@ -152,7 +152,7 @@ class ApplicationContext(Generic[E, L]):
         return cast("E", self.endpoint_type(connection, self))
 
     async def recv(self, buffer: Any, tag: Any, mask: int = ALL_BITS) -> None:
-        """Receive a message that any endpoint sent with this forced tag into `buffer`."""
+        """Receive into `buffer` a message that any endpoint sent with this forced tag."""
         worker = self.core
         data, nbytes = plain(buffer)
         tag = int(tag)

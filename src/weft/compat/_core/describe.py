@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What libucp prints of its settings and of a context: read as text, through ctypes.
+"""UCX's own descriptions of its settings and of a context, as text, through ctypes.
 
-The native core has no handles to show, so these ask a context (and worker) of their own, made with the same
-settings and destroyed at once.
+The native core exposes no handles, so these functions make a context (and worker) of their own with the same settings,
+and destroy it at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 
 import weft
 
-_FEATURES = 1 | 2 | 16 | 32 | 64  # tag, rma, wakeup, stream, active messages: what ucx-py asks for
+_FEATURES = 1 | 2 | 16 | 32 | 64  # tag, rma, wakeup, stream, active messages: as in ucx-py
 
 
 def _library() -> ctypes.CDLL:
@@ -21,7 +21,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _printed(call: Callable[[ctypes.c_void_p], object]) -> str:
-    """Return what `call` writes to the C stream that it is given."""
+    """Return what `call` writes to a C stream."""
     c = ctypes.CDLL(None)
     c.open_memstream.restype = ctypes.c_void_p
     text, nbytes = ctypes.c_void_p(), ctypes.c_size_t()
@@ -53,7 +53,7 @@ def _config(settings: Mapping[str, str]) -> Generator[tuple[ctypes.CDLL, ctypes.
 
 @contextlib.contextmanager
 def _context(settings: Mapping[str, str]) -> Generator[tuple[ctypes.CDLL, ctypes.c_void_p]]:
-    # The first word of the parameters says which of the others count.
+    # The first word is the field mask.
     parameters = (ctypes.c_uint64 * 64)(1, _FEATURES)
     context = ctypes.c_void_p()
     with _config(settings) as (ucp, config):
@@ -70,7 +70,7 @@ def _check(status: int, what: str) -> None:
 
 
 def config(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return every UCP setting without its prefix; `settings` over the environment over UCX's defaults."""
+    """Return every UCP setting without its prefix: from `settings`, else the environment, else UCX's defaults."""
     with _config(settings) as (ucp, handle):
         text = _printed(lambda stream: ucp.ucp_config_print(handle, stream, None, 1))
     lines = (line.partition("=") for line in text.splitlines() if line.startswith("UCX_"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``Endpoint``: what the faces of a connection in ucx-py and in UCXX have in common."""
+"""``Endpoint``: the base of ucx-py's and UCXX's endpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALL_BITS = (1 << 64) - 1
 
 
 def plain(buffer: Any) -> tuple[Any, int]:
-    """Return what weft takes, and its size in bytes."""
+    """Return the buffer that weft accepts, and its size in bytes."""
     if isinstance(buffer, Array) or hasattr(buffer, "__cuda_array_interface__"):
         array = asarray(buffer)
         return array.data, array.nbytes
@@ -36,13 +36,13 @@ def plain(buffer: Any) -> tuple[Any, int]:
 
 
 class Context(Protocol):
-    """What an endpoint needs of its context."""
+    """The part of a context that an endpoint uses."""
 
     open: WeakSet[Any]
 
     @property
     def cuda_support(self) -> bool:
-        """GPU memory can be sent."""
+        """Whether GPU memory can be sent."""
         ...
 
 
@@ -77,34 +77,34 @@ class Endpoint:
 
     @property
     def released(self) -> bool:
-        """This side has closed it."""
+        """Whether this side has closed it."""
         return self._ctx is None
 
     @property
     def uid(self) -> int:
-        """A number that no other endpoint of this process has."""
+        """A number that is unique within this process."""
         return self._uid
 
     @property
     def connection(self) -> Connection:
-        """The connection; UCXCloseError after this side has closed it."""
+        """The connection; raises UCXCloseError after this side has closed it."""
         if self._ep is None:
             raise UCXCloseError("Endpoint closed")
         return self._ep
 
     def is_closed(self) -> bool:
-        """Tell whether either side has ended it."""
+        """Return whether either side has ended the connection."""
         return self._ep is None or not self._ep.initialized or not self._ep.alive
 
     def abort(self) -> None:
-        """Close at once: what is pending ends with UCXCanceled."""
+        """Close at once; pending operations end with UCXCanceled."""
         if self._ep is not None:
             self._ep.close()
         self._ep = None
         self._ctx = None
 
     def _usable(self) -> Connection:
-        """Return the connection to send on, or raise what ended it."""
+        """Return the connection to send on, or raise the error that ended it."""
         ep = self.connection
         ep.wire.look()
         if not ep.open:
@@ -120,19 +120,19 @@ class Endpoint:
             return self._tags[mine]
         if force_tag:
             return operator.index(tag)
-        # hash() of a string differs from process to process.
+        # hash() of a string differs between processes
         return hash64bits(self._tag(None, False, mine), tag if isinstance(tag, str | bytes) else hash(tag))
 
     async def send(self, buffer: Any, tag: Hashable = None, force_tag: bool = False) -> None:
-        """Send `buffer`; when this returns, it may be changed.
+        """Send `buffer`; you may change it once this returns.
 
         Parameters
         ----------
         buffer : contiguous buffer
         tag : hashable, optional
-            The receiver must give the same.
+            The receiver must pass the same.
         force_tag : bool
-            Use `tag`, an int, as UCX's tag: it is then the same for all endpoints, and for a worker's ``recv``.
+            Use `tag`, an int, as UCX's tag: it is then not specific to this endpoint, and matches a worker's ``recv``.
         """
         ep = self._usable()
         number = self._tag(tag, force_tag, "msg_send")
@@ -156,7 +156,7 @@ class Endpoint:
             raise self._why(ep, e, f"[AM Send #{count:03}]", None, nbytes) from None
 
     def _why(self, ep: Connection, error: Exception, op: str, tag: int | None, nbytes: int) -> Exception:
-        """Return what ended the sending: the peer, if it ended the connection, else `error`."""
+        """Return the reason of a failed send: the peer's, if it ended the connection, else `error`."""
         if ep.initialized:
             try:
                 ep.raise_on_error()
@@ -166,7 +166,7 @@ class Endpoint:
         return type(error)(f"<{what}>: {error}") if isinstance(error, UCXError) else translated(error, what)
 
     async def recv(self, buffer: Any, tag: Hashable = None, force_tag: bool = False, *, mask: int = ALL_BITS) -> None:
-        """Receive the next message into `buffer`, which must have its size.
+        """Receive the next message into `buffer`, which must have the same size.
 
         Parameters
         ----------
@@ -181,9 +181,9 @@ class Endpoint:
         UCXMsgTruncated
             The message has another size.
         UCXCanceled
-            The connection ended before a message came.
+            The connection ended before a message arrived.
         UCXCloseError, UCXConnectionReset
-            It had ended before, and no message is left.
+            The connection had already ended, and no message is left.
         """
         number = self._tag(tag, force_tag, "msg_recv")
         data, nbytes = plain(buffer)
@@ -200,13 +200,13 @@ class Endpoint:
         *,
         taken: bool = False,
     ) -> None:
-        """Receive a message of `nbytes` by what `post` gives; a closed connection must have it, or have `taken` it."""
+        """Receive a message of `nbytes`, posted by `post`; if the connection is closed, it must be there or `taken`."""
         ep = self.connection
         count = self._recv_count
         self._recv_count += 1
         try:
             if not ep.open and not taken:
-                ep.worker.progress()  # what has arrived can be received to the end
+                ep.worker.progress()  # messages that have arrived can still be received
                 if ep.worker.native.tag_probe(tag, mask) is None:
                     ep.raise_unless_open()
             received, _ = await ep.ended(post())
@@ -218,7 +218,7 @@ class Endpoint:
             raise UCXMessageTruncatedError(f"<{what}>: length mismatch: {received} (got) != {nbytes} (expected)")
 
     async def am_recv(self) -> Any:
-        """Receive the next active message, in memory of the host allocator."""
+        """Receive the next active message, into memory of the host allocator."""
         ep = self.connection
         count = self._recv_count
         self._recv_count += 1
@@ -235,13 +235,13 @@ class Endpoint:
             self.abort()
 
     async def send_obj(self, obj: Any, tag: Hashable = None) -> None:
-        """Send the size of `obj`, a buffer, and then `obj`, for :meth:`recv_obj`."""
+        """Send the size of a buffer, and then the buffer `obj`, for :meth:`recv_obj`."""
         _, nbytes = plain(obj)
         await self.send(array.array("Q", [nbytes]), tag=tag)
         await self.send(obj, tag=tag)
 
     async def recv_obj(self, tag: Hashable = None, allocator: Callable[[int], Any] = bytearray) -> Any:
-        """Receive from :meth:`send_obj` into ``allocator(nbytes)``, and return that."""
+        """Receive from :meth:`send_obj` into ``allocator(nbytes)``, and return that memory."""
         size = array.array("Q", [0])
         await self.recv(size, tag=tag)
         obj = allocator(size[0])
@@ -267,7 +267,7 @@ class Endpoint:
         cb_args: Sequence[Any] | None = None,
         cb_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Have `callback_func` called once with these arguments, when either side ends the connection."""
+        """Set a function to call once, with these arguments, when either side ends the connection."""
         if self._ep is not None:
             self._ep.set_close_callback(functools.partial(callback_func, *(cb_args or ()), **(cb_kwargs or {})))
 
@@ -276,5 +276,5 @@ class Endpoint:
         return f"# endpoint {self.uid:#x}: closed\n" if self._ep is None else self._ep.info()
 
     def cuda_support(self) -> bool:
-        """Tell whether GPU memory can be sent."""
+        """Return whether GPU memory can be sent."""
         return self._ctx is not None and self._ctx.cuda_support

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The exceptions of both drop-ins, by UCXX's names, and which of them a weft error becomes.
+"""The exceptions of both drop-ins, by UCXX's names, and the mapping of weft's errors to them.
 
-ucx-py's names are other names of these classes. All of them are :class:`UCXError`, as in UCXX.
+ucx-py's names are aliases of these classes. All of them derive from :class:`UCXError`, as in UCXX.
 """
 
 from weft import errors
 
 
 class UCXError(Exception):
-    """UCX could not do it. Base of all."""
+    """UCX failed. Base of all."""
 
 
 class UCXInvalidParamError(UCXError):
-    """An argument that UCX cannot take."""
+    """UCX does not accept an argument."""
 
 
 class UCXConfigError(UCXInvalidParamError):
-    """UCX knows no such setting, or not such a value."""
+    """UCX does not know a setting, or does not accept its value."""
 
 
 class UCXCloseError(UCXError):
@@ -24,7 +24,7 @@ class UCXCloseError(UCXError):
 
 
 class UCXCanceledError(UCXError):
-    """The endpoint was closed, or its peer lost, while the operation was under way."""
+    """The endpoint was closed, or its peer was lost, during the operation."""
 
 
 class UCXConnectionResetError(UCXError):
@@ -36,15 +36,15 @@ class UCXEndpointTimeoutError(UCXError):
 
 
 class UCXMessageTruncatedError(UCXError):
-    """The message is not as long as the buffer."""
+    """The message and the buffer differ in size."""
 
 
 class UCXNotConnectedError(UCXError):
-    """Nobody listens there."""
+    """Nothing listens at that address."""
 
 
 class UCXUnreachableError(UCXNotConnectedError):
-    """Nothing leads to the peer."""
+    """No transport reaches the peer."""
 
 
 class UCXNoMemoryError(UCXError):
@@ -52,11 +52,11 @@ class UCXNoMemoryError(UCXError):
 
 
 class UCXTimedOutError(UCXError):
-    """The time given was over."""
+    """The timeout expired."""
 
 
 class UCXUnsupportedError(UCXError):
-    """This UCX, or this drop-in, cannot do it."""
+    """This UCX, or this drop-in, does not support the operation."""
 
 
 _CLASSES: dict[type[errors.Error], type[Exception]] = {
@@ -74,7 +74,7 @@ _CLASSES: dict[type[errors.Error], type[Exception]] = {
 
 
 def translated(error: Exception, what: object) -> Exception:
-    """Return the exception of the drop-ins where weft raised `error` for `what`."""
+    """Return the drop-ins' exception for `error`, which weft raised for the operation `what`."""
     if isinstance(error, errors.UnreachableError):
         return UCXUnreachableError(f"<{what}>: Destination is unreachable: {error}")
     if isinstance(error, UCXError):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How two processes make a connection: a TCP socket, over which they tell each other their workers' addresses.
+"""How two processes make a connection: over a TCP socket they exchange their workers' addresses.
 
 Client            Server
 hello         ->
-              <-  hello           (its side of the connection is there)
-"keep" or not ->                  (and so is the client's)
+              <-  hello           (its side of the connection exists)
+"keep" or not ->                  (the client's side exists, too)
 
-The socket becomes a lifeline of the wire if either side has none yet, and is closed otherwise.
+The socket becomes a lifeline of the wire if either side has none yet; otherwise it is closed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _MOST = 1 << 20
 
 
 class Hello(NamedTuple):
-    """What one side tells of itself."""
+    """One side's description of itself."""
 
     worker_id: int
     tag: int  # for messages to it
     key: int  # for active messages to it
-    unwatched: bool  # it has no lifeline to the other
+    unwatched: bool  # it has no lifeline to the other side
     address: bytes
 
     def packed(self) -> bytes:
@@ -41,7 +41,7 @@ class Hello(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The outcome: the connection, and the tags of messages to the peer and to this side."""
+    """The outcome: the connection, and the tags for sending and receiving."""
 
     connection: Connection
     tag_send: int
@@ -49,7 +49,7 @@ class Joined(NamedTuple):
 
 
 async def client(worker: Worker, sock: socket.socket, *, error_handling: bool) -> Joined:
-    """Connect. `sock` becomes the wire's, or is closed; so it is after an exception."""
+    """Connect. The wire takes `sock`, or it is closed, also after an exception."""
     loop = asyncio.get_running_loop()
     kept = False
     try:
@@ -75,14 +75,14 @@ async def client(worker: Worker, sock: socket.socket, *, error_handling: bool) -
 
 
 async def server(worker: Worker, sock: socket.socket, *, error_handling: bool) -> Joined:
-    """Accept. `sock` becomes the wire's, or is closed; so it is after an exception."""
+    """Accept. The wire takes `sock`, or it is closed, also after an exception."""
     loop = asyncio.get_running_loop()
     kept = False
     try:
         theirs = await _read_hello(loop, sock)
         wire = worker.wire_to(theirs.worker_id, theirs.address)
         mine = Hello(worker.id, secrets.randbits(64), secrets.randbits(64), not wire.watched, worker.native.address)
-        # It may send as soon as it has this side's hello.
+        # The client may send as soon as it has received this side's hello.
         connection = Connection(wire, mine.key, error_handling=error_handling)
         connection.peer_key = theirs.key
         try:

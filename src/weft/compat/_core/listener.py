@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``Listener``: takes connections as long as it exists."""
+"""``Listener``: accepts connections as long as it exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("ucx")
 
 
 class Context(Protocol):
-    """What a listener needs of its context."""
+    """The part of a context that a listener uses."""
 
     @property
     def core(self) -> Worker:
@@ -34,7 +34,7 @@ class Context(Protocol):
 
 
 class Listener:
-    """A socket that is listened on; made by ``create_listener``. It is closed when this is deleted."""
+    """A listening socket; made by ``create_listener``. It is closed when this object is deleted."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Listener:
         close_in_child(sock)
         self._bound: tuple[str, int] = sock.getsockname()
         self._socket: socket.socket | None = sock
-        # The callback often refers to the listener: the loop must not keep the two alive.
+        # The callback often refers to the listener: the loop must not keep both alive.
         me: weakref.ref[Listener] = weakref.ref(self)
         self._loop.add_reader(sock, _take, me)
 
@@ -72,31 +72,31 @@ class Listener:
             self.close()
 
     def is_closed(self) -> bool:
-        """Tell whether it has stopped."""
+        """Return whether it has stopped."""
         return self._socket is None
 
     @property
     def released(self) -> bool:
-        """It has stopped."""
+        """Whether it has stopped."""
         return self._ctx is None
 
     @property
     def active_clients(self) -> int:
-        """The number of connections whose callback, or handshake, has not ended."""
+        """The number of connections whose handshake or callback is still running."""
         return self._clients.active
 
     @property
     def ip(self) -> str:
-        """The address that it is bound to."""
+        """The bound address."""
         return self._bound[0]
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The listening port."""
         return self._bound[1]
 
     def close(self) -> None:
-        """Stop listening; connections that were made go on."""
+        """Stop listening; existing connections stay open."""
         sock, self._socket, self._ctx = self._socket, None, None
         if sock is not None:
             if not self._loop.is_closed():
@@ -104,12 +104,12 @@ class Listener:
             sock.close()
 
     def accept(self) -> None:
-        """Take one caller."""
+        """Accept one connection."""
         assert self._socket is not None
         assert self._ctx is not None
         try:
             sock, _ = self._socket.accept()
-        except OSError:  # it left, or descriptors ran out: the next turn tries again
+        except OSError:  # the caller has gone, or descriptors ran out: retry in the next turn
             return
         sock.setblocking(False)
         handshakes = self._worker.handshakes
@@ -122,12 +122,12 @@ class Listener:
 
 
 class Clients:
-    """Counts connections, also for a listener that is gone."""
+    """Counts connections, also after the listener is gone."""
 
     active = 0
 
     def leave(self, _task: object) -> None:
-        """One fewer."""
+        """Count one fewer."""
         self.active -= 1
 
 
@@ -145,7 +145,7 @@ async def _serve(ctx: Context, sock: socket.socket, callback: Any, error_handlin
         log.warning("rejected a connection: %s", str(e) or f"no handshake within {timeout_s} s")
         return
     ep = ctx.endpoint(joined)
-    # From here on, what the callback waits for holds it; if that is nothing that lasts, reset() may end it.
+    # From here on, only what the callback awaits keeps it alive; if that does not last, reset() may end it.
     task = asyncio.current_task()
     assert task is not None
     ctx.core.handshakes.discard(task)
@@ -156,5 +156,5 @@ async def _serve(ctx: Context, sock: socket.socket, callback: Any, error_handlin
         if inspect.isawaitable(outcome):
             await outcome
     except Exception:  # noqa: BLE001  (the program's own: it has nobody else to tell)
-        # As text: the record would keep the frames, and what they hold open.
+        # As text: a traceback in the log record would keep frames, and the objects in them, alive.
         log.error("the listener's callback failed:\n%s", traceback.format_exc().rstrip())

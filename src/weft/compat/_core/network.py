@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which address this host has."""
+"""``get_address``: an address of this host."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def get_address(ifname: str | None = None, use_ipv6: bool = False) -> str:
         The device; by default what ``UCXPY_IFNAME`` says, else the first with an address whose name starts with
         ``ib``, ``eth``, ``en`` or ``docker``, in this order.
     use_ipv6 : bool
-        Look for IPv6 addresses, not IPv4's.
+        Return an IPv6 address instead of IPv4.
 
     Raises
     ------
     OSError
         There is no such device, or it has no such address.
     RuntimeError
-        No device was named, and none of those has one.
+        No device was named, and none with such a name has an address.
     """
     ifname = ifname or os.environ.get("UCXPY_IFNAME")
     family = socket.AF_INET6 if use_ipv6 else socket.AF_INET
@@ -40,7 +40,7 @@ def get_address(ifname: str | None = None, use_ipv6: bool = False) -> str:
     if ifname is not None:
         if ifname not in found:
             raise OSError(
-                f"get_address: {ifname} is no device of this host with an {family.name} address; there are {found}"
+                f"get_address: no device {ifname} with an {family.name} address on this host; devices: {found}"
             )
         return found[ifname]
     for prefix in _PREFERRED:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The small functions that programs take from ``ucp.utils`` and ``ucxx.utils``."""
+"""Small functions that programs import from ``ucp.utils`` and ``ucxx.utils``."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def get_ucxpy_logger() -> logging.Logger:
 
 
 def hash64bits(*args: object) -> int:
-    """Return 64 bits that depend on what `args` look like; the same in every process."""
+    """Return a 64-bit hash of the repr of `args`, the same in every process."""
     return int.from_bytes(hashlib.sha1(repr(args).encode(), usedforsecurity=False).digest()[:8])
 
 
 def hmean(a: Sequence[float]) -> float:
-    """Return the harmonic mean; 0 of nothing."""
+    """Return the harmonic mean; 0 if empty."""
     return len(a) / sum(1 / value for value in a) if len(a) else 0.0
 
 
@@ -70,7 +70,7 @@ def print_separator(separator: str = "-", length: int = 80) -> None:
 
 
 def print_key_value(key: str, value: object, key_length: int = 25) -> None:
-    """Print a key in a column of its own, and its value."""
+    """Print a key, padded to a column, and its value."""
     print(f"{key: <{key_length}} | {value}")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``Process``: the functions that both libraries have, and the one context of the process, which they use."""
+"""``Process``: the functions that both libraries have, and the process's only context, which they use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weft.compat._core.exceptions import UCXError, translated
 
 
 def settings_of(options: Mapping[str, str] | None, env_takes_precedence: bool) -> dict[str, str]:
-    """Return `options`, or what ``UCX_*`` says instead."""
+    """Return `options`, overridden by ``UCX_*`` if requested."""
     settings = dict(options or {})
     if env_takes_precedence:
         settings = {name: os.environ.get(f"UCX_{name}", value) for name, value in settings.items()}
@@ -27,24 +27,24 @@ def settings_of(options: Mapping[str, str] | None, env_takes_precedence: bool) -
 
 
 def get_ucx_version() -> tuple[int, int, int]:
-    """Return UCX's version. Makes no context, and a child forked after it may still use this."""
-    # weft.ucx_library() would bind the native core to it, which marks children as forked from a user of UCX.
+    """Return UCX's version. This makes no context, so a child forked later can still use weft."""
+    # weft.ucx_library() would bind the native core, which marks forked children as forked from a user of UCX.
     library: _load.Library = _native.keep_sighup(_load.load)
     return library.version
 
 
 def get_ucx_address_from_buffer(buffer: Any) -> UCXAddress:
-    """Take an address that came as bytes."""
+    """Make an address from received bytes."""
     return UCXAddress.from_buffer(buffer)
 
 
 class Process(Generic[E, L]):
-    """A library's functions.
+    """The functions of a library.
 
     Parameters
     ----------
     make : callable
-        Makes the context at the first use, with the library's defaults.
+        Makes the context on first use, with the library's defaults.
     """
 
     def __init__(self, make: Callable[[], ApplicationContext[E, L]]) -> None:
@@ -63,14 +63,14 @@ class Process(Generic[E, L]):
         Raises
         ------
         RuntimeError
-            There is one already.
+            The context already exists.
         """
         if self.ctx is not None:
             raise RuntimeError("init: UCX is initiated already; call reset() first")
         self.ctx = make()
 
     def reset(self) -> None:
-        """Destroy the context; the next use makes another.
+        """Destroy the context; the next use makes a new one.
 
         Raises
         ------
@@ -99,9 +99,9 @@ class Process(Generic[E, L]):
         ----------
         callback_func : callable
         port : int, optional
-            Any free one by default.
+            By default any free port.
         endpoint_error_handling : bool
-            False: these endpoints never say that their peer is gone.
+            False: these endpoints never report the loss of their peer.
         connect_timeout : float, optional
             Seconds for the handshake with each caller; by default the context's.
 
@@ -124,54 +124,54 @@ class Process(Generic[E, L]):
         Raises
         ------
         UCXUnreachable
-            Nobody listens there, or no transport leads there.
+            Nothing listens there, or no transport reaches it.
         TimeoutError
             No answer within `connect_timeout` seconds, by default the context's.
         """
         return await self.get().create_endpoint(ip_address, port, endpoint_error_handling, connect_timeout)
 
     async def create_endpoint_from_worker_address(self, address: UCXAddress, endpoint_error_handling: bool = True) -> E:
-        """Make an endpoint to the worker with this address. It has no tags of its own: give ``force_tag=True``.
+        """Make an endpoint to the worker with this address. It has no tags of its own: pass ``force_tag=True``.
 
         Raises
         ------
         UCXError
-            The worker is gone, or no transport leads there.
+            The worker is gone, or no transport reaches it.
         """
         return await self.get().create_endpoint_from_worker_address(address, endpoint_error_handling)
 
     async def recv(self, buffer: Any, tag: Any) -> None:
-        """Receive a message that any endpoint sent with this forced tag into `buffer`."""
+        """Receive into `buffer` a message that any endpoint sent with this forced tag."""
         await self.get().recv(buffer, tag)
 
     def progress(self) -> None:
-        """Take in what has arrived. A running loop does it by itself."""
+        """Progress the worker once. A running loop does this by itself."""
         self.get().core.progress()
 
     def continuous_ucx_progress(self, event_loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Progress in this loop, by default the running one; what makes endpoints does it by itself."""
+        """Progress in this loop, by default the running one; functions that make endpoints already do so."""
         self.get().continuous_ucx_progress(event_loop)
 
     def register_am_allocator(self, allocator: Callable[[int], Any], allocator_type: str) -> None:
-        """Have ``am_recv`` put host or CUDA messages into ``allocator(nbytes)``.
+        """Make ``am_recv`` receive host or CUDA messages into ``allocator(nbytes)``.
 
         Parameters
         ----------
         allocator : callable
-            Takes bytes, returns a writable buffer of that size.
+            Takes a size in bytes, returns a writable buffer of that size.
         allocator_type : {"host", "cuda"}
 
         Raises
         ------
         UCXError
-            Another type.
+            The type is another one.
         """
         if allocator_type not in ("host", "cuda"):
             raise UCXError(f"Allocator type not supported: {allocator_type!r}; there are host and cuda")
         self.get().core.allocators[allocator_type] = allocator
 
     def get_worker_address(self) -> UCXAddress:
-        """Return the address for another process's ``create_endpoint_from_worker_address``."""
+        """Return this worker's address, for ``create_endpoint_from_worker_address`` in another process."""
         return self.get().core.address()
 
     def get_ucp_worker(self) -> int:
@@ -179,15 +179,15 @@ class Process(Generic[E, L]):
         return self.get().core.native.handle
 
     def get_config(self) -> dict[str, str]:
-        """Return every UCP setting without ``UCX_``: the context's, or those that it would get from the environment."""
+        """Return every UCP setting without ``UCX_``: the context's, or without a context the environment's."""
         return describe.config({} if self.ctx is None else self.ctx.settings)
 
     def get_ucp_context_info(self) -> str:
-        """Return what UCX tells of a context with these settings."""
+        """Return UCX's description of a context with these settings."""
         return describe.context_text(self.get().settings)
 
     def get_ucp_worker_info(self) -> str:
-        """Return what UCX tells of a worker with these settings."""
+        """Return UCX's description of a worker with these settings."""
         return describe.worker_text(self.get().settings)
 
     def get_active_transports(self) -> set[str]:
@@ -195,7 +195,7 @@ class Process(Generic[E, L]):
         return set(re.findall(r"resource +\d+ .* (\S+)/\S+$", self.get_ucp_context_info(), re.MULTILINE))
 
     async def flush(self) -> None:
-        """Wait until every peer's worker has everything that was sent before."""
+        """Wait until every peer's worker has received everything that was sent before."""
         if self.ctx is None:
             await asyncio.sleep(0)
             return

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The process's one worker, its wires to other workers, and who gets which active message.
+"""The process's only worker, its wires to other workers, and the routing of active messages to connections.
 
-UCX pairs endpoints that are made from worker addresses by the order of their creation, and tells one of a pair when
-the other is closed. With an endpoint for each connection, closing one would break another. So two workers share one
-wire, whatever connections there are between them; the wire lasts until one of the workers is gone, which its
-lifelines tell: sockets that nobody writes to, and that end with the worker.
+UCX pairs endpoints made from worker addresses in the order of their creation, and reports to one of a pair when the
+other is closed. With one endpoint per connection, closing one would break another. So two workers share one wire,
+whatever connections exist between them. The wire lasts until one of the workers is gone; its lifelines show that:
+sockets that carry no data, and end with the worker.
 
-Everything that is not a tagged message is an active message of one id, so that a farewell cannot overtake data: data
-of ``am_send``, and the two ways in which a connection ends.
+Everything except tagged messages is an active message with the same id, so that a goodbye cannot overtake data: the
+data of ``am_send``, and the two ways to end a connection.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from weft.compat._core.address import UCXAddress, door_name
 log = logging.getLogger("ucx")
 
 AM_ID = 0
-HEAD = struct.Struct("<QBQ")  # the receiver's key, what it is, messages sent before
+HEAD = struct.Struct("<QBQ")  # the receiver's key, the kind, the number of messages sent before
 DATA, GOODBYE, RESET, UNASKED = range(4)
-_MOST_EARLY = 1024  # active messages for an endpoint that this side has not made
+_MOST_EARLY = 1024  # active messages kept for endpoints that this side has not made yet
 
 
 class Receiver(Protocol):
-    """Whatever has a key: a `weft.compat._core.connection.Connection`."""
+    """An object with a key: a `weft.compat._core.connection.Connection`."""
 
     def take(self, kind: int, count: int, data: memoryview) -> None:
-        """Take an active message with this key."""
+        """Handle an active message with this key."""
 
     def lose(self) -> None:
-        """Note that the other worker is gone."""
+        """Handle the loss of the other worker."""
 
     def close(self) -> None:
-        """End it."""
+        """End the connection."""
 
 
 class Worker:
-    """What all endpoints of this process share. Belongs to the thread that made it."""
+    """The state shared by all endpoints of this process. Belongs to the thread that made it."""
 
     def __init__(self, context: weft.Context, allocator: Callable[[int], Any]) -> None:
         self.native = weft.Worker(context)
         self.id = secrets.randbits(64)
         self.wires: dict[int, Wire] = {}
         self.connections: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
-        self.reading: set[Receiver] = set()  # those with a task that waits: nothing else may hold the two
+        self.reading: set[Receiver] = set()  # those with a waiting task: nothing else may keep both alive
         self.handshakes: set[asyncio.Task[None]] = set()
         self.allocators: dict[str, Callable[[int], Any]] = {"host": allocator}
         self.early: dict[int, deque[memoryview]] = {}
@@ -71,19 +71,19 @@ class Worker:
         if self._door is None:
             door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             door.bind(door_name(self.id))
-            door.listen(4096)  # nobody is ever taken in: who waits there sees the door go
+            door.listen(4096)  # connections are never accepted: a peer in the queue sees the door close
             close_in_child(door)
             self._door = door
         return UCXAddress.of(self.native.address, self.id)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Progress in this loop, and take active messages there."""
+        """Progress in this loop, and receive active messages there."""
         if loop is not self.loop:
             self.native.attach(loop)
             for wire in self.wires.values():
                 wire.watch(loop, self.loop)
             self.loop = loop
-            # A request tells the loop that it was first told of.
+            # A request is bound to the first loop that it was given.
             if self._told and self._incoming.cancel():
                 self._incoming = self.native.am_recv(AM_ID)
             self._told = False
@@ -99,7 +99,7 @@ class Worker:
             self.take()
 
     def take(self) -> None:
-        """Hand out the active messages that have arrived."""
+        """Route the active messages that have arrived."""
         while self._incoming.done():
             try:
                 header, data = self._incoming.result()
@@ -121,19 +121,19 @@ class Worker:
             early.append(data)
 
     def progress(self) -> None:
-        """Take in what has arrived."""
+        """Progress until nothing is left to do, within limits."""
         for _ in range(1000):
             if not self.native.progress():
                 break
         self.take()
 
     def wire_to(self, worker_id: int, address: bytes) -> Wire:
-        """Return the wire to another worker, making it if need be.
+        """Return the wire to another worker; make it if needed.
 
         Raises
         ------
         weft.UnreachableError
-            No transport leads there.
+            No transport reaches it.
         """
         wire = self.wires.get(worker_id)
         if wire is None:
@@ -141,7 +141,7 @@ class Worker:
         return wire
 
     def close(self) -> None:
-        """End everything."""
+        """Close all connections and the worker."""
         for connection in list(self.connections.values()):
             connection.close()
         for task in self.handshakes:
@@ -156,7 +156,7 @@ class Worker:
 
 
 class Wire:
-    """The one UCX endpoint to another worker, and the sockets that tell of its end."""
+    """The only UCX endpoint to another worker, and the sockets that show its end."""
 
     def __init__(self, worker: Worker, peer_id: int, endpoint: weft.Endpoint) -> None:
         self.worker = worker
@@ -169,11 +169,11 @@ class Wire:
 
     @property
     def watched(self) -> bool:
-        """Somebody would tell of its end; nobody need where it leads to this worker itself."""
+        """Whether a lifeline would show its end; a wire to this worker itself needs none."""
         return bool(self._lifelines) or self.peer_id == self.worker.id
 
     def hold(self, sock: socket.socket) -> None:
-        """Take `sock` as a lifeline."""
+        """Add `sock` as a lifeline."""
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             keep_alive(sock)
@@ -184,7 +184,7 @@ class Wire:
             loop.add_reader(sock, self.look)
 
     def reach_door(self) -> None:
-        """Have the door of a worker on this host as the lifeline.
+        """Connect to the door of a worker on this host, as the lifeline.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class Wire:
         sock.setblocking(False)
         try:
             sock.connect(door_name(self.peer_id))
-        except BlockingIOError:  # more wait there than the kernel holds
+        except BlockingIOError:  # the door's queue is full
             sock.close()
         except OSError as e:
             sock.close()
@@ -205,19 +205,19 @@ class Wire:
             self.hold(sock)
 
     def watch(self, loop: asyncio.AbstractEventLoop, before: asyncio.AbstractEventLoop | None) -> None:
-        """Look at the lifelines in another loop."""
+        """Watch the lifelines in another loop."""
         for sock in self._lifelines:
             if before is not None and not before.is_closed():
                 before.remove_reader(sock)
             loop.add_reader(sock, self.look)
 
     def look(self) -> None:
-        """See whether the other worker is gone."""
+        """Check whether the other worker is gone."""
         if self._lifelines and self._poll.poll(0):
             self.lose()
 
     def lose(self) -> None:
-        """The other worker is gone: what it sent has arrived, and nothing more will."""
+        """Handle the end of the other worker: everything that it sent has arrived."""
         if self.lost:
             return
         self.worker.progress()
@@ -229,7 +229,7 @@ class Wire:
             connection.lose()
 
     def cut(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Close the lifelines: the other side sees this one go."""
+        """Close the lifelines, so that the other side sees this one go."""
         for sock in self._lifelines:
             if loop is not None and not loop.is_closed():
                 loop.remove_reader(sock)

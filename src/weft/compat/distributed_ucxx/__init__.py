@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""distributed-ucxx's names over weft's ``ucx://``, for programs that import it by name.
+"""distributed-ucxx's names, over weft's ``ucx://``, for programs that import them.
 
-No program need: ``ucx://`` is weft's in every Dask process, and ``weft.dask.config`` reads
+Most programs do not need this: ``ucx://`` is weft's in every Dask process, and ``weft.dask.config`` reads
 ``distributed-ucxx.environment``. There is no ``ucxx://``.
 """
 
@@ -10,7 +10,7 @@ from weft.compat.distributed_ucxx.ucxx import UCXXBackend
 
 config.setup_config()
 
-#: The distributed-ucxx whose names these are.
+#: The emulated version of distributed-ucxx.
 __version__ = "0.52.0"
 __git_commit__ = ""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How programs read distributed-ucxx's configuration."""
+"""Functions with which programs read distributed-ucxx's configuration."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ _FLAGS = ("cuda-copy", "tcp", "nvlink", "infiniband", "rdmacm", "create-cuda-con
 
 
 def setup_config() -> None:
-    """Have Dask's configuration know distributed-ucxx's keys, as dask-cuda expects."""
+    """Add distributed-ucxx's keys to Dask's configuration, as dask-cuda expects."""
     keys: dict[str, Any] = dict.fromkeys(_FLAGS) | {"environment": {}, "rmm": {"pool-size": None}}
     dask.config.update_defaults({"distributed-ucxx": keys})
 

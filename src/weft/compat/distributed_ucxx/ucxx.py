@@ -6,7 +6,7 @@ from weft.dask.comm import UCXBackend as UCXXBackend
 from weft.dask.comm import UCXConnector as UCXXConnector
 from weft.dask.comm import UCXListener as UCXXListener
 
-#: dask-cuda asks whether distributed-ucxx has initialized UCX, and made a CUDA context before: it has not.
+#: dask-cuda reads this to find out whether distributed-ucxx has initialized UCX or made a CUDA context; it has not.
 ucxx = None
 
 __all__ = ["UCXX", "UCXXBackend", "UCXXConnector", "UCXXListener"]

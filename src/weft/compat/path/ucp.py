@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``import ucp``, where this folder is in PYTHONPATH."""
+"""``import ucp`` if this folder is in PYTHONPATH."""
 
 from weft.compat import install_ucp
 

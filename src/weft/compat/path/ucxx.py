@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``import ucxx``, where this folder is in PYTHONPATH."""
+"""``import ucxx`` if this folder is in PYTHONPATH."""
 
 from weft.compat import install_ucxx
 

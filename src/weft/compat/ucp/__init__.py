@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """ucx-py 0.45's interface over weft: ``import weft.compat.ucp as ucp``.
 
-- ``core``: the functions. ``_endpoint``: what they make. What is behind both: ``weft.compat._core``.
+- ``core``: the functions. ``_endpoint``: the objects that they return. ``weft.compat._core`` implements both.
 - ``exceptions``, ``utils``, ``_libs``: names that programs import from there.
 """
 
@@ -38,14 +38,14 @@ from weft.compat.ucp.core import (
 )
 from weft.compat.ucp.utils import get_ucxpy_logger
 
-#: The ucx-py whose interface this is.
+#: The emulated version of ucx-py.
 __version__ = "0.45.0"
 __git_commit__ = ""
 __ucx_min_version__ = "1.16.0"
 
 
 def __getattr__(name: str) -> str:
-    # Asking for it loads UCX, and importing must not.
+    # lazy: this loads UCX, which an import must not do
     if name == "__ucx_version__":
         return ".".join(map(str, get_ucx_version()))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

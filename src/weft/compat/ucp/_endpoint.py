@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``Endpoint`` and ``Listener``: ucx-py's faces of a connection and of what takes them."""
+"""``Endpoint`` and ``Listener`` with ucx-py's interface."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Endpoint(endpoint.Endpoint):
         connection.set_goodbye_callback(on_goodbye)
 
     def closed(self) -> bool:
-        """Tell whether either side has ended it."""
+        """Return whether either side has ended the connection."""
         return self.is_closed()
 
     async def close(self) -> None:
-        """Close; the peer's endpoint closes when it has received what was sent before."""
+        """Close; the peer's endpoint closes once it has received everything that was sent before."""
         ep = self._ep
         if ep is None or self.closed():
             self.abort()
@@ -49,7 +49,7 @@ class Endpoint(endpoint.Endpoint):
             await self._say_goodbye(ep)
         finally:
             if not self.closed():
-                await asyncio.sleep(0)  # sends that are complete return before they would be cancelled
+                await asyncio.sleep(0)  # let complete sends return before close cancels the others
                 self.abort()
 
     async def _say_goodbye(self, ep: Connection) -> None:
@@ -63,7 +63,7 @@ class Endpoint(endpoint.Endpoint):
             await ep.say_goodbye(self._send_count)
         except (weft.Error, UCXError) as e:
             error = e if isinstance(e, UCXError) else UCXError(f"<{what}>: {e}")
-            logging.warning("closing %#x: the peer is gone already: %r", self.uid, error)
+            logging.warning("closing %#x: the peer is already gone: %r", self.uid, error)
 
     def _take_goodbye(self, count: int) -> None:
         if self.closed():
@@ -74,7 +74,7 @@ class Endpoint(endpoint.Endpoint):
             self.abort()
 
     async def flush(self) -> None:
-        """Wait until the peer's worker has everything that was sent before."""
+        """Wait until the peer's worker has received everything that was sent before."""
         ep = self._usable()
         try:
             await ep.ended(ep.wire.endpoint.flush())
@@ -91,8 +91,8 @@ class Endpoint(endpoint.Endpoint):
 
 
 class Listener(listener.Listener):
-    """A socket that is listened on; made by ``create_listener``. It is closed when this is deleted."""
+    """A listening socket; made by ``create_listener``. It is closed when this object is deleted."""
 
     def closed(self) -> bool:
-        """Tell whether it has stopped."""
+        """Return whether it has stopped."""
         return self.is_closed()

@@ -53,14 +53,14 @@ def init(
     blocking_progress_mode: bool | None = None,
     connect_timeout: float | None = None,
 ) -> None:
-    """Make the context with these settings; without this, the first use makes it.
+    """Make the context with these settings; otherwise the first use makes it.
 
     Parameters
     ----------
     options : mapping of str to str, optional
         UCX settings without ``UCX_``.
     env_takes_precedence : bool
-        ``UCX_*`` in the environment wins over `options`.
+        ``UCX_*`` environment variables override `options`.
     blocking_progress_mode : bool, optional
         Has no effect: weft spins for a while and then sleeps.
     connect_timeout : float, optional
@@ -69,15 +69,15 @@ def init(
     Raises
     ------
     RuntimeError
-        There is a context already.
+        The context already exists.
     UCXConfigError
-        UCX knows no such setting, or not such a value.
+        UCX does not know a setting, or does not accept its value.
     """
     _process.init(lambda: ApplicationContext(settings_of(options, env_takes_precedence), connect_timeout))
 
 
 def fence() -> None:
-    """Order remote memory accesses before against those after. ``ucp`` has none, so there is nothing to do."""
+    """Order remote memory accesses. ``ucp`` has none, so this does nothing."""
 
 
 _process = Process(ApplicationContext)
@@ -100,6 +100,6 @@ reset = _process.reset
 
 
 def __getattr__(name: str) -> Any:
-    if name == "_ctx":  # programs that look whether there is one
+    if name == "_ctx":  # some programs check whether it exists
         return _process.ctx
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from weft.compat._core.exceptions import UCXUnreachableError as UCXUnreachable
 
 
 class UCXWarning(UserWarning):
-    """Something to look at."""
+    """A warning."""
 
 
 __all__ = [

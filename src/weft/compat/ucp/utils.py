@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The small functions that ucx-py's programs take from ``ucp.utils``."""
+"""Small functions that programs import from ``ucp.utils``."""
 
 from weft.compat._core.printing import get_event_loop, get_ucxpy_logger, hash64bits, hmean
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """UCXX 0.52's Python interface over weft: ``import weft.compat.ucxx as ucxx``. It needs NumPy, as UCXX does.
 
-- ``core``: the functions. ``_lib_async``: the context, endpoint and listener of asyncio.
-- ``_lib.libucxx``: the core, without C++. ``exceptions``, ``types``, ``utils``, ``benchmarks``: names of UCXX's.
+- ``core``: the functions. ``_lib_async``: the context, endpoint and listener for asyncio.
+- ``_lib.libucxx``: the core, without C++. ``exceptions``, ``types``, ``utils``, ``benchmarks``: names of UCXX.
 """
 
 import os
@@ -32,14 +32,14 @@ from weft.compat.ucxx.core import (
 )
 from weft.compat.ucxx.utils import get_ucxpy_logger
 
-#: The UCXX whose interface this is.
+#: The emulated version of UCXX.
 __version__ = "0.52.0"
 __git_commit__ = ""
 __ucx_min_version__ = "1.18.0"
 
 
 def __getattr__(name: str) -> str:
-    # Asking for it loads UCX, and importing must not.
+    # lazy: this loads UCX, which an import must not do
     if name == "__ucx_version__":
         return ".".join(map(str, get_ucx_version()))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -40,27 +40,27 @@ def init(
     enable_python_future: bool | None = None,
     connect_timeout: float | None = None,
 ) -> None:
-    """Make the context with these settings; without this, the first use makes it.
+    """Make the context with these settings; otherwise the first use makes it.
 
     Parameters
     ----------
     options : mapping of str to str, optional
         UCX settings without ``UCX_``.
     env_takes_precedence : bool
-        ``UCX_*`` in the environment wins over `options`.
+        ``UCX_*`` environment variables override `options`.
     progress_mode : {"thread", "thread-polling", "polling", "blocking"}, optional
     enable_delayed_submission, enable_python_future : bool, optional
-        Checked as in UCXX, and kept; they have no effect. The running loop progresses: it spins for a while and then
-        sleeps, in every mode.
+        Checked as in UCXX, and stored; they have no effect. In every mode, the running loop progresses: it spins for a
+        while and then sleeps.
     connect_timeout : float, optional
         Seconds for a handshake; by default ``UCXPY_CONNECT_TIMEOUT``, else 5.
 
     Raises
     ------
     RuntimeError
-        There is a context already.
+        The context already exists.
     UCXInvalidParamError
-        UCX knows no such setting, or not such a value.
+        UCX does not know a setting, or does not accept its value.
     """
     _process.init(
         lambda: ApplicationContext(
@@ -78,7 +78,7 @@ def stop_notifier_thread() -> None:
 
 
 def get_ucxx_worker() -> int:
-    """Refuse: there is no ``ucxx::Worker`` of C++."""
+    """Not supported; raises UCXUnsupportedError: there is no C++ ``ucxx::Worker``."""
     raise no_pointer("Worker")
 
 
@@ -101,6 +101,6 @@ _get_ctx = _process.get
 
 
 def __getattr__(name: str) -> Any:
-    if name == "_ctx":  # programs that look whether there is one
+    if name == "_ctx":  # some programs check whether it exists
         return _process.ctx
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

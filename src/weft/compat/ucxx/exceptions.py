@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""UCXX's exceptions: one for each status of UCX. weft raises those of ``weft.compat._core.exceptions``."""
+"""UCXX's exceptions: one for each UCX status. weft raises those in ``weft.compat._core.exceptions``."""
 
 from weft.compat._core.exceptions import (
     UCXCanceledError,

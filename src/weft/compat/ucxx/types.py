@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tags as UCXX's programs name them."""
+"""UCXX's names of tags."""
 
 from weft.compat.ucxx._lib.tag import UCXXTag, UCXXTagMask, UCXXTagMaskFull
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The small functions that UCXX's programs take from ``ucxx.utils``."""
+"""Small functions that programs import from ``ucxx.utils``."""
 
 from weft.compat._core.network import get_address
 from weft.compat._core.printing import (

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What programs take from ucx-py's core package beside the public names; ``ucx_api`` itself is not here."""
+"""Names that programs import from ucx-py's core package; ``ucx_api`` itself is not provided."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``Array``, under ucx-py's name."""
+"""``Array`` under ucx-py's module name."""
 
 from weft.compat._core.array import Array, asarray
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The exceptions under the name that ucx-py's core has for them."""
+"""The exceptions under the module name of ucx-py's core."""
 
 from weft.compat.ucp.exceptions import (
     UCXBaseException,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Small functions, under ucx-py's name."""
+"""Small functions under ucx-py's module name."""
 
 from weft.compat._core.network import get_address
 from weft.compat._core.printing import format_bytes, format_time, print_key_value, print_multi, print_separator

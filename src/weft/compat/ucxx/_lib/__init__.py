@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What programs take from UCXX's core package beside the public names."""
+"""Names that programs import from UCXX's core package."""

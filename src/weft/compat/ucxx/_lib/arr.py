@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``Array``, under UCXX's name."""
+"""``Array`` under UCXX's module name."""
 
 from weft.compat._core.array import Array, asarray
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""UCXX's core over weft, as much of it as needs no C++: context, worker, endpoint, listener, requests.
+"""UCXX's core over weft, except for what needs C++: context, worker, endpoint, listener, requests.
 
-They are the asyncio interface without a loop of the program's: each thread has one here, which ``progress()`` runs for
-a turn. There are no streams, no progress thread (a worker belongs to its thread) and no pointers to C++ objects.
+It is the asyncio interface for programs without a loop: each thread has a loop here, and ``progress()`` runs one turn
+of it. There are no streams, no progress thread (a worker belongs to its thread) and no pointers to C++ objects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class UCXContext:
     config_dict : mapping of str to str, optional
         UCX settings without ``UCX_``.
     feature_flags : iterable of Feature
-        Checked when a transfer is made.
+        Checked at each transfer.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class UCXContext:
         self._context = self.make()
 
     def make(self) -> _Context:
-        """Make a context for a worker: each has one of its own."""
+        """Make a context for a worker; each worker has its own."""
         return _Context(self._options, _CONNECT_TIMEOUT_S)
 
     @property
@@ -63,17 +63,17 @@ class UCXContext:
 
     @property
     def cuda_support(self) -> bool:
-        """UCX's transports of GPU memory may be used."""
+        """Whether UCX may use its GPU transports."""
         return self._context.cuda_support
 
     @property
     def info(self) -> str:
-        """What UCX tells of it."""
+        """UCX's description of the context."""
         return describe.context_text(self._context.settings)
 
     @property
     def ucxx_ptr(self) -> int:
-        """Refused."""
+        """Not supported; raises UCXUnsupportedError."""
         raise no_pointer("Context")
 
 
@@ -92,7 +92,7 @@ class UCXEndpoint:
 
     @classmethod
     def create(cls, worker: UCXWorker, ip_address: str, port: int, endpoint_error_handling: bool) -> UCXEndpoint:
-        """Connect to a listener. Returns when the connection is there, 60 s at most."""
+        """Connect to a listener; returns once connected, after 60 s at most."""
         made = run(worker.context.create_endpoint(ip_address, port, endpoint_error_handling))
         return cls(worker, made)
 
@@ -108,7 +108,7 @@ class UCXEndpoint:
     def create_from_conn_request(
         cls, listener: UCXListener, conn_request: int, endpoint_error_handling: bool
     ) -> UCXEndpoint:
-        """Take the connection that a listener's function was called with."""
+        """Return the endpoint of a connection request that a listener's function received."""
         return listener.create_endpoint_from_conn_request(conn_request, endpoint_error_handling)
 
     @property
@@ -123,17 +123,17 @@ class UCXEndpoint:
 
     @property
     def ucxx_ptr(self) -> int:
-        """Refused."""
+        """Not supported; raises UCXUnsupportedError."""
         raise no_pointer("Endpoint")
 
     @property
     def ucxx_worker_ptr(self) -> int:
-        """Refused."""
+        """Not supported; raises UCXUnsupportedError."""
         raise no_pointer("Worker")
 
     @property
     def alive(self) -> bool:
-        """Neither side has ended it."""
+        """Whether neither side has ended the connection."""
         return self._endpoint.alive
 
     def close(self) -> None:
@@ -141,11 +141,11 @@ class UCXEndpoint:
         self._endpoint.abort()
 
     def close_blocking(self, period: int = 0, max_attempts: int = 1) -> None:
-        """Close at once; the arguments are UCXX's."""
+        """Close at once; the arguments have no effect."""
         self._endpoint.abort()
 
     def raise_on_error(self) -> None:
-        """Raise what ended it, if the peer did."""
+        """Raise the error that ended the connection, if the peer ended it."""
         self._connection.raise_on_error()
 
     def set_close_callback(
@@ -154,15 +154,15 @@ class UCXEndpoint:
         cb_args: Sequence[Any] | None = None,
         cb_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Have `cb_func` called once with these arguments, when either side ends the connection."""
+        """Set a function to call once, with these arguments, when either side ends the connection."""
         self._endpoint.set_close_callback(cb_func, cb_args, cb_kwargs)
 
     def remove_close_callback(self) -> None:
-        """Forget it."""
+        """Remove the close callback."""
         self._endpoint.set_close_callback(lambda: None)
 
     def am_probe(self) -> bool:
-        """An active message is there to be received."""
+        """Whether an active message can be received now."""
         return self._connection.am_probe()
 
     def am_send(self, arr: Any) -> UCXRequest:
@@ -171,12 +171,12 @@ class UCXEndpoint:
         return UCXRequest(self._worker, self._endpoint.am_send(arr))
 
     def am_recv(self) -> UCXRequest:
-        """Receive an active message, into its :attr:`UCXRequest.recv_buffer`."""
+        """Receive an active message; it is then in :attr:`UCXRequest.recv_buffer`."""
         self._worker.need(Feature.AM)
         return UCXRequest(self._worker, self._endpoint.am_recv())
 
     def stream_send(self, arr: Any) -> UCXRequest:
-        """Refuse: connections share an endpoint of UCX's, and with it its stream."""
+        """Not supported: connections share a UCX endpoint, and thus its stream. Raises UCXUnsupportedError."""
         self._worker.need(Feature.STREAM)
         raise UCXUnsupportedError("weft's ucxx has no streams: use tags or active messages")
 
@@ -193,22 +193,22 @@ class UCXEndpoint:
         return UCXRequest(self._worker, self._endpoint.recv(arr, tag, force_tag=True, mask=int(tag_mask)))
 
     def tag_recv_with_handle(self, arr: Any, probe_result: TagProbeResult) -> UCXRequest:
-        """Receive the message that a probe took."""
+        """Receive the message that a probe removed from the queue."""
         return UCXRequest(self._worker, self._endpoint.recv_with_handle(arr, probe_result))
 
     def tag_send_multi(self, arrays: Sequence[Any], tag: UCXXTag) -> UCXRequest:
-        """Send several buffers as one."""
+        """Send several buffers as one message."""
         self._worker.need(Feature.TAG)
         return UCXRequest(self._worker, self._endpoint.send_multi(tuple(arrays), tag, force_tag=True))
 
     def tag_recv_multi(self, tag: UCXXTag, tag_mask: UCXXTagMask = UCXXTagMaskFull) -> UCXRequest:
-        """Receive several buffers, into its :attr:`UCXRequest.py_buffers`."""
+        """Receive several buffers; they are then in :attr:`UCXRequest.py_buffers`."""
         self._worker.need(Feature.TAG)
         return UCXRequest(self._worker, self._endpoint.recv_multi(tag, force_tag=True))
 
 
 class UCXListener:
-    """Takes connections, made by :meth:`create`. It stops listening when it is deleted."""
+    """Accepts connections; made by :meth:`create`. It stops listening when it is deleted."""
 
     def __init__(self, worker: UCXWorker, serve: Callable[[UCXListener, Endpoint], None], port: int) -> None:
         self._worker = worker
@@ -245,29 +245,29 @@ class UCXListener:
         return cls(worker, serve, port)
 
     def create_endpoint_from_conn_request(self, conn_request: int, endpoint_error_handling: bool) -> UCXEndpoint:
-        """Take the connection with this number."""
+        """Return the endpoint of the connection request with this number."""
         if conn_request not in self._requests:
-            raise UCXInvalidParamError(f"{conn_request} is no connection that this listener's function was called with")
+            raise UCXInvalidParamError(f"{conn_request} is not a connection request of this listener")
         return UCXEndpoint(self._worker, self._requests.pop(conn_request))
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The listening port."""
         return self._listener.port
 
     @property
     def ip(self) -> str:
-        """The address that it is bound to."""
+        """The bound address."""
         return self._listener.ip
 
     @property
     def ucxx_ptr(self) -> int:
-        """Refused."""
+        """Not supported; raises UCXUnsupportedError."""
         raise no_pointer("Listener")
 
 
 def get_current_options() -> dict[str, str]:
-    """Return every setting that a context would get from the environment."""
+    """Return every setting that a context would have from the environment."""
     return describe.config({})
 
 

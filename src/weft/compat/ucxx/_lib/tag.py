@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``UCXXTag`` and ``UCXXTagMask``: numbers of 64 bits with a type, and what a probe finds."""
+"""``UCXXTag`` and ``UCXXTagMask``: 64-bit numbers of their own types; and the result of a probe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class _Number:
 
     def __init__(self, value: int) -> None:
         if not 0 <= value < 1 << 64:
-            raise OverflowError(f"{type(self).__name__}: {value} does not fit into 64 bits without a sign")
+            raise OverflowError(f"{type(self).__name__}: {value} is not an unsigned 64-bit number")
         self.value = int(value)
 
     def __index__(self) -> int:
@@ -32,7 +32,7 @@ class _Number:
 
 
 class UCXXTag(_Number):
-    """A tag of 64 bits; equal to the int with its value."""
+    """A 64-bit tag; equal to the int with its value."""
 
     __slots__ = ()
 
@@ -47,12 +47,12 @@ UCXXTagMaskFull = UCXXTagMask((1 << 64) - 1)
 
 
 class TagProbeResult:
-    """What a probe found. True if that is a message.
+    """The result of a probe. True if it found a message.
 
     Parameters
     ----------
     found : TagMessage, tuple of (nbytes, tag), or None
-        From :meth:`weft.Worker.tag_probe`: a message that it took has a handle.
+        From :meth:`weft.Worker.tag_probe`; only a message that it removed from the queue has a handle.
     """
 
     def __init__(self, found: weft.TagMessage | tuple[int, int] | None) -> None:
@@ -60,7 +60,7 @@ class TagProbeResult:
 
     @property
     def matched(self) -> bool:
-        """There is a message."""
+        """Whether there is a message."""
         return self._found is not None
 
     def __bool__(self) -> bool:
@@ -85,14 +85,14 @@ class TagProbeResult:
 
     @property
     def handle(self) -> int | None:
-        """A number for the message, if the probe took it: ``recv_with_handle`` receives it then."""
+        """A number for ``recv_with_handle``, if the probe removed the message from the queue."""
         _ = self._message
         return id(self._found) if isinstance(self._found, weft.TagMessage) else None
 
     def take(self) -> weft.TagMessage:
-        """Return the message that the probe took."""
+        """Return the message that the probe removed from the queue."""
         if not isinstance(self._found, weft.TagMessage):
-            raise ValueError("the probe took no message: give it remove=True")
+            raise ValueError("the probe left the message in the queue: pass remove=True")
         return self._found
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``UCXWorker`` and ``UCXRequest`` of UCXX's core, and the loop that drives them where the program runs none."""
+"""``UCXWorker`` and ``UCXRequest`` of UCXX's core, and the loop that drives them if the program has none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EVENT_S = 0.1  # the longest that progress_worker_event sleeps
 
 
 class Feature(enum.Enum):
-    """What a context's workers can do. Source: ``enum ucp_feature``."""
+    """Features of a context. Source: ``enum ucp_feature``."""
 
     TAG = 1
     RMA = 2
@@ -34,7 +34,7 @@ class Feature(enum.Enum):
 
 
 class _Thread(threading.local):
-    """The loop that this thread's workers share while the program runs none."""
+    """The loop that a thread's workers share if the program runs none."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -43,7 +43,7 @@ _thread = _Thread()
 
 
 def this_loop() -> asyncio.AbstractEventLoop:
-    """Return the running loop, or the one that this thread has here."""
+    """Return the running loop, or this thread's own."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -53,7 +53,7 @@ def this_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run to the end what connects."""
+    """Run a coroutine that connects, to its end."""
     loop = this_loop()
     if loop.is_running():
         coroutine.close()
@@ -62,7 +62,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 class Makes(Protocol):
-    """A ``UCXContext``."""
+    """The interface of ``UCXContext`` to workers."""
 
     feature_flags: int
 
@@ -72,7 +72,7 @@ class Makes(Protocol):
 
 
 class UCXRequest:
-    """A transfer under way."""
+    """A transfer in flight."""
 
     def __init__(self, worker: UCXWorker, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._task = this_loop().create_task(coroutine)
@@ -81,13 +81,13 @@ class UCXRequest:
 
     @property
     def completed(self) -> bool:
-        """It has ended."""
+        """Whether it has ended."""
         return self._task.done()
 
     all_completed = completed
 
     def check_error(self) -> None:
-        """Raise what ended it, if that is an error."""
+        """Raise the error that ended it, if any."""
         if self._task.cancelled():
             raise UCXCanceledError("the request was cancelled")
         if self._task.done() and (error := self._task.exception()) is not None:
@@ -95,7 +95,7 @@ class UCXRequest:
 
     @property
     def recv_buffer(self) -> Any:
-        """The memory that an active message came in."""
+        """The memory with the active message."""
         return self._task.result() if self.completed else None
 
     @property
@@ -107,11 +107,11 @@ class UCXRequest:
 
     @property
     def requests(self) -> tuple[UCXRequest, ...]:
-        """Itself: several buffers are one request."""
+        """This request itself: several buffers are one request."""
         return (self,)
 
     async def wait(self) -> None:
-        """Wait in the running loop."""
+        """Wait for it in the running loop."""
         await asyncio.wait([self._task])
         self.check_error()
 
@@ -119,7 +119,7 @@ class UCXRequest:
 
 
 class UCXWorker:
-    """A worker. It belongs to the thread that makes it, and progresses when that thread calls :meth:`progress`."""
+    """A worker. It belongs to the thread that made it, and progresses when that thread calls :meth:`progress`."""
 
     def __init__(
         self, context: Makes, enable_delayed_submission: bool = False, enable_python_future: bool = False
@@ -143,7 +143,7 @@ class UCXWorker:
 
     @classmethod
     def of(cls, context: ApplicationContext[Any, Any], delayed: bool, future: bool) -> UCXWorker:
-        """Give the worker of the asyncio interface this face."""
+        """Return a UCXWorker for the worker of the asyncio interface."""
         made = cls.__new__(cls)
         made._take(context, delayed, future)
         made.owned = False
@@ -151,12 +151,12 @@ class UCXWorker:
 
     @property
     def context(self) -> ApplicationContext[Any, Any]:
-        """What connects and listens."""
+        """The context that connects and listens."""
         return self._context
 
     @property
     def native(self) -> weft.Worker:
-        """weft's own."""
+        """weft's own worker."""
         return self._core.native
 
     def need(self, feature: Feature) -> None:
@@ -164,7 +164,7 @@ class UCXWorker:
         if not self.feature_flags & feature.value:
             raise ValueError(f"UCXContext must be created with `Feature.{feature.name}`")
 
-    # ---- what it is
+    # ---- description
 
     @property
     def handle(self) -> int:
@@ -173,22 +173,22 @@ class UCXWorker:
 
     @property
     def address(self) -> UCXAddress:
-        """What another worker connects to."""
+        """The address that another worker connects to."""
         return self._core.address()
 
     @property
     def info(self) -> str:
-        """What UCX tells of a worker with these settings."""
+        """UCX's description of a worker with these settings."""
         return describe.worker_text(self._context.settings)
 
     @property
     def epoll_file_descriptor(self) -> int:
-        """A descriptor that is readable once there is something to do, after :meth:`arm`."""
+        """A descriptor that becomes readable when there is work, after :meth:`arm`."""
         return self._core.native.fileno()
 
     @property
     def ucxx_ptr(self) -> int:
-        """Refused."""
+        """Not supported; raises UCXUnsupportedError."""
         raise no_pointer("Worker")
 
     # ---- progress
@@ -197,11 +197,11 @@ class UCXWorker:
         """Do nothing: every worker can sleep."""
 
     def arm(self) -> bool:
-        """Prepare to sleep on the descriptor; False if there is something to do."""
+        """Prepare to sleep on the descriptor; False if there is work."""
         return self._core.native.arm()
 
     def progress(self) -> None:
-        """Take in what has arrived, and go on with what is under way."""
+        """Progress the worker and pending operations once."""
         self._core.progress()
         loop = this_loop()
         if not loop.is_running():
@@ -209,13 +209,13 @@ class UCXWorker:
             loop.run_forever()
 
     def progress_once(self) -> bool:
-        """Progress, and tell whether anything ended."""
+        """Progress, and return whether any request has ended."""
         before = len(self.pending)
         self.progress()
         return len(self.pending) < before
 
     def progress_worker_event(self, epoll_timeout: int = -1) -> None:
-        """Sleep until a request ends, for at most `epoll_timeout` ms, and 100 ms in any case."""
+        """Sleep until a request ends, for at most `epoll_timeout` ms, and never longer than 100 ms."""
         self.progress()
         loop = this_loop()
         if self.pending and not loop.is_running():
@@ -224,33 +224,33 @@ class UCXWorker:
             loop.run_until_complete(wait)
 
     def start_progress_thread(self, polling_mode: bool = False, epoll_timeout: int = -1) -> None:
-        """Refuse: a worker belongs to the thread that made it."""
+        """Not supported: a worker belongs to the thread that made it. Raises UCXUnsupportedError."""
         raise UCXUnsupportedError(
-            "weft has no progress thread, a worker belongs to the thread that made it: "
+            "weft has no progress thread: a worker belongs to the thread that made it; "
             "call progress() or progress_worker_event(), or use the asyncio interface"
         )
 
     def stop_progress_thread(self) -> None:
-        """Do nothing: there is none."""
+        """Do nothing: there is no such thread."""
 
     def cancel_inflight_requests(self, period: int = 0, max_attempts: int = 1) -> int:
-        """Cancel everything under way; return how much that was."""
+        """Cancel all pending requests; return their number."""
         return sum(task.cancel() for task in list(self.pending))
 
     # ---- transfers
 
     def tag_probe(self, tag: UCXXTag, tag_mask: UCXXTagMask = UCXXTagMaskFull, remove: bool = False) -> TagProbeResult:
-        """Look whether a message with this tag is there; `remove` takes it for :meth:`tag_recv_with_handle`."""
+        """Look for a message with this tag; `remove` takes it from the queue, for :meth:`tag_recv_with_handle`."""
         self._core.progress()
         return TagProbeResult(self._core.native.tag_probe(int(tag), int(tag_mask), remove=remove))
 
     def tag_recv(self, arr: Any, tag: UCXXTag, tag_mask: UCXXTagMask = UCXXTagMaskFull) -> UCXRequest:
-        """Receive a message that anybody sent."""
+        """Receive a message from any sender."""
         self.need(Feature.TAG)
         return UCXRequest(self, self._context.recv(arr, int(tag), int(tag_mask)))
 
     def tag_recv_with_handle(self, arr: Any, probe_result: TagProbeResult) -> UCXRequest:
-        """Receive the message that a probe took."""
+        """Receive the message that a probe removed from the queue."""
         return UCXRequest(self, _awaited(self._core.native.tag_msg_recv(plain(arr)[0], probe_result.take())))
 
 

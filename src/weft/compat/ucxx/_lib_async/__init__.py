@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is behind UCXX's asyncio interface."""
+"""The classes of UCXX's asyncio interface."""
 
 from weft.compat.ucxx._lib_async.application_context import ApplicationContext
 from weft.compat.ucxx._lib_async.endpoint import Endpoint

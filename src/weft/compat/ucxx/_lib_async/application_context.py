@@ -51,20 +51,20 @@ class ApplicationContext(context.ApplicationContext[Endpoint, Listener]):
         super().__init__(config_dict, connect_timeout)
 
     def allocator(self) -> Callable[[int], Any]:
-        """Return what makes the memory of active messages: NumPy."""
+        """Return the function that allocates memory for active messages, with NumPy."""
         return _bytes
 
     @property
     def worker(self) -> UCXWorker:
-        """The worker as UCXX's core has it."""
+        """The worker, with the interface of UCXX's core."""
         return UCXWorker.of(self, self.enable_delayed_submission, self.enable_python_future)
 
     def tag_probe(self, tag: Any, remove: bool = False) -> TagProbeResult:
-        """Look whether a message with this tag is there; `remove` takes it for :meth:`recv_with_handle`."""
+        """Look for a message with this tag; `remove` takes it from the queue, for :meth:`recv_with_handle`."""
         return self.worker.tag_probe(tag, remove=remove)
 
     async def recv_with_handle(self, buffer: Any, probe_result: TagProbeResult) -> None:
-        """Receive the message that a probe took into `buffer`."""
+        """Receive into `buffer` the message that a probe removed from the queue."""
         await self.core.native.tag_msg_recv(plain(buffer)[0], probe_result.take())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``Endpoint``: UCXX's face of a connection."""
+"""``Endpoint`` with UCXX's interface."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Endpoint(endpoint.Endpoint):
 
     @property
     def alive(self) -> bool:
-        """The peer is there, as far as is known."""
+        """Whether the peer is there, as far as is known."""
         return not self.is_closed()
 
     @property
     def closed(self) -> bool:
-        """Either side has ended it."""
+        """Whether either side has ended the connection."""
         return self.is_closed()
 
     @property
@@ -47,26 +47,26 @@ class Endpoint(endpoint.Endpoint):
 
     @property
     def ucxx_endpoint(self) -> int:
-        """Refused: there is no ``ucxx::Endpoint`` of C++."""
+        """Not supported; raises UCXUnsupportedError: there is no C++ ``ucxx::Endpoint``."""
         raise no_pointer("Endpoint")
 
     @property
     def ucxx_worker(self) -> int:
-        """Refused: there is no ``ucxx::Worker`` of C++."""
+        """Not supported; raises UCXUnsupportedError: there is no C++ ``ucxx::Worker``."""
         raise no_pointer("Worker")
 
     def abort(self, period: int = 0, max_attempts: int = 1) -> None:
-        """Close at once: what is pending ends with UCXCanceledError. Waits for nothing; the arguments are UCXX's."""
+        """Close at once; pending operations end with UCXCanceledError. The arguments have no effect."""
         super().abort()
 
     async def close(self, period: int = 0, max_attempts: int = 1) -> None:
-        """Close; what was sent before can still be received. The arguments are UCXX's and have no effect."""
+        """Close; messages sent before can still be received. The arguments have no effect."""
         if not self.closed:
-            await asyncio.sleep(0)  # sends that are complete return before they would be cancelled
+            await asyncio.sleep(0)  # let complete sends return before close cancels the others
         self.abort()
 
     async def send_multi(self, buffers: Sequence[Any], tag: Hashable = None, force_tag: bool = False) -> None:
-        """Send several buffers as one, for :meth:`recv_multi`.
+        """Send several buffers as one message, for :meth:`recv_multi`.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class Endpoint(endpoint.Endpoint):
             raise self._why(ep, e, f"[Send Multi #{count:03}]", number, nbytes) from None
 
     async def recv_multi(self, tag: Hashable = None, force_tag: bool = False) -> list[Any]:
-        """Receive what :meth:`send_multi` sent, as NumPy arrays of bytes."""
+        """Receive a message of :meth:`send_multi`, as NumPy arrays of bytes."""
         number = self._tag(tag, force_tag, "msg_recv")
 
         async def recv(buffer: Any) -> None:
@@ -103,21 +103,21 @@ class Endpoint(endpoint.Endpoint):
         return frames
 
     def tag_probe(self, tag: Hashable = None, force_tag: bool = False, remove: bool = False) -> TagProbeResult:
-        """Look whether a message is there.
+        """Look for a message.
 
         Parameters
         ----------
         tag, force_tag
             As in :meth:`send`.
         remove : bool
-            Take the message: only :meth:`recv_with_handle` receives it then.
+            Remove it from the queue: only :meth:`recv_with_handle` can then receive it.
         """
         worker = self.connection.worker
         worker.progress()
         return TagProbeResult(worker.native.tag_probe(self._tag(tag, force_tag, "msg_recv"), remove=remove))
 
     async def recv_with_handle(self, buffer: Any, probe_result: TagProbeResult) -> None:
-        """Receive the message that a probe took into `buffer`, which must have its size."""
+        """Receive into `buffer`, which must have its size, the message that a probe removed from the queue."""
         data, nbytes = plain(buffer)
         post = functools.partial(self.connection.worker.native.tag_msg_recv, data, probe_result.take())
         await self._received(post, nbytes, int(probe_result.sender_tag), taken=True)

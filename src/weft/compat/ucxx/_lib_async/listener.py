@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``Listener``: UCXX's face of what takes connections."""
+"""``Listener`` with UCXX's interface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger = logging.getLogger("ucx")
 
 
 class Listener(listener.Listener):
-    """A socket that is listened on; made by ``create_listener``. It is closed when this is deleted."""
+    """A listening socket; made by ``create_listener``. It is closed when this object is deleted."""
 
     def __del__(self) -> None:
         if getattr(self, "_socket", None) is not None and self.active_clients:
@@ -24,5 +24,5 @@ class Listener(listener.Listener):
 
     @property
     def closed(self) -> bool:
-        """It has stopped."""
+        """Whether it has stopped."""
         return self.is_closed()

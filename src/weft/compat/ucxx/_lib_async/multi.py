@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How several buffers go as one: messages of one tag, first the sizes, in pieces of a known size, then the buffers."""
+"""How several buffers travel as one message: with one tag, first the sizes in fixed-size headers, then the buffers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PER_HEADER = 32
 
 
 def headers(sizes: Sequence[int]) -> list[array.array[int]]:
-    """Return the messages that tell `sizes`: in each how many follow after it, and up to 32 sizes."""
+    """Return the headers for `sizes`: each says how many follow, and has up to 32 sizes."""
     starts = range(0, max(len(sizes), 1), _PER_HEADER)
     pieces = [sizes[start : start + _PER_HEADER] for start in starts]
     return [
@@ -21,7 +21,7 @@ def headers(sizes: Sequence[int]) -> list[array.array[int]]:
 
 
 async def sizes(recv: Callable[[Any], Awaitable[None]]) -> list[int]:
-    """Receive what `headers` made."""
+    """Receive the headers that `headers` made; return the sizes."""
     found: list[int] = []
     while True:
         header = array.array("Q", bytes(8 * (_PER_HEADER + 1)))

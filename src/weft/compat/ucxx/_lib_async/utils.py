@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The small functions that UCXX's programs take from here."""
+"""Small functions that programs import from here."""
 
 from weft.compat._core.printing import get_event_loop, hash64bits
 

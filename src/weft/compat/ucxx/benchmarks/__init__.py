@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""UCXX's benchmarks, of which there is ``send_recv``."""
+"""UCXX's benchmarks; only ``send_recv`` is provided."""
