@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arrays that do not offer the buffer protocol: DLPack (1.0 and before it), and the CUDA array interface (version 3).
+// Arrays without the buffer protocol: DLPack (1.0 and earlier), and the CUDA array interface (version 3).
 //
-// DLPack goes first, because it says which kind of memory it is and whether it may be written, and because its producer
-// is told which stream to be ordered with; PyTorch's CUDA array interface names no stream. Either way the producer's
-// work is over before UCX is given the memory: UCX orders itself with no stream.
+// DLPack goes first, because it says the kind of memory and whether it is writable, and because the consumer tells the
+// producer which stream to synchronize with; PyTorch's CUDA array interface names no stream. Either way, the producer's
+// work has finished before UCX gets the memory: UCX synchronizes with no stream.
 #include <nanobind/ndarray.h>
 
 #include <cstdlib>
@@ -17,7 +17,7 @@ namespace {
 
 using Tensor = nb::ndarray<nb::ro>;
 
-/// What is asked of an array, and by whom.
+/// The requirements of an operation for an array.
 struct Demand {
     nb::handle object;
     bool writable;
@@ -30,7 +30,7 @@ struct Demand {
     }
 };
 
-/// DLPack's DLDeviceType, by its number.
+/// DLPack's DLDeviceType, indexed by its number.
 struct Device {
     const char *name;
     ucs_memory_type_t memory_type = UCS_MEMORY_TYPE_UNKNOWN;
@@ -66,7 +66,7 @@ void check_reach(const Demand &demand, ucs_memory_type_t memory_type, const std:
                                           " memory here (see Context.memory_types); pass a copy in host memory");
 }
 
-// Also of strides in items, with a unit of 1.
+// Also for strides in items, with a unit of 1.
 bool is_contiguous(size_t nbytes, size_t ndim, const int64_t *shape, const int64_t *strides, size_t unit) {
     static_assert(sizeof(Py_ssize_t) == sizeof(int64_t));
     Py_buffer view{};
@@ -85,7 +85,7 @@ Tensor import_tensor(const Demand &demand, nb::dict arguments) {
     if (!PyCapsule_CheckExact(capsule.ptr())) demand.refuse("InvalidParamError", "returned no capsule from __dlpack__");
     nb::ndarray<> writable;
     Tensor tensor;
-    // What is not taken the capsule itself lets go of.
+    // If the cast fails, the capsule still owns the tensor and releases it.
     if (demand.writable && nb::try_cast(capsule, writable, false)) return Tensor(writable);
     if (!nb::try_cast(capsule, tensor, false)) demand.refuse("InvalidParamError", "returned no tensor from __dlpack__");
     if (demand.writable) refuse_read_only(demand.object, demand.op);
@@ -142,7 +142,7 @@ std::vector<int64_t> integers(nb::handle sequence) {
     return numbers;
 }
 
-// "<f8": byte order, kind, and the size of an item in bytes; of these kinds only, others count something else.
+// "<f8": byte order, kind, and the item's size in bytes; other kinds count something else.
 size_t item_nbytes(const Demand &demand, const std::string &typestr) {
     char *end = nullptr;
     const size_t nbytes = typestr.size() > 2 ? std::strtoul(typestr.c_str() + 2, &end, 10) : 0;
@@ -175,13 +175,13 @@ void acquire_cuda_array(Buffer &buffer, const Demand &demand) {
     }
     buffer.view.buf = address;
     buffer.view.len = Py_ssize_t(nbytes);
-    // In a tuple: releasing the export must not reach a bf_releasebuffer of the array's own.
+    // In a tuple: releasing the export must not call the array's own bf_releasebuffer.
     buffer.view.obj = nb::make_tuple(demand.object).release().ptr();
 }
 
 }  // namespace
 
-// The producer orders `stream` after its work, if it has one; the first call is for those that know DLPack 1.0.
+// If `stream` is given, the producer orders it after its work; the first call is for producers that know DLPack 1.0.
 nb::object export_capsule(nb::handle object, nb::dict arguments) {
     nb::object method = object.attr("__dlpack__");
     nb::dict versioned;

@@ -17,8 +17,8 @@ void refuse_read_only(nb::handle object, const char *op) {
           op);
 }
 
-// The buffer protocol said no. Ask again with the weakest demands: either they show which demand was not met, or the
-// object does not offer its memory in this way at all (CuPy's arrays have the protocol, and refuse it).
+// The buffer protocol failed. Ask again with the weakest demands: either the result shows which demand was not met, or
+// the object does not export its memory this way at all (CuPy's arrays have the protocol, and refuse).
 static void acquire_otherwise(Buffer &buffer, nb::handle object, bool writable, const char *op, uint64_t memory_types) {
     nb::python_error refusal;
     Py_buffer view;
@@ -39,7 +39,7 @@ static void acquire_otherwise(Buffer &buffer, nb::handle object, bool writable, 
     throw nb::python_error();
 }
 
-// NumPy's ABI, from its ndarraytypes.h: as far as PyArray_TYPE reads it in every extension that is built with that.
+// NumPy's ABI, from its ndarraytypes.h: the part that PyArray_TYPE reads in every extension built against it.
 struct NumpyType {
     PyObject head;
     PyTypeObject *scalar;
@@ -56,7 +56,7 @@ struct NumpyArray {
     NumpyType *type;
 };
 
-// Whether these are NumPy's own numbers, dates or strings of fixed length.
+// Whether the items are NumPy's own numbers, dates or fixed-length strings.
 static bool is_plain(const Py_buffer &view) noexcept {
     constexpr int object = 17, structured = 20, last = 23;
     if (!is_numpy_array(view.obj)) return false;
@@ -64,7 +64,7 @@ static bool is_plain(const Py_buffer &view) noexcept {
     return number <= last && number != object && number != structured;
 }
 
-// Names of fields stand between colons.
+// A format has field names between colons.
 static bool names_objects(std::string_view format) noexcept {
     bool name = false;
     for (const char each : format) {
@@ -74,7 +74,7 @@ static bool names_objects(std::string_view format) noexcept {
     return false;
 }
 
-// The format alone would tell, but NumPy is long in making it, and has none for dates and strings.
+// The format alone would do, but NumPy takes long to make it, and has none for dates and strings.
 static bool holds_objects(const Py_buffer &view, nb::handle object) {
     if (PyMemoryView_Check(view.obj)) return names_objects(format_of(view.obj));
     nb::object type = nb::getattr(view.obj, "dtype", nb::none());
@@ -82,7 +82,7 @@ static bool holds_objects(const Py_buffer &view, nb::handle object) {
     Py_buffer asked;
     if (PyObject_GetBuffer(object.ptr(), &asked, PyBUF_FULL_RO) != 0) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
-        PyErr_Clear();  // it has no format
+        PyErr_Clear();  // no format
         return false;
     }
     const bool found = names_objects(asked.format ? asked.format : "");
@@ -103,7 +103,7 @@ bool Buffer::acquire(nb::handle object, bool writable, const char *op, uint64_t 
     int flags = PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(object.ptr(), &view, flags) == 0) [[likely]] {
         if (size_t(view.itemsize) < sizeof(PyObject *) || is_plain(view))
-            return view.obj != object.ptr();  // bytes, bytearray, memoryview, NumPy: the same
+            return view.obj != object.ptr();  // not for bytes, bytearray, memoryview and NumPy, which return themselves
         refuse_objects(*this, object, op);
         return true;
     }

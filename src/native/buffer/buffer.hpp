@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Any contiguous object that offers its memory, held from post to completion: through the buffer protocol (here and in
-// buffer.cpp), or, where it has none, DLPack or the CUDA array interface (array_import.cpp).
+// Any contiguous object that exports its memory, held from post to completion: through the buffer protocol (here and in
+// buffer.cpp), otherwise through DLPack or the CUDA array interface (array_import.cpp).
 #pragma once
 
 #include "ucp/ucx.hpp"
 
-/// Owns one Py_buffer. Of an array that came another way only buf, len and obj, which keeps the array, are set.
+/// Owns one Py_buffer. For other exports, only buf, len and obj, which owns the array, are set.
 struct Buffer {
     static constexpr uint64_t host_only = uint64_t(1) << UCS_MEMORY_TYPE_HOST;
 
@@ -18,14 +18,14 @@ struct Buffer {
     Buffer(Buffer &&other) noexcept : view(other.view), memory_type(other.memory_type) { other.view.obj = nullptr; }
     ~Buffer() { release(); }
 
-    /// Export `object`, or raise the exception that says why it cannot be used; nothing is then held. `memory_types` is
-    /// the bit map of what the operation can take: a worker's, where device memory may be given to UCX.
-    /// True: Python code may have run for it, and closed what the operation is about to use.
+    /// Export `object`, or raise the reason why it cannot be used; nothing is then held. `memory_types` is the bit map
+    /// of memory types that the operation accepts: the worker's, if UCX may get device memory. True: Python code may
+    /// have run meanwhile, and may have closed objects that the operation is about to use.
     bool acquire(nb::handle object, bool writable, const char *op, uint64_t memory_types = host_only);
     void release() noexcept {
         if (!view.obj) return;
         PyBuffer_Release(&view);
-        view.buf = nullptr;  // the request around this may be used again
+        view.buf = nullptr;  // the request that contains this may be reused
         view.len = 0;
         memory_type = UCS_MEMORY_TYPE_HOST;
     }
@@ -34,13 +34,13 @@ struct Buffer {
     bool held() const noexcept { return view.obj != nullptr; }
 };
 
-/// Take the memory of an array that offers no buffer protocol; false if it offers nothing else either.
+/// Export an array without the buffer protocol; false if it supports no other protocol either.
 bool acquire_array(Buffer &buffer, nb::handle object, bool writable, const char *op, uint64_t memory_types);
 
-/// Call `__dlpack__`, of DLPack 1.0 or before it.
+/// Call `__dlpack__`, of DLPack 1.0 or earlier.
 nb::object export_capsule(nb::handle object, nb::dict arguments);
 
-/// Raise what keeps `object` from being used as it lies.
+/// Raise the reason why `object` cannot be used in place.
 [[noreturn]] void refuse_strided(nb::handle object, const char *op);
 [[noreturn]] void refuse_read_only(nb::handle object, const char *op);
 

@@ -19,7 +19,7 @@ void resolve(void *library, const char *symbol, F &function, const char *op) {
     if (!function) raise("UnsupportedError", std::string(op) + ": the GPU's driver has no " + symbol, op);
 }
 
-/// The driver's functions, whose declarations come with CUDA's toolkit: it is not needed to build weft.
+/// The driver's functions, declared here, so that building weft does not need CUDA's toolkit.
 struct Cuda {
     static constexpr int device_ordinal = 9, is_managed = 8;  // CU_POINTER_ATTRIBUTE_*
 
@@ -73,8 +73,8 @@ bool is_cuda_managed(const void *address, const char *op) {
     return attribute(address, Cuda::is_managed, op);
 }
 
-// A stream's name means something only in its device's context, which need not be this thread's. Callbacks on a stream
-// take the GIL: waiting with it would never end.
+// A stream handle is only valid in its device's context, which need not be this thread's. Callbacks on a stream take
+// the GIL, so waiting with the GIL held would deadlock.
 void synchronize_cuda(const void *address, uintptr_t stream, const char *op) {
     const Cuda &c = cuda(op);
     const int device = attribute(address, Cuda::device_ordinal, op);

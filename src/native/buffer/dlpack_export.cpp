@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory given out as an array, and what an array says of its own layout: by DLPack, which has numbers for the types
-// that neither the buffer protocol nor the CUDA array interface can name (bfloat16 and the float8 kinds).
+// Exports memory as an array, and describes an array's layout, by DLPack, which has codes for the types that neither
+// the buffer protocol nor the CUDA array interface can name (bfloat16 and the float8 kinds).
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Tensor = nb::ndarray<nb::ro>;
 
-/// As Python sees it: (code, bits, lanes).
+/// From Python's (code, bits, lanes).
 nb::dlpack::dtype dtype_of(nb::tuple dtype) {
     return {nb::cast<uint8_t>(dtype[0]), nb::cast<uint8_t>(dtype[1]), nb::cast<uint16_t>(dtype[2])};
 }
@@ -23,7 +23,7 @@ nb::dlpack::dtype dtype_of(nb::tuple dtype) {
 nb::tuple layout(nb::handle array) {
     nb::object device = array.attr("__dlpack_device__")();
     nb::dict arguments;
-    // Only looked at: nothing needs to be waited for.
+    // Only the description is read, so no synchronization is needed.
     if (nb::cast<int>(nb::int_(device[0])) != nb::device::cpu::value) arguments["stream"] = -1;
     nb::object capsule = export_capsule(array, std::move(arguments));
     Tensor tensor;
@@ -39,7 +39,7 @@ nb::tuple layout(nb::handle array) {
                           nb::make_tuple(tensor.device_type(), tensor.device_id()));
 }
 
-// An importer finds the view within the memory: strides may repeat and reorder items, not lead outside.
+// Importers trust the view: strides may repeat and reorder items, but must not lead outside the memory.
 void check_extent(size_t nbytes, const std::vector<size_t> &shape, const std::vector<int64_t> &strides, size_t item) {
     size_t last = 0;
     bool empty = false, bad = shape.size() != strides.size() || !item;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a link's rings are made, how they send, and how they end; how they receive is in carrier_ring_receive.cpp.
+// How a link's rings are made, how they send, and how they end; carrier_ring_receive.cpp is the receiving side.
 #include "connection/carrier_ring.hpp"
 
 #include <algorithm>
@@ -13,16 +13,16 @@ using Ring::Kind;
 
 namespace {
 
-constexpr size_t most_parts = 8;           // of a message that is one record
-constexpr size_t inline_nbytes = 4 << 10;  // of a piece that goes through the ring
-constexpr unsigned most_pieces = 64;       // in a turn
-constexpr unsigned most_hidden = 8;        // records that are published together
+constexpr size_t most_parts = 8;           // of a message that fits in one record
+constexpr size_t inline_nbytes = 4 << 10;  // of a piece sent through the ring
+constexpr unsigned most_pieces = 64;       // per turn
+constexpr unsigned most_hidden = 8;        // records published together
 constexpr size_t most_headers = 1 << 16;   // for a peer that reads none of them
 
-/// What the other side's `join` needs. Offsets are into the arena whose descriptor goes with it.
+/// The contents of `address`. Offsets are into the arena whose descriptor goes with it.
 struct Address {
     static constexpr uint64_t this_version = 2;
-    uint64_t version, process, link;  // the process by a random number: a worker may be linked to itself
+    uint64_t version, process, link;  // the process as a random number: a worker may be linked to itself
     uint64_t ring, ring_nbytes, bits, state, area, area_nbytes;
 };
 
@@ -146,7 +146,7 @@ void RingCarrier::post(Request *r, const void *header, size_t header_nbytes, con
     openings.push_back(std::move(out));
     send_more();
     if (r->ended) return;
-    r->ucx = this;  // it is under way
+    r->ucx = this;  // marks it as in flight
     r->hold();
     if (has_unsent()) rings->wait_for_room(this);
 }
@@ -175,7 +175,7 @@ void RingCarrier::tell(Kind kind, uint64_t id) noexcept {
     queue(std::move(out));
 }
 
-// What has no request. Before `join`, it waits.
+// Queue a header without a request. Before `join`, it waits.
 void RingCarrier::queue(Outgoing &&out) noexcept {
     if (!rings) return;
     if (writer && openings.empty() && open_with(out)) return;
@@ -185,7 +185,7 @@ void RingCarrier::queue(Outgoing &&out) noexcept {
     rings->wait_for_room(this);
 }
 
-// Write the record that opens it, or is all of it.
+// Write the record that opens it, or contains all of it.
 bool RingCarrier::open_with(Outgoing &out) noexcept {
     iovec head{out.head.data(), out.head.size()};
     std::vector<iovec> all;
@@ -231,8 +231,8 @@ unsigned RingCarrier::send_more() noexcept {
     return n;
 }
 
-// A piece goes through the ring only when the area is full of other links' pieces: of its own, the other side is to
-// read some first.
+// A piece goes through the ring only if other links' pieces fill the area. If this link's own pieces fill it, wait for
+// the other side to read some first.
 bool RingCarrier::send_piece(Outgoing &out) noexcept {
     Area &area = rings->area;
     Area::Free &free = area.of(out.kind == Kind::announce && rings->has_large_pieces());
@@ -286,7 +286,7 @@ bool RingCarrier::finds_room() noexcept {
         const Outgoing &next = openings.front();
         nbytes = next.head.size() + (next.kind == Kind::message ? nbytes_of(next.iov.data(), next.iov.size()) : 0);
     } else if (!unread.empty()) {
-        nbytes = writer->max_payload();  // for the other side to read all, and so the pieces
+        nbytes = writer->max_payload();  // wait until the other side has read everything, and thus the pieces
     }
     if (writer->want(nbytes)) return true;
     ring_bell();
@@ -310,7 +310,7 @@ void RingCarrier::attend() noexcept {
 void RingCarrier::flush(int64_t deadline_ns) noexcept {
     while (rings && writer && has_unsent() && !broken && now_ns() < deadline_ns) link->worker->progress();
     if (!rings || !writer) return;
-    // What the other side has yet to read must stay as it is; its cursor goes with its ring when it learns of the end.
+    // Data that the other side has not read must stay unchanged; its cursor ends with its ring, once it learns of this.
     collect();
     if (!unread.empty() && !to_itself) link->socket->keep(rings->area_pages);
 }

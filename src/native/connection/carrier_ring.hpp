@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Carries a link between two processes of one host without UCX: a ring for each direction (ring/ring.hpp), in pages of
-// its receiver's.
+// Carries a link between two processes of one host without UCX: a ring for each direction (ring/ring.hpp), in its
+// receiver's pages.
 //
-// A small message is one record. A larger one is opened by a record (`begin`), and its bytes follow in pieces: each is
-// copied into the sender's area, and a record says where; where the area has no room, the bytes go through the ring.
-// One that UCX would send by rendezvous is announced, and its pieces follow when the other side answers. Records of
-// other messages lie between pieces, so a large message holds up nobody.
+// A small message is one record. A larger one starts with a record (`begin`), and its bytes follow in pieces: each is
+// copied into the sender's area, and a record says where. If the area is full, the bytes go through the ring. A message
+// that UCX would send by rendezvous is announced, and its pieces follow when the other side answers. Records of other
+// messages are interleaved with the pieces, so a large message does not block others.
 #pragma once
 
 #include <optional>
@@ -17,10 +17,10 @@
 
 /// Owns this side's ring, and the mappings of the other side's.
 struct RingCarrier final : Carrier, RingEnd {
-    static constexpr size_t whole_nbytes = 4 << 10;  // up to here a message, with its header, is one record
+    static constexpr size_t whole_nbytes = 4 << 10;  // a message up to this size, including its header, is one record
 
     Link *link;
-    std::shared_ptr<Rings> rings;  // null once it is closed
+    std::shared_ptr<Rings> rings;  // null once closed
 
     explicit RingCarrier(Link *link);
     ~RingCarrier() override;
@@ -47,7 +47,7 @@ struct RingCarrier final : Carrier, RingEnd {
     nb::object evaluate_perf(size_t) const override { return nb::none(); }
     uintptr_t handle() const noexcept override { return 0; }
 
-    // For Rings.
+    // Called by Rings.
     unsigned receive() noexcept override;
     unsigned send_more() noexcept override;
     bool has_unsent() const noexcept override { return !openings.empty() || !transfers.empty(); }
@@ -55,29 +55,29 @@ struct RingCarrier final : Carrier, RingEnd {
     void collect() noexcept override;
 
   private:
-    /// A message that comes in pieces, and where they go.
+    /// A message that arrives in pieces, and its destination.
     struct Incoming {
         uint64_t id;
         size_t left;
-        bool announced;              // it waits for an answer, or did
-        Message *message = nullptr;  // the receiver is one of these, or nobody, and then what comes is dropped
+        bool announced;              // it waits for an answer, or has waited
+        Message *message = nullptr;  // the receiver, or the request below; with neither, pieces are dropped
         Request *request = nullptr;
         std::vector<iovec> parts{};
         size_t part = 0;
     };
-    /// A message, or what opens it, that waits for room; then its bytes, in pieces.
+    /// A message, or its opening, that waits for room; then the bytes of its pieces.
     struct Outgoing {
-        Request *request = nullptr;  // none: a header alone
+        Request *request = nullptr;  // null: a header alone
         Ring::Kind kind = Ring::Kind::message;
         uint64_t id = 0;
-        size_t left = 0;              // bytes that follow in pieces
-        std::vector<std::byte> head;  // of the opening record; what kind it is decides how much of it is the header
+        size_t left = 0;              // bytes still to send in pieces
+        std::vector<std::byte> head;  // of the opening record; its kind determines how much of it is the header
         uint32_t note = 0;
         std::vector<iovec> iov;
         Ring::Gather from{nullptr, 0};
     };
     struct Piece {
-        uint64_t written;  // where the ring ended with its record
+        uint64_t written;  // the ring's end after its record
         int number;
     };
 
@@ -107,16 +107,16 @@ struct RingCarrier final : Carrier, RingEnd {
     std::optional<Ring::Bell> bell;
     bool broken = false;
     bool to_itself = false;
-    unsigned hidden = 0;      // records that are written, and not published
-    bool piece_read = false;  // since the room of what was read was given back
+    unsigned hidden = 0;      // records written but not published
+    bool piece_read = false;  // since freed room was last returned
 
     uint64_t next_id = 1;
     size_t headers_left = 0;
-    size_t dropped = 0;                                // of `incoming`: begun, and for nobody
-    std::deque<Outgoing> openings;                     // in the order in which they were posted
-    std::deque<Outgoing> transfers;                    // opened, with bytes to send
+    size_t dropped = 0;                                // of `incoming`: begun, without a receiver
+    std::deque<Outgoing> openings;                     // in the order of posting
+    std::deque<Outgoing> transfers;                    // opened, with bytes left to send
     std::unordered_map<uint64_t, Outgoing> announced;  // not yet answered
-    std::deque<Piece> unread;                          // pieces of the area that the other side has not read
+    std::deque<Piece> unread;                          // pieces of the area that the other side has not read yet
     std::unordered_map<uint64_t, std::unique_ptr<Incoming>> incoming;
 };
 

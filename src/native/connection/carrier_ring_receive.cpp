@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a link's ring is read. The other side may have written anything there, and may still be writing: what is acted on
-// is copied first, checked then, and used from the copy.
+// How a link's ring is read. The other side may have written anything there, and may still be writing: values are first
+// copied, then validated, and used only from the copy.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -13,13 +13,13 @@ using Ring::Kind;
 
 namespace {
 
-constexpr unsigned most_records = 64;   // in a turn: a writer may write for ever
-constexpr unsigned pieces_at_once = 4;  // are read before the writer is told
+constexpr unsigned most_records = 64;   // per turn: a writer may never stop
+constexpr unsigned pieces_at_once = 4;  // read before the writer is told
 constexpr size_t most_dropped = 1 << 16;
 
 }  // namespace
 
-// Before `join` the other side's ring is not here, and what is read may need an answer.
+// Before `join`, the other side's ring is not mapped, and a message may need an answer.
 unsigned RingCarrier::receive() noexcept {
     if (!writer) return 0;
     unsigned n = 0, pieces = 0;
@@ -30,7 +30,7 @@ unsigned RingCarrier::receive() noexcept {
         reader->consume();
         ++n;
         if (piece_read && ++pieces % pieces_at_once == 0) reader->release(true);
-        // Where the next record would be, the writer has just written: to look there takes as long as a message.
+        // The writer has just touched the cache line of the next record: reading it now takes as long as a message.
         if (link->worker->is_served()) break;
     }
     if (reader->release(pieces)) ring_bell();
@@ -62,7 +62,7 @@ void RingCarrier::take_message(const Ring::Record &record) noexcept {
         [[likely]] {
         Wire wire;
         std::memcpy(&wire, record.first, sizeof wire);
-        std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler is not to read it again
+        std::atomic_signal_fence(std::memory_order_seq_cst);  // keep the compiler from reading it again
         return receive_whole(*link->worker, link->socket.get(), wire,
                              const_cast<std::byte *>(record.first) + sizeof wire, record.nbytes - sizeof wire);
     }
@@ -133,7 +133,7 @@ void RingCarrier::take_piece(const Ring::Record &record) noexcept {
         --dropped;
 }
 
-// The parts have room for all of it: a message is as long as its opening said.
+// The parts have room for all of it: a message is never longer than its opening announced.
 void RingCarrier::land(Incoming &here, const std::byte *from, size_t nbytes) noexcept {
     here.left -= nbytes;
     while (nbytes && here.part < here.parts.size()) {
@@ -165,7 +165,7 @@ void RingCarrier::take_answer(const Ring::Record &record) noexcept {
     if (has_unsent()) rings->wait_for_room(this);
 }
 
-// ---- for the channels ----
+// ---- called by channels ----
 
 void RingCarrier::answer(Message *message) noexcept {
     auto &here = *static_cast<Incoming *>(std::exchange(message->descriptor, nullptr));
@@ -182,7 +182,7 @@ void RingCarrier::answer_into(Request *r, void *descriptor) noexcept {
     tell(Kind::answer, here.id);
 }
 
-// Of what is announced, nothing comes; what has begun is dropped as it comes.
+// For an announced message, nothing follows; pieces of one that has begun are dropped as they arrive.
 void RingCarrier::refuse(void *descriptor) noexcept {
     if (!rings) return;
     auto *here = static_cast<Incoming *>(descriptor);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the records between two RingCarriers begin with. The reader copies it before it looks at it: whoever wrote it
-// may still be writing.
+// The heads of the records between two RingCarriers. The reader copies a head before it looks at it, because the writer
+// may still be changing it.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 #include <type_traits>
 #include <vector>
 
-/// Of `begin` and `announce`; the message's header follows. Its `nbytes` of data come in pieces.
+/// Head of `begin` and `announce`; the message's header follows. Its `nbytes` of data come in pieces.
 struct Opening {
     uint64_t id, nbytes;
 };
 
-/// Of a `piece` in the sender's area. With `inline_note` in its place: the id, and the bytes themselves.
+/// Head of a `piece` in the sender's area. With `inline_note`, the record instead has the id, and the bytes themselves.
 struct AreaPiece {
     uint64_t id;
     uint32_t offset, nbytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// UCX pairs endpoints that are made from worker addresses by the order in which they are made, so connections with an
-// endpoint each could be paired crosswise, and closing one would break another. Hence one endpoint for each link.
+// UCX pairs endpoints made from worker addresses in the order of their creation. With one endpoint per connection, they
+// could be paired crosswise, and closing one would break another. So each link has one endpoint.
 #include "connection/carrier_ucx.hpp"
 
 #include "connection/channel.hpp"
@@ -68,7 +68,7 @@ struct UcxCarrier : Carrier {
     }
     uintptr_t handle() const noexcept override { return reinterpret_cast<uintptr_t>(endpoint); }
 
-    // From UCX.
+    // Called by UCX.
     static void failed(void *carrier, ucp_ep_h, ucs_status_t status) {
         static_cast<UcxCarrier *>(carrier)->link->fail(ucx_status_string(status));
     }
@@ -159,7 +159,7 @@ void UcxCarrier::close() noexcept {
     if (!engine) return;
     if (endpoint) engine->force_close(endpoint);
     endpoint = nullptr;
-    // What a dead peer left under way ends within some turns, or never: then it ends with the engine.
+    // Operations to a dead peer end within a few turns, or never: those end with the engine.
     if (engine != worker->own) engine->finish(now_ns() + 20'000'000);
     engine.reset();
 }

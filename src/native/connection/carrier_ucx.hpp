@@ -4,5 +4,5 @@
 
 #include "connection/link.hpp"
 
-/// The carrier of `link`. Its engine is its own on this host, the worker's across a network.
+/// The carrier of `link`. It has its own engine on this host, and the worker's across a network.
 std::unique_ptr<Carrier> make_ucx_carrier(Link *link, bool same_host);

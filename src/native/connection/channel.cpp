@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a connection sends and how it ends; how it receives is in channel_receive.cpp.
+// How a connection sends and how it ends; channel_receive.cpp is the receiving side.
 #include "connection/channel.hpp"
 
 #include <cstring>
@@ -29,8 +29,8 @@ void Channel::begin(Request *r, const Operation &operation) noexcept {
 
 bool Channel::may_send(size_t charge) const noexcept {
     const size_t unread = sent_charge - credited;
-    // Of what was read, less than a quarter of the window may be unreported for as long as the peer has nothing to
-    // send: a message that does not fit beside that would wait for ever.
+    // The peer may leave less than a quarter of the window unreported while it has nothing to send. Without this rule,
+    // a message that does not fit into the rest would wait forever.
     return unread < window / 4 || unread + charge <= window;
 }
 
@@ -52,7 +52,7 @@ nb::object Channel::send(PyObject *owner, nb::handle first, nb::handle rest, boo
             r->parts->buffers.push_back(std::move(part));
         }
     }
-    // Only now: Python code may have run for a buffer.
+    // Only now: exporting a buffer may have run Python code.
     begin(r, channel_operation);
     if (closed || closing) raise("ClosedError", "send to " + name + ": the connection was closed by this side", "send");
     if (large && (lend || stage)) find_lendable(r, lend, stage);
@@ -72,7 +72,7 @@ nb::object Channel::queue_or_post(nb::object request, Request *r) {
     return request;
 }
 
-// Post it, or all of it, if that may be now.
+// Post the request, or all of its messages, if permitted now.
 bool Channel::advance(Request *r) noexcept {
     if (r->operation == &send_many_operation) return post_many(r);
     if (!may_lend(r) || !may_send(charge_of(*r))) return false;
@@ -118,13 +118,13 @@ void Channel::post(Request *r) noexcept {
     sent_charge += charge;
     const bool rendezvous = r->nbytes >= rendezvous_nbytes || (parts && parts->placed);
     const iovec whole{r->buffer.data(), r->buffer.nbytes()};
-    // Device memory comes alone: as the first buffer, placed or not, or lent.
+    // Device memory is always alone in a message: as the first buffer, placed or not, or lent.
     const ucs_memory_type_t memory_type = parts && parts->bare ? parts->buffers[0].memory_type : r->buffer.memory_type;
     link->carrier->post(r, header, size_t(end - header) * 8, large ? parts->iov.data() : &whole,
                         large ? parts->iov.size() : 1, memory_type, rendezvous);
 }
 
-// One buffer, which is all of the message.
+// A message of a single buffer.
 void Channel::post_whole(Request *r) noexcept {
     const Wire wire{Wire::magic_value, data_kind, 0, remote, next_sequence++, consumed};
     reported = consumed;
@@ -190,7 +190,7 @@ nb::object Channel::close(PyObject *owner) {
     return request;
 }
 
-// The last word of a close: `why` if the peer was lost before it acknowledged.
+// Complete a close; `why` is set if the peer was lost before it acknowledged.
 void Channel::finish_close(const std::shared_ptr<const Fault> &why) noexcept {
     Request *r = close_request;
     close_request = nullptr;
@@ -245,7 +245,7 @@ void Channel::clear() noexcept {
     for (Message *m : arrived) {
         if (!m) continue;
         if (m->on_its_way)
-            m->channel = nullptr;  // deleted when the carrier lets go of its blocks
+            m->channel = nullptr;  // deleted when the carrier releases its blocks
         else
             delete m;
     }

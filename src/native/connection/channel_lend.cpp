@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which parts of a message are lent and not sent: those that lie in shared memory, and those that are copied there.
+// Which parts of a message are lent instead of sent: those in shared memory, and those copied there.
 //
-// UCX's posix moves a large part through fragments, each copied twice, and needs both processes on a core all the
-// while. One copy into a block of the pool that is then lent took a tenth of the time on a loaded machine, and about as
-// long on an idle one. Such a part is staged: it is copied when its turn to be sent has come, so that no more of them
-// are in memory than the window lets go unread.
+// UCX's posix moves a large part through fragments, each copied twice, and needs both processes on a core all the time.
+// One copy into a block of the pool that is then lent took a tenth of the time on a loaded machine, and about as long
+// on an idle one. Such a part is staged: it is copied when it is its turn to be sent, so that copies in memory are
+// limited by the window.
 #include "connection/channel.hpp"
 
 nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
@@ -22,13 +22,13 @@ nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
     return queue_or_post(std::move(request), r);
 }
 
-// With `lend`, pin what lies in the pool or was lent, and can be handed over; with `stage`, mark what is large besides.
-// What is lent bare its owner has promised not to change; of the rest the receiver gets what is there now.
-// The rest travels through UCX.
+// With `lend`, pin buffers in the pool, or borrowed ones, that can be handed over; with `stage`, mark other large ones.
+// The owner of a bare loan has promised not to change it; of the others, the receiver gets the present contents.
+// All other buffers are sent by UCX.
 void Channel::find_lendable(Request *r, bool lend, bool stage) noexcept {
     if (!link->socket || fault) return;
     FdSocket::sweep();
-    if (link->socket->wants_reading()) link->read_socket();  // its end is noticed in the next wait
+    if (link->socket->wants_reading()) link->read_socket();  // a lost peer is handled in the next wait
     Parts &parts = *r->parts;
     size_t header_nbytes = sizeof(Wire) + 8 * parts.buffers.size();
     for (size_t i = 0; i < parts.buffers.size(); ++i) {
@@ -58,8 +58,8 @@ void Channel::find_lendable(Request *r, bool lend, bool stage) noexcept {
     }
 }
 
-// Whether the other side has every segment that `r` would lend from; what it refused travels through UCX, and so does
-// what there is no memory to stage.
+// Whether the other side has every segment that `r` would lend from. Segments that it refused are sent by UCX, as are
+// parts for which there is no memory to stage them.
 bool Channel::may_lend(Request *r) noexcept {
     if (!r->parts) return true;
     Parts &parts = *r->parts;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Many messages that are sent with one request. Each is a message like any other, with its own number and charge.
+// Many messages sent with one request. Each is a message like any other, with its own number and charge.
 //
-// The carrier is given a part of them at a time: of what finds no room at the other side it keeps a record, which costs
-// more than a small message does. What a ring has room for goes there at once, and is shown to the reader in groups.
+// The carrier gets a few of them at a time: it keeps a record of each one without room at the other side, which costs
+// more than a small message. Those that fit into a ring are written at once, and shown to the reader in groups.
 #include <deque>
 #include <vector>
 
@@ -14,14 +14,14 @@ constexpr size_t most_under_way = 64;
 
 }  // namespace
 
-/// Owns what stands for each message towards the carrier, as long as that has it.
+/// Owns the requests that stand for each message while the carrier uses them.
 struct Sending {
     Request *request;
-    std::deque<Request> items;    // no Python objects: they refer to that of `request`
-    std::vector<Request *> idle;  // of these
+    std::deque<Request> items;    // no Python objects: they belong to `request`
+    std::vector<Request *> idle;  // unused ones of `items`
     size_t posted = 0, under_way = 0;
     bool posting = false;
-    ucs_status_t status = UCS_OK;  // of the first that failed
+    ucs_status_t status = UCS_OK;  // of the first failure
 };
 
 namespace {
@@ -45,7 +45,7 @@ void drop_sending(Request &r) noexcept {
     delete sending_of(r);
 }
 
-// What is under way goes on; the rest is never sent.
+// Messages in flight continue; the rest is never sent.
 bool withdraw_unsent(Request &r) noexcept {
     return r.channel->withdraw(&r) && !r.ucx;
 }
@@ -60,7 +60,7 @@ Request *new_item(Sending &many) noexcept {
     item.op = r.op;
     item.operation = &item_operation;
     item.taken = &many;
-    item.held = true;  // by `many`: so its end comes to item_ended, and nothing is counted without the GIL
+    item.held = true;  // by `many`: its end is reported to item_ended, and nothing is counted without the GIL
     return &item;
 }
 
@@ -75,20 +75,20 @@ nb::object Channel::send_many(PyObject *owner, nb::handle buffers) {
     r->parts->acquire(buffers, false, "send_many", link->carrier->memory_types);
     for (const Buffer &each : r->parts->buffers) r->nbytes += each.nbytes();
     r->taken = new Sending{r};
-    // Only now: Python code may have run for a buffer.
+    // Only now: exporting a buffer may have run Python code.
     begin(r, send_many_operation);
     if (closed || closing)
         raise("ClosedError", "send_many to " + name + ": the connection was closed by this side", "send_many");
     return queue_or_post(std::move(request), r);
 }
 
-// Post as many as may be now. True: all are posted.
+// Post as many as permitted now. True: all are posted.
 bool Channel::post_many(Request *r) noexcept {
     Sending &many = *sending_of(*r);
     const std::vector<Buffer> &buffers = r->parts->buffers;
     many.posting = true;
     Carrier &carrier = *link->carrier;
-    // What the carrier has no room for costs it a record: so no more than one of these.
+    // Each message without room costs the carrier a record: allow only one of these.
     while (many.posted < buffers.size() && many.under_way < most_under_way && many.status == UCS_OK &&
            !(many.under_way && carrier.is_full())) {
         const Buffer &buffer = buffers[many.posted];

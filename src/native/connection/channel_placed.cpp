@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Messages that land in memory which the receiver brings: device memory, above all.
+// Messages that land in memory provided by the receiver: above all, device memory.
 //
-// UCX gathers from, and scatters into, memory of one type only, so what lies on a device cannot be a segment beside the
-// host's. It travels alone, always by rendezvous, and is left unanswered until somebody comes with memory for it. A
-// place is the number of such messages that its sender had sent before: it is known before the message is, so another
+// UCX gathers from, and scatters into, memory of only one type, so a device buffer cannot be a segment next to host
+// segments. It is sent alone, always by rendezvous, and stays unanswered until a receiver provides memory for it. A
+// place is the number of such messages that the sender has sent before: it is known before the message, so another
 // message can name it, and two readers of one connection cannot take each other's.
 #include <vector>
 
 #include "connection/channel.hpp"
 
-// What is refused is refused before anything is sent: a place that was named must be filled.
+// Errors are raised before anything is sent: a place that was named must be filled.
 nb::object Channel::send_placed(PyObject *owner, nb::handle first, nb::handle rest, bool lend, bool stage,
                                 nb::handle placed) {
     nb::list requests;
@@ -58,7 +58,7 @@ nb::object Channel::recv_placed(PyObject *owner, uint64_t place, nb::handle buff
     return request;
 }
 
-// Garbage is refused by dropping it: its sender sees success, and its receiver, the end of the connection.
+// An invalid message is dropped: its sender sees success, and its receiver sees the end of the connection.
 void Channel::accept_placed(const Wire &wire, std::unique_ptr<Message> message, bool rendezvous) noexcept {
     message->sequence = wire.number;
     message->charge = charge_of(message->nbytes);

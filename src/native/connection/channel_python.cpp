@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Channels as Python sees them: opened over a Link, used through weft.Peer.
+// Channels for Python: opened over a Link, used through weft.Peer.
 #include "connection/carrier_ring.hpp"
 #include "connection/channel.hpp"
 #include "ucp/forks.hpp"
@@ -31,7 +31,7 @@ Channel &receiver(const Self &self, const char *op) {
 void define_channel(nb::module_ &m) {
     nb::class_<ChannelObject> channel(m, "Channel", nb::is_weak_referenceable(),
                                       "A connection: ordered messages, with bounded queues on both sides.");
-    // What decides a message's way before UCX or a ring sees it, and in a ring; weft.explain tells.
+    // These sizes decide how a message is sent before UCX or a ring sees it, and in a ring; weft.explain shows them.
     channel.attr("header_nbytes") = sizeof(Wire);
     channel.attr("rendezvous_nbytes") = rendezvous_nbytes;
     channel.attr("lend_nbytes") = Pool::page_threshold;
@@ -89,7 +89,7 @@ void define_channel(nb::module_ &m) {
                     return core->worker->defer([core, reason] { core->abort("ClosedError", reason, true); });
                 const std::shared_ptr<Link> link = core->link;
                 core->abort("ClosedError", reason, true);
-                // Without a loop nobody may come back to this worker for long, and the other side would not be told.
+                // Without a loop, it may be long until this worker progresses, and the other side would not be told.
                 if (!core->worker->loop.is_valid()) link->send_headers(now_ns() + 100'000'000);
                 core->worker->drain();
             },

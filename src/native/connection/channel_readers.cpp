@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What takes a connection's messages: recv, recv_into, recv_many. None loses one: what was taken and did not reach
-// anybody goes back to where the next receive finds it.
+// The readers of a connection's messages: recv, recv_into, recv_many. None loses a message: one that was taken but not
+// delivered goes back, for the next receive.
 //
-// A rendezvous that a recv_into waits for lands in its buffer, if it is the very next message when it is answered. The
-// buffer is then the carrier's until it has landed, whatever becomes of the waiter; if that has gone, or an older
-// message came back meanwhile, the message is copied out of it.
+// A rendezvous for a waiting recv_into lands directly in its buffer, if it is the next message at the time it is
+// answered. The carrier then uses the buffer until it has landed, even if the waiter is gone; in that case, or if an
+// older message has come back meanwhile, the message is copied out of the buffer.
 #include <cstring>
 #include <vector>
 
@@ -22,7 +22,7 @@ Message *restored(uint64_t sequence, SmallBlock *small) {
     return m;
 }
 
-/// What a recv_many has taken so far. Of a small message only its memory is kept: there may be many thousands.
+/// The messages that a recv_many has taken so far. Of small ones only the memory is kept: there may be thousands.
 struct Collected {
     struct Each {
         uint64_t sequence;
@@ -38,7 +38,7 @@ struct Collected {
         if (!messages.back().small) return;
         delete std::exchange(messages.back().message, nullptr);
     }
-    /// As it was before `add`. The caller owns it.
+    /// Undo `add`. The caller owns the message.
     static Message *restore(Each &each) {
         Message *m = each.message ? each.message : restored(each.sequence, each.small);
         each = {};
@@ -66,7 +66,7 @@ Collected *collected(const Request &r) noexcept {
           r.op + r.what() + ": the request was cancelled, and its messages went back to the connection", r.op);
 }
 
-// To the head of the connection, in the owner's next drain.
+// Return a message to the front of the connection, in the owner's next drain.
 void return_later(Request &r, Message *message) noexcept {
     auto channel = r.channel->shared_from_this();
     r.worker->defer([channel, message] { channel->return_message(std::unique_ptr<Message>(message)); });
@@ -79,7 +79,7 @@ PyObject *received(Request &r) {
     return message_of(r)->view().release().ptr();
 }
 
-// Task.__wakeup asks for the result before it resumes the coroutine: that is undone, unless the result got about.
+// Task.__wakeup reads the result before it resumes the coroutine: undo that, unless others have references to it.
 void give_back(Request &r) noexcept {
     Message *message = message_of(r);
     if (!message || (r.value && !message->reclaim(r.value))) return;
@@ -96,7 +96,7 @@ void drop(Request &r) noexcept {
 constexpr Operation recv_operation{
     .result = received, .withdraw = withdraw_from_channel, .give_back = give_back, .drop = drop, .where = channel_name};
 
-// ---- recv, of a small message that it waited for: there is its memory and, in `operand`, its number
+// ---- recv that waited for a small message: `taken` is its memory, `operand` its number
 
 PyObject *received_small(Request &r) {
     if (!r.taken) raise_given_back(r);
@@ -117,7 +117,7 @@ void give_small_back(Request &r) noexcept {
 
 void drop_small(Request &r) noexcept {
     if (!r.retrieved) give_small_back(r);
-    if (!r.value) SmallBlock::release(static_cast<SmallBlock *>(r.taken));  // else the view has it
+    if (!r.value) SmallBlock::release(static_cast<SmallBlock *>(r.taken));  // otherwise the view owns it
 }
 
 constexpr Operation recv_small_operation{
@@ -130,7 +130,7 @@ PyObject *received_nbytes(Request &r) {
     return PyLong_FromSize_t(r.word);
 }
 
-// Nobody can cancel any more what would have to go back.
+// The result was delivered, so the request can no longer be cancelled: drop what would have to go back.
 void told(Request &r) noexcept {
     delete message_of(r);
     r.taken = nullptr;
@@ -152,7 +152,7 @@ void drop_into(Request &r) noexcept {
     delete message_of(r);
 }
 
-// Its buffer stays until what lands there has landed.
+// Its buffer stays until the message has landed in it.
 bool withdraw_into(Request &r) noexcept {
     return r.channel->withdraw(&r) && !r.ucx;
 }
@@ -178,7 +178,7 @@ PyObject *received_all(Request &r) {
     return views.release().ptr();
 }
 
-// As of one, but for those of which somebody has the view.
+// As for one message, except for those whose view has other references.
 void give_all_back(Request &r) noexcept {
     if (r.value && Py_REFCNT(r.value) != 1) return;
     Py_ssize_t i = 0;
@@ -262,7 +262,7 @@ nb::object Channel::receive(nb::object request, Request *r) {
     return request;
 }
 
-/// Give `r` what is there and its turn. True: it has all that it wants, or cannot have it.
+/// Give `r` the available messages. True: it is complete, or has failed.
 bool Channel::serve(Request *r) noexcept {
     if (r->operation == &recv_many_operation && !wanted_by(*r)) return true;
     while (Message *m = next()) {
@@ -286,7 +286,7 @@ bool Channel::serve(Request *r) noexcept {
     return false;
 }
 
-// A small message whose turn it is, and which a reader waits for, is the reader's at once: no Message is made of it.
+// A small message that is next, and that a reader waits for, goes to the reader directly, without a Message.
 bool Channel::hand_over(const Wire &wire, const void *data, size_t nbytes) noexcept {
     note_credit(wire);
     if (receives.empty() || wire.number != head || !arrived.empty() || !returned.empty()) return false;
@@ -318,7 +318,7 @@ bool Channel::hand_over(const Wire &wire, const void *data, size_t nbytes) noexc
     return true;
 }
 
-/// The message whose turn it is, if it is here.
+/// The next message, if it has arrived.
 Message *Channel::next() noexcept {
     if (!returned.empty()) return returned.front();
     while (!arrived.empty() && arrived.front() && arrived.front()->skipped) {
@@ -342,7 +342,7 @@ void Channel::take(Message *next) noexcept {
 void Channel::deliver() noexcept {
     while (!receives.empty()) {
         Request *r = receives.front();
-        if (r->ucx || !serve(r)) break;  // something lands in its buffer, or too little is there
+        if (r->ucx || !serve(r)) break;  // a message is landing in its buffer, or there are too few
         receives.pop_front();
         r->end(UCS_OK);
     }
@@ -350,7 +350,7 @@ void Channel::deliver() noexcept {
     end_receives();
 }
 
-// Answer the rendezvous that a reader waits for, and as many more as may lie here unread.
+// Answer the rendezvous that readers wait for, and as many more as may be unread here.
 void Channel::answer() noexcept {
     while (!unanswered.empty()) {
         Message *m = unanswered.front();
@@ -363,7 +363,7 @@ void Channel::answer() noexcept {
     }
 }
 
-// Have the carrier bring the data of a message: into the buffer of the recv_into that is to have it, or into blocks.
+// Let the carrier bring the data of a message: into the buffer of the recv_into that will get it, or into blocks.
 void Channel::bring(Message *m) noexcept {
     m->timed = true;
     if (!inflow && !link->socket) inflow = worker->links->inflow;
@@ -375,11 +375,11 @@ void Channel::bring(Message *m) noexcept {
         m->answer();
 }
 
-// The carrier is done with the buffer of a recv_into.
+// The carrier no longer uses the buffer of a recv_into.
 void Channel::leave_buffer(Message *m) noexcept {
     Request *r = std::exchange(m->into, nullptr);
     r->ucx = nullptr;
-    const bool waits = !receives.empty() && receives.front() == r;  // others never get before it
+    const bool waits = !receives.empty() && receives.front() == r;  // later ones are never served before it
     if (waits && next() == m) {
         m->kept = std::make_unique<Buffer>(std::move(r->buffer));
         return;
@@ -400,7 +400,7 @@ void Channel::return_message(std::unique_ptr<Message> message) noexcept {
     deliver();
 }
 
-// What a recv_many has of what will never be all of it. True: others may have it now.
+// Return the messages of a recv_many that cannot complete. True: other readers may now take them.
 bool Channel::put_back(Request *r) noexcept {
     if (r->operation != &recv_many_operation || collected(*r)->messages.empty()) return false;
     auto &messages = collected(*r)->messages;
@@ -409,7 +409,7 @@ bool Channel::put_back(Request *r) noexcept {
     return true;
 }
 
-// Waiters that nothing can reach any more end with the connection's fault.
+// Receives that cannot be satisfied any more end with the connection's fault.
 void Channel::end_receives() noexcept {
     if (fault && (lost || (ended && received >= remote_count))) end_placed_receives(fault);
     while (fault && !receives.empty()) {
@@ -429,6 +429,6 @@ bool Channel::withdraw(Request *request) noexcept {
     if (std::erase_if(placed_receives, [&](auto &entry) { return entry.second == request; })) return true;
     if (std::erase(receives, request)) return true;
     if (!std::erase(sends, request)) return false;
-    resume();  // it may have stood before a smaller one, or before the goodbye
+    resume();  // it may have been blocking a smaller one, or the goodbye
     return true;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How messages arrive: whatever order they come in, they are taken in the order they were sent. What takes them is in
+// How messages arrive: in any order; they are taken in the order in which they were sent. The readers are in
 // channel_readers.cpp.
 #include <cstring>
 #include <utility>
 
 #include "connection/channel.hpp"
 
-// A peer's memory is bounded by its credit, so this many messages out of order are garbage.
+// A peer's memory is bounded by its credit, so a message this far ahead is garbage.
 constexpr uint64_t max_ahead = 1 << 20;
 
 void Channel::note_credit(const Wire &wire) noexcept {
@@ -52,7 +52,7 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
     unread_charge += charge;
     if (wire.kind == placed_kind) {
         message->descriptor = rendezvous ? data : nullptr;
-        arrived[index] = new Message;  // in its turn there is nothing to do
+        arrived[index] = new Message;  // nothing to do in its turn
         arrived[index]->skipped = arrived[index]->ready = true;
         accept_placed(wire, std::move(message), rendezvous);
         return rendezvous;
@@ -100,7 +100,7 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
     return false;
 }
 
-// `m` is complete, or failed.
+// `m` is complete, or has failed.
 void Channel::complete(Message *m) noexcept {
     if (std::exchange(m->timed, false)) landed_here.end(inflow.get(), now_ns(), m->status == UCS_OK ? m->nbytes : 0);
     if (m->into) leave_buffer(m);
@@ -122,7 +122,7 @@ void Channel::complete(Message *m) noexcept {
     acknowledge();
 }
 
-// Less than a quarter of the window is left unreported: Channel::may_send never waits for that little.
+// Less than a quarter of the window stays unreported: Channel::may_send does not depend on that much.
 void Channel::consume(size_t charge, size_t nbytes) noexcept {
     unread_charge -= charge_of(nbytes);
     consumed += charge;
@@ -131,10 +131,10 @@ void Channel::consume(size_t charge, size_t nbytes) noexcept {
 
 // ---- from the carrier -------------------------------------------------------------------------------------
 
-// Whatever arrives here may come from a stranger: nothing in it is believed before it is checked.
+// Data from the other side is untrusted: everything is checked before it is used.
 
-// The message with what was lent to it; null if it is garbage. What was lent is returned even when nobody is there
-// any more to take the message.
+// The message with its lent segments; null if it is garbage. Lent memory is returned even if there is no channel left
+// to take the message.
 static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *rest, size_t rest_nbytes, size_t nbytes,
                                             FdSocket *socket) noexcept {
     const size_t sizes_nbytes = wire.large * sizeof(uint64_t);
@@ -180,7 +180,7 @@ static std::unique_ptr<Message> read_header(const Wire &wire, const uint8_t *res
     return message;
 }
 
-// What the message says may end the channel, but not destroy it: its Python object does that, in drain.
+// The message may end the channel, but not destroy it: only drain does that, through its Python object.
 static Channel *channel_of(Worker &worker, FdSocket *socket, const Wire &wire) noexcept {
     auto &[id, user] = worker.links->last;
     if (id != wire.channel || !user) [[unlikely]] {
@@ -189,7 +189,7 @@ static Channel *channel_of(Worker &worker, FdSocket *socket, const Wire &wire) n
         worker.links->last = {wire.channel, found->second.get()};
     }
     auto *channel = static_cast<Channel *>(user);
-    // Over another link its id may be known too, but what it carries would be another carrier's.
+    // The id may also be valid over another link, but that link's messages belong to another carrier.
     return channel->link->socket.get() == socket ? channel : nullptr;
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How long announced data takes from when it was asked for until it is here: what a link delivers, without the time
-// before that, in which a message waits for its reader, or its sender for credit.
+// How long announced data takes from the request for it until its arrival: the speed of a link, without the time
+// before, in which a message waits for its reader, or its sender for credit.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-/// The network's links of one worker: how many of its connections receive at a time.
+/// The network links of one worker: how many of its connections are receiving.
 struct Inflow {
     unsigned flows = 0;
     int64_t flow_ns = 0;  // the integral of `flows` over time
@@ -19,11 +19,11 @@ struct Inflow {
     }
 };
 
-/// One connection's part: what has landed, and the time in which anything was on its way.
+/// One connection's part: the bytes that have landed, and the time in which any were in flight.
 struct Landed {
     uint64_t nbytes = 0;
     int64_t busy_ns = 0;
-    int64_t flow_ns = 0;  // of that time, the integral of the worker's flows; `busy_ns` if it is alone
+    int64_t flow_ns = 0;  // the integral of the worker's flows over that time; `busy_ns` if it is alone
     unsigned under_way = 0;
     int64_t since_ns = 0, flow_since_ns = 0;
 
@@ -39,7 +39,7 @@ struct Landed {
         if (inflow) inflow->change(-1, now);
         flow_ns += inflow ? inflow->flow_ns - flow_since_ns : now - since_ns;
     }
-    /// What is on its way will not be told of any more.
+    /// Stop counting the bytes in flight.
     void give_up(Inflow *inflow, int64_t now) noexcept {
         if (under_way) under_way = 1, end(inflow, now, 0);
     }

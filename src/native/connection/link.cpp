@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What joins two workers, and the links of a worker. How its loss is noticed is in peer_loss.cpp.
+// Links between two workers, and all links of a worker. peer_loss.cpp handles the loss of a peer.
 #include "connection/link.hpp"
 
 #include <sys/epoll.h>
@@ -45,7 +45,7 @@ Links &Links::of(Worker &worker) {
     return *worker.links;
 }
 
-// In the order that lets the other sides know.
+// In an order that lets the other sides know.
 void Links::close(int64_t deadline_ns) noexcept {
     for (auto &[id, channel] : std::unordered_map(channels))
         channel->abort("ClosedError", "the worker was closed", true);

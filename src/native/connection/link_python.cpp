@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Links as Python sees them: made by the handshake of weft.connect.
+// Links for Python: the handshake of weft.connect makes them.
 #include <cstring>
 
 #include "connection/carrier_ring.hpp"
@@ -9,7 +9,7 @@
 
 namespace {
 
-/// What Python holds of a link; the worker owns it too.
+/// Python's handle of a link; the worker also owns the link.
 struct LinkObject {
     nb::object worker;
     std::shared_ptr<Link> link;
@@ -33,7 +33,7 @@ void offer_link(LinkObject &self, int fd) {
     self.link->carrier->offer(fd);
 }
 
-/// Why this process can have no rings, in the system's words; empty: it can.
+/// The system error that keeps this process from using rings; empty: it can.
 std::string ring_error() {
     int error = 0;
     return SharedArena::of_process(error) ? "" : strerror(error);
@@ -42,7 +42,7 @@ std::string ring_error() {
 void join_link(LinkObject &self, nb::bytes address, int fd, int memory) {
     self.link->worker->check_owner("connect");
     self.link->join(std::move(address), fd, memory, self.same_host);
-    self.link->worker->schedule_turn();  // something may have come already
+    self.link->worker->schedule_turn();  // data may have arrived already
 }
 
 nb::object open_channel(LinkObject &self, uint64_t local, uint64_t remote, const std::string &name) {

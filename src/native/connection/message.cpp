@@ -78,7 +78,7 @@ nb::object Message::view() {
     return views;
 }
 
-// Take a block back out of the memoryview that was made of it.
+// Take a block back out of the memoryview made from it.
 static bool take_back(PyObject *view, Block &segment) noexcept {
     if (Py_REFCNT(view) != 1) return false;
     PyObject *exporter = shown_by(view);

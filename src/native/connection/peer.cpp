@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What weft.Peer stands on: the methods that every message goes through, without a Python frame between.
+// The base of weft.Peer: the methods that every message goes through, without a Python frame in between.
 //
 // The channel is a native one, or, over TLS, a Python object with the same methods.
 #include "connection/channel.hpp"
@@ -10,7 +10,7 @@ namespace {
 /// Owns the channel.
 struct PeerObject {
     nb::object channel;
-    ChannelObject *native;  // the same; null for one over TLS
+    ChannelObject *native;  // the same object; null over TLS
 
     explicit PeerObject(nb::object c)
         : channel(std::move(c)),
@@ -27,7 +27,7 @@ Channel &receiver(const ChannelObject &object, const char *op) {
     return channel;
 }
 
-/// The channel object of a call, if it is a native one: `self` is that, or a peer.
+/// The native channel of a call, if there is one; `self` is the channel, or a peer.
 struct Target {
     PyObject *object;
     ChannelObject *native;
@@ -37,7 +37,7 @@ Target of_channel(PyObject *self) {
     return {self, nb::inst_ptr<ChannelObject>(self)};
 }
 
-// A subclass may have forgotten to call __init__: nanobind's method says so.
+// A subclass may have forgotten to call __init__: nanobind's own method reports that.
 Target of_peer(PyObject *self) {
     if (!nb::inst_ready(self)) [[unlikely]]
         return {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How the death of the other worker is noticed, and what ends with it: every request of the link's connections, its
-// carrier and its socket. The socket's end tells first; a carrier's own error (UCX's error handler) may come too.
+// How the death of the other worker is detected, and what ends with it: every request of the link's connections, its
+// carrier and its socket. The socket's end comes first; an error of the carrier (UCX's error handler) may follow.
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ void Link::peer_gone() noexcept {
     lose("the peer's process has ended or dropped the connection");
 }
 
-// UCX notices only some of the ends: of a process on this host, none (docs/design.md).
+// UCX detects only some of these: none of a process on this host (docs/design.md).
 void Link::fail(const char *reason) {
     if (!lost) worker->arrivals.push_front(std::make_unique<LinkFailure>(shared_from_this(), reason));
 }

@@ -19,7 +19,7 @@ std::shared_ptr<SharedArena> SharedArena::of_process(int &error) noexcept {
     if (!error && getrandom(&fresh->id, sizeof fresh->id, 0) != sizeof fresh->id) error = errno;
     if (error) return nullptr;
     close_in_child(fresh->arena.fd());
-    // In a child of a fork the descriptor is closed already, and its number may be another's.
+    // In a forked child the descriptor is already closed, and another file may have its number.
     std::shared_ptr<SharedArena> shared(fresh.release(), [](SharedArena *arena) {
         if (in_forked_child) return;
         keep_in_child(arena->arena.fd());
@@ -57,7 +57,7 @@ Rings::Rings(Worker *w) : worker(w) {
     area.data = static_cast<std::byte *>(area_pages->data);
     area.add(false);
     doorbell = std::make_unique<Ring::Doorbell>(bits.data, state.data);
-    doorbell->fall_asleep();  // no turn need be about to come
+    doorbell->fall_asleep();  // there may be no turn soon
 }
 
 Rings::~Rings() {
@@ -148,7 +148,7 @@ unsigned Rings::turn() noexcept {
             link->silent_turns = 0;
         } else if (++link->silent_turns * attended.size() >= patience) [[unlikely]] {
             doorbell->dismiss(link->index);
-            if (unsigned late = link->receive()) {  // it was written before the bit was cleared
+            if (unsigned late = link->receive()) {  // written before the bit was cleared
                 n += late;
                 link->silent_turns = 0;
                 doorbell->attend(link->index);
@@ -171,7 +171,7 @@ unsigned Rings::turn() noexcept {
     return n;
 }
 
-// The order of these is what keeps a sender and this sleeper from missing each other: ring/doorbell.hpp.
+// This order keeps a sender and this sleeper from missing each other: see ring/doorbell.hpp.
 bool Rings::arm() noexcept {
     doorbell->fall_asleep();
     take_rung();

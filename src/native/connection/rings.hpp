@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the rings of one worker's links have in common: the doorbell, which tells those that were written to, the area
-// that large messages are read from, and the arena that all of these pages are of.
+// What the rings of a worker's links share: the doorbell, which says which of them were written to, the area through
+// which large messages are sent, and the arena that contains all of these pages.
 //
-// A turn looks at the rings of the links that are attended to; a link that has been silent for `patience` looks at all
-// of them is attended to no more until its bell rings. So idle links cost nothing.
+// Each turn looks at the rings of attended links; a link that was silent for `patience` looks in total is no longer
+// attended until its bell rings. So idle links cost nothing.
 #pragma once
 
 #include <array>
@@ -16,46 +16,46 @@
 #include "ring/arena.hpp"
 #include "ring/doorbell.hpp"
 
-/// A link's end that Rings looks after.
+/// A link's end, managed by Rings.
 struct RingEnd {
-    size_t index = 0;           // of the link, in the doorbell
-    unsigned silent_turns = 0;  // since something came
+    size_t index = 0;           // the link's index in the doorbell
+    unsigned silent_turns = 0;  // since the last record
 
-    /// Take some of what has come; return how many records.
+    /// Process some of the arrived records; return how many.
     virtual unsigned receive() noexcept = 0;
-    /// Send what there is room for; return how many records.
+    /// Send what fits; return how many records.
     virtual unsigned send_more() noexcept = 0;
     virtual bool has_unsent() const noexcept = 0;
-    /// Before sleep: whether there is room by now. If not, the other side will ring when it has made some.
+    /// Before sleep: whether there is room now. If not, the other side will ring once it has made some.
     virtual bool finds_room() noexcept = 0;
-    /// Take back the pieces of the area that the other side has read.
+    /// Take back the area's pieces that the other side has read.
     virtual void collect() noexcept = 0;
 
   protected:
     ~RingEnd() = default;
 };
 
-/// The process's arena: all its workers' pages are carved out of it.
+/// The process's arena: it contains all pages of its workers.
 struct SharedArena {
     std::mutex mutex;
     Ring::Arena arena;
     uint64_t id = 0;  // random
 
-    /// The one of this process, made by the first who needs it; gone with the last. Null: `error` is the errno.
+    /// This process's arena, made on first use, and freed after the last. Null: `error` is the errno.
     static std::shared_ptr<SharedArena> of_process(int &error) noexcept;
 };
 
-/// Memory of the sender's, from which receivers copy the pieces of a message. All links of a worker share it. It has
-/// pieces of two sizes. The large ones are more than a core's own cache holds, on purpose: what the writer's cache has
-/// lost to a shared one, the reader gets three times as fast as what it must have the writer's core give up (Zen 4:
-/// 1 MiB in 38 us, through 256 KiB in 103). So pieces are used in turn, the longest unused first. Small messages are
-/// better off with the small ones: through these 16 KiB take 1.4 us, through the large ones 2.5.
+/// Memory of the sender, from which receivers copy the pieces of a message. All links of a worker share it. There are
+/// two sizes of pieces. The large ones exceed a core's private cache on purpose: the reader gets data that the writer's
+/// cache has evicted to a shared one three times as fast as data that the writer's core still holds (Zen 4: 1 MiB in
+/// 38 us, through 256 KiB in 103). So pieces are used in turn, least recently used first. Small messages are better off
+/// with small pieces: 16 KiB take 1.4 us through them, 2.5 through the large ones.
 struct Area {
     static constexpr size_t pieces = 32, small_nbytes = 8 << 10, large_nbytes = 32 << 10;
     static constexpr size_t nbytes_of_small = pieces * small_nbytes, nbytes = nbytes_of_small + pieces * large_nbytes;
-    static constexpr size_t most_for_one = 24;  // pieces that a link whose other side does not read may keep
+    static constexpr size_t most_for_one = 24;  // pieces that a link may keep while its other side does not read
 
-    /// Pieces that nobody reads, in the order in which they were put back.
+    /// Free pieces, in the order in which they were returned.
     struct Free {
         std::array<uint8_t, pieces> numbers;
         size_t first = 0, count = 0;
@@ -69,7 +69,7 @@ struct Area {
     };
 
     std::byte *data = nullptr;
-    Free small, large;  // the numbers of the large ones begin behind those of the small ones
+    Free small, large;  // the numbers of the large ones follow those of the small ones
 
     Free &of(bool is_large) noexcept { return is_large ? large : small; }
     void put_back(int number) noexcept { of(number >= int(pieces)).put_back(number); }
@@ -91,15 +91,15 @@ struct Rings : Poller {
     Worker *worker;
     std::shared_ptr<SharedArena> arena;
     Ring::Pages bits, state;
-    std::shared_ptr<Ring::Pages> area_pages;  // somebody may read them when this is gone
+    std::shared_ptr<Ring::Pages> area_pages;  // others may still read them after this is gone
     std::unique_ptr<Ring::Doorbell> doorbell;
     Area area;
-    std::vector<RingEnd *> links;                    // by their index
+    std::vector<RingEnd *> links;                    // by index
     std::vector<RingEnd *> attended;                 // looked at in each turn
-    std::vector<RingEnd *> waiting;                  // with something to send, for room
-    std::array<std::byte, ring_nbytes * 4> scratch;  // for a record that goes around the end of its ring
+    std::vector<RingEnd *> waiting;                  // with unsent data, for room
+    std::array<std::byte, ring_nbytes * 4> scratch;  // for a record that wraps around the end of its ring
 
-    /// The worker's, made when it is first asked for.
+    /// The worker's, made on first use.
     static std::shared_ptr<Rings> of(Worker &worker);
     explicit Rings(Worker *worker);
     ~Rings() override;
@@ -110,11 +110,11 @@ struct Rings : Poller {
     size_t add(RingEnd *link);
     void remove(RingEnd *link) noexcept;
     void attend(RingEnd *link) noexcept;
-    /// To be called in each turn until it has nothing left to send.
+    /// Call its `send_more` in each turn until nothing is left to send.
     void wait_for_room(RingEnd *link) noexcept;
     /// Take back the pieces that have been read.
     void collect() noexcept;
-    /// Whether the area has its large pieces, which get their memory when they are first asked for.
+    /// Whether the area has its large pieces, which are allocated on first use.
     bool has_large_pieces() noexcept;
 
     unsigned turn() noexcept override;
