@@ -19,17 +19,17 @@ ucs_status_t set_am_callback(Engine *engine, unsigned id, ucp_am_recv_callback_t
 
 namespace {
 
-/// A message for a handler. Owns UCX's descriptor, which holds the data (eager) or stands for it (rendezvous), and
-/// with it the engine that the descriptor belongs to: lent data outlives the worker's close.
+/// A message for a handler. Owns UCX's descriptor, which holds the data (eager) or stands for it (rendezvous), and the
+/// engine that the descriptor belongs to, because lent data may outlive the worker's close.
 struct ActiveMessage : Arrival {
-    nb::object worker_object;  // set when Python sees it
+    nb::object worker_object;  // set once Python sees it
     std::shared_ptr<Engine> engine;
     unsigned id = 0;
     std::string header;
     size_t nbytes = 0;
     bool rendezvous = false;
-    void *descriptor = nullptr;    // null once it was received, and where there is no data
-    std::shared_ptr<Reply> reply;  // null unless the sender asked for one
+    void *descriptor = nullptr;    // null once received, or without data
+    std::shared_ptr<Reply> reply;  // null unless the sender requested one
     size_t exports = 0;
 
     ActiveMessage() = default;
@@ -57,13 +57,13 @@ void ActiveMessage::deliver(Worker &worker, std::unique_ptr<Arrival> &self) {
         self.release();
         handler(nb::cast(this, nb::rv_policy::take_ownership));
     } catch (nb::python_error &e) {
-        // Ctrl-C is for the waiter: it comes again once the message is done.
+        // Ctrl-C is for the waiter: raise it again once the message is done.
         e.matches(PyExc_KeyboardInterrupt) ? PyErr_SetInterrupt() : e.discard_as_unraisable(handler);
     }
     if (its_reply && !its_reply->watched) its_reply->end();
 }
 
-/// A message for am_recv: here, or a rendezvous that is answered when somebody waits for it.
+/// A message for am_recv: complete, or a rendezvous that is answered when a reader waits for it.
 struct ReceivedMessage {
     std::string header;
     size_t nbytes = 0;
@@ -73,7 +73,7 @@ struct ReceivedMessage {
     Landing landing;
     bool on_its_way = false, here = false;
     ucs_status_t status = UCS_OK;
-    AmQueue *queue = nullptr;  // null: nobody is left to take it
+    AmQueue *queue = nullptr;  // null: no reader is left to take it
 
     ReceivedMessage() = default;
     ReceivedMessage(const ReceivedMessage &) = delete;
@@ -210,7 +210,7 @@ ucs_status_t on_am(void *arg, const void *header, size_t header_nbytes, void *da
     return rendezvous ? UCS_INPROGRESS : UCS_OK;
 }
 
-/// A new queue, in the worker's table once UCX knows it.
+/// Make a queue; it enters the worker's table once UCX has accepted its callback.
 AmQueue *open_queue(Worker *w, unsigned id, bool for_handler, const char *op) {
     std::shared_ptr<AmQueue> queue(new AmQueue{.worker = w, .id = id, .for_handler = for_handler});
     const uint32_t flags = for_handler ? UCP_AM_FLAG_PERSISTENT_DATA : 0;
@@ -295,12 +295,12 @@ nb::object am_send(EndpointSelf self, unsigned id, nb::handle header, nb::handle
         address = r->buffer.data();
         count = r->nbytes = r->buffer.nbytes();
     }
-    usable(self, "am_send");  // again: Python code may have run
+    usable(self, "am_send");  // again: exporting the data may have run Python code
     posted(r, ucp.am_send_nbx(e->handle, id, head.data(), head.nbytes(), address, count, &param));
     return request;
 }
 
-// ---- a message as its handler sees it ---------------------------------------------------------------------------
+// ---- a message for its handler -----------------------------------------------------------------------------------
 
 void data_received(void *ucx_request, ucs_status_t status, size_t nbytes, void *request) {
     auto *r = static_cast<Request *>(request);
@@ -308,8 +308,8 @@ void data_received(void *ucx_request, ucs_status_t status, size_t nbytes, void *
     operation_ended(ucx_request, status, request);
 }
 
-// ucp_am_recv_data_nbx before 1.22 takes the memory of an eager message of several fragments for a descriptor of
-// uct's, and crashes when it gives it back (PR 11468). Host memory needs no UCX to copy into.
+// Before 1.22, ucp_am_recv_data_nbx takes the memory of an eager message of several fragments for a uct descriptor, and
+// crashes when it releases it (PR 11468). Copying into host memory does not need UCX.
 bool may_receive_eager(ucs_memory_type_t into) {
     if (into == UCS_MEMORY_TYPE_HOST) return false;
     unsigned major, minor, release;

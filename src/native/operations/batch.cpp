@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Many tagged messages in one call, with one request: the call into Python and the request cost more than 8 B do.
+// Many tagged messages in one call, with one request: a Python call and a request cost more than sending 8 B.
 #include "operations/endpoint.hpp"
 
 namespace {
 
-/// Many operations that end as one. Their buffers are the request's parts.
+/// Many operations that complete as one. Their buffers are the request's parts.
 struct Batch {
     struct Item {
         Request *request;
-        void *ucx = nullptr;  // under way
+        void *ucx = nullptr;  // in flight
         ucp_tag_recv_info_t info{};
     };
-    std::vector<Item> items;  // UCX knows each by its place
+    std::vector<Item> items;  // UCX refers to each by its address
     size_t under_way = 0;
-    ucs_status_t status = UCS_OK;  // of the first that failed
+    ucs_status_t status = UCS_OK;  // of the first failure
 };
 
 Batch *batch_of(const Request &r) noexcept {
@@ -27,7 +27,7 @@ PyObject *result_of_all(Request &r) {
 }
 
 bool cancel_all(Request &r) noexcept {
-    // A cancelled item may end at once, and the last one ends the request.
+    // A cancelled item may end at once, and the last item ends the request.
     Batch *batch = batch_of(r);
     for (size_t i = 0; i < batch->items.size() && batch->under_way; ++i)
         if (batch->items[i].ucx) ucp.request_cancel(r.engine->handle, batch->items[i].ucx);

@@ -99,7 +99,7 @@ Endpoint::~Endpoint() {
     worker->remove_dependent(endpoints_stand, this);
     leave_reply();
     if (!handle || in_forked_child || worker->closed()) return;
-    // The owner takes it down; UCX may call the error handler until then.
+    // The owner closes it; UCX may call the error handler until then.
     worker->defer([w = worker, ep = handle, told = status] {
         if (!w->closed()) w->own->force_close(ep);
     });

@@ -11,26 +11,26 @@ struct Endpoint {
     Worker *worker;
     ucp_ep_h handle = nullptr;
     std::shared_ptr<Reply> reply;  // set: the endpoint is UCX's own
-    // What UCX's error handler said. It may be called until the endpoint is closed, and that may be after this has
-    // gone.
+    // UCX's error handler stores its status here. It may be called until the endpoint is closed, and thus after this
+    // object is gone.
     std::shared_ptr<ucs_status_t> status = std::make_shared<ucs_status_t>(UCS_OK);
 
     ~Endpoint();
-    /// A reply's endpoint is UCX's: only forgotten.
+    /// A reply's endpoint belongs to UCX: only forget it.
     void leave_reply() noexcept;
-    /// The worker closes: the endpoint is forced closed.
+    /// Called when the worker closes, which forces the endpoint closed.
     void abandon() noexcept;
     static nb::object create(nb::pointer_and_handle<Worker> worker, nb::bytes address);
-    /// `status` tells whether UCX made it.
+    /// `status` receives UCX's result.
     static nb::object create(nb::handle worker, const ucp_ep_params_t &params, ucs_status_t *status);
     static nb::object adopt(nb::handle worker, std::shared_ptr<Reply> reply);
-    /// Raise what keeps it from being used: it has no handle.
+    /// Raise the reason why it cannot be used: it has no handle.
     [[noreturn]] void refuse(const char *op) const;
 };
 
 using EndpointSelf = nb::pointer_and_handle<Endpoint>;
 
-/// The endpoint, if this thread may use it and it is open; its worker is then polled in each turn.
+/// The endpoint, if this thread may use it and it is open; each turn then polls its worker.
 inline Endpoint *usable(const EndpointSelf &self, const char *op) {
     Endpoint *e = self.p;
     e->worker->check_owner(op);
@@ -43,10 +43,10 @@ inline Endpoint *usable(const EndpointSelf &self, const char *op) {
 /// Make a ucp_ep_h; `on_error(argument, ep, status)` is called in progress.
 ucs_status_t create_endpoint(Engine *engine, ucp_ep_params_t params, ucp_err_handler_cb_t on_error, void *argument,
                              ucp_ep_h *endpoint);
-/// To the worker with this address.
+/// Connect to the worker with this address.
 ucp_ep_h create_endpoint(Engine *engine, nb::bytes address, ucp_err_handler_cb_t on_error, void *argument);
 nb::class_<Endpoint> define_endpoint(nb::module_ &m, nb::class_<Worker> &worker);
-// What the other files of this folder add to both.
+// Methods that the other files of this folder add to both classes.
 void define_tags(nb::module_ &m, nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint);
 void define_batches(nb::class_<Worker> &worker, nb::class_<Endpoint> &endpoint);
 void define_streams(nb::class_<Endpoint> &endpoint);

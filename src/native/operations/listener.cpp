@@ -26,10 +26,10 @@ SockaddrListener::~SockaddrListener() {
 
 namespace {
 
-/// "host:port" or ":port", resolved. The port is a number.
+/// Resolve "host:port" or ":port". The port must be a number.
 ///
-/// IPv4 only: accepting an IPv6 connection, UCX 1.22 writes the peer's address beyond the end of a tcp endpoint whose
-/// device was opened for IPv4 (uct_tcp_ep_set_dest_addr), and the loopback is.
+/// IPv4 only: when UCX 1.22 accepts an IPv6 connection, it writes the peer's address beyond the end of a tcp endpoint
+/// whose device was opened for IPv4 (uct_tcp_ep_set_dest_addr), as the loopback is.
 sockaddr_in resolve(const std::string &address, bool listens, const char *op) {
     const size_t colon = address.rfind(':');
     if (colon == std::string::npos)
@@ -54,7 +54,7 @@ sockaddr_in resolve(const std::string &address, bool listens, const char *op) {
     return in;
 }
 
-// From UCX: somebody wants to connect.
+// Called by UCX for a new connection.
 void connection_arrived(ucp_conn_request_h connection, void *argument) {
     auto *listening = static_cast<Listening *>(argument);
     if (listening->closed) {
@@ -106,7 +106,7 @@ std::string listener_address(const SockaddrListener &listener) {
     return std::string(host) + ":" + std::to_string(ntohs(in->sin_port));
 }
 
-/// The endpoint. UCX takes the connection even if it makes none: the request has then failed.
+/// The accepted endpoint. UCX consumes the connection even if it fails to make one: the request has then failed.
 PyObject *accepted(Request &r) {
     auto *listener = nb::inst_ptr<SockaddrListener>(r.owner);
     listener->worker->check_owner("accept");
@@ -120,7 +120,7 @@ bool withdraw_accept(Request &r) noexcept {
     return std::erase(nb::inst_ptr<SockaddrListener>(r.owner)->listening->waiters, &r) != 0;
 }
 
-/// A connection that no endpoint was made of goes to the head of the queue.
+/// Return a connection without an endpoint to the front of the queue.
 void drop_accept(Request &r) noexcept {
     if (!r.word) return;
     Listening *listening = nb::inst_ptr<SockaddrListener>(r.owner)->listening.get();
@@ -137,7 +137,7 @@ constexpr Operation accept_operation{.result = accepted,
                                      .drop = drop_accept,
                                      .refused = ": the connector has disconnected"};
 
-// The endpoint is made when the result is asked for; a connection that nobody asked for goes back with the request.
+// The endpoint is made when the result is read; if it never is, the connection goes back when the request is dropped.
 nb::object accept_next(nb::pointer_and_handle<SockaddrListener> self) {
     Listening *listening = usable_listener(*self.p, "accept");
     Request *r;

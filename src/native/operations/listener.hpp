@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// UCP's own listener, for programs that speak UCX without weft: it takes connections to a socket address.
+// UCP's own listener, for programs that use UCX without weft: it accepts connections at a socket address.
 #pragma once
 
 #include <deque>
@@ -7,20 +7,20 @@
 
 #include "operations/endpoint.hpp"
 
-/// Owns the ucp_listener_h and the connection requests that nobody has accepted. It lives as long as its worker: a
-/// connection on its way when UCX destroys a listener makes it use the freed one (1.22, uct_tcp_sockcm_ep), whenever
-/// the other side sends its first bytes. So closing rejects, and the port is freed with the worker.
+/// Owns the ucp_listener_h and the connection requests not yet accepted. It lives as long as its worker: destroyed
+/// earlier, a connection being made would use the freed listener once the other side sends its first bytes (1.22,
+/// uct_tcp_sockcm_ep). So closing only rejects, and the port is freed with the worker.
 struct Listening {
     ucp_listener_h handle = nullptr;
     bool closed = false;
     std::deque<ucp_conn_request_h> arrived;
     std::deque<Request *> waiters;
 
-    /// Reject the connections that wait to be accepted, and later ones; end the waiting accepts.
+    /// Reject waiting and later connections, and end waiting accepts.
     void close() noexcept;
 };
 
-/// What Python holds: dropping it closes.
+/// Python's handle: dropping it closes.
 struct SockaddrListener {
     nb::object worker_object;
     Worker *worker;

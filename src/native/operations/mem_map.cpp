@@ -82,7 +82,7 @@ size_t most_nbytes() {
 }
 
 nb::object mem_alloc(nb::handle context, size_t nbytes) {
-    // UCX would fill /dev/shm to the last page before it finds that there is no room.
+    // UCX would fill /dev/shm to the last page before it notices that space is short.
     if (nb::inst_ptr<Context>(context)->shm_nbytes) check_shm("mem_alloc", nbytes);
     if (nbytes > most_nbytes())
         raise("NoMemoryError", "mem_alloc: " + std::to_string(nbytes) + " B is more than the machine's memory",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory that peers may read and write: mapped here, packed into a key, unpacked there for one endpoint.
+// Memory that peers may read and write: mapped here, packed into a key, unpacked by the peer for one endpoint.
 #pragma once
 
 #include "operations/endpoint.hpp"
 
-/// Owns a ucp_mem_h and, if it was not allocated by UCX, the export of the buffer that it maps.
+/// Owns a ucp_mem_h and, unless UCX allocated the memory, the export of the mapped buffer.
 struct Memory {
     nb::object context_object;
     Context *context;
@@ -21,7 +21,7 @@ struct Memory {
     void unmap() noexcept;
 };
 
-/// What a peer needs to reach a Memory. Plain bytes: it may be pickled.
+/// What a peer needs to access a Memory. Plain bytes: it can be pickled.
 struct RemoteKey {
     uint64_t address;
     size_t nbytes;
@@ -39,7 +39,7 @@ struct Rkey {
     Rkey(nb::object endpoint, const RemoteKey &key);
     Rkey(const Rkey &) = delete;
     ~Rkey();
-    /// The worker closes: the key is of no use any more.
+    /// Called when the worker closes: the key cannot be used any more.
     void destroy() noexcept;
 };
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What every operation has in common: the checks before it, UCX's parameters, and the way to its end.
+// The parts common to all operations: checks, UCX's parameters, and completion.
 #pragma once
 
 #include "progress/worker.hpp"
 
 using WorkerSelf = nb::pointer_and_handle<Worker>;
 
-/// From UCX: a send, put, get, atomic or flush ended.
+/// Called by UCX when a send, put, get, atomic or flush has ended.
 void operation_ended(void *ucx_request, ucs_status_t status, void *request);
 
 /// An operation whose result is the request's `word`.
 PyObject *word_result(Request &request);
 inline constexpr Operation word_operation{.result = word_result};
 
-/// The worker, if this thread may use it and it has an engine of its own.
+/// The worker, if this thread may use it and it has its own engine.
 inline Worker *usable(const WorkerSelf &self, const char *op) {
     Worker *w = self.p;
     w->check_owner(op);
@@ -28,7 +28,7 @@ inline void begin(ucp_request_param_t &param, Request *r) {
     param.user_data = r;
 }
 
-/// Export `buffer` for the operation. Python code may have run for it and closed things: `self` is then checked again.
+/// Export `buffer` for the operation. That may run Python code, which may close objects: `self` is then checked again.
 template <typename Self>
 void take(const Self &self, Request *r, ucp_request_param_t &param, nb::handle buffer, bool writable, const char *op) {
     if (r->buffer.acquire(buffer, writable, op, r->worker->memory_types)) [[unlikely]]
@@ -38,7 +38,7 @@ void take(const Self &self, Request *r, ucp_request_param_t &param, nb::handle b
     param.memory_type = r->buffer.memory_type;
 }
 
-/// UCX took the operation, ended it at once, or refused it.
+/// Process UCX's answer: the operation was started, has completed at once, or was refused.
 inline void posted(Request *r, void *ucx) {
     if (UCS_PTR_IS_PTR(ucx)) {
         r->ucx = ucx;

@@ -11,7 +11,7 @@ struct ReplyEnd : Arrival {
     void deliver(Worker &, std::unique_ptr<Arrival> &) override { reply->end(); }
 };
 
-// From UCX. A drain must see it before it calls a handler, which may hold this endpoint.
+// Called by UCX. A drain must process it before it calls a handler, which may hold this endpoint.
 void ended(void *request, ucs_status_t, size_t, void *argument) {
     ucp.request_free(request);
     Engine *engine = static_cast<Reply *>(argument)->engine;
@@ -39,7 +39,7 @@ std::shared_ptr<Reply> watch_reply(Engine *engine, ucp_ep_h handle) {
     if (UCS_PTR_IS_PTR(ucp.stream_recv_nbx(handle, &reply->byte, 1, &nbytes, &param)))
         engine->replies[handle] = reply;
     else
-        reply->handle = nullptr;  // nobody would tell of its end
+        reply->handle = nullptr;  // without it, nothing would report its end
     return reply;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Remote memory access: put, get and atomic operations through a peer's key.
+// Remote memory access: put, get and atomic operations with a peer's key.
 #include "operations/mem_map.hpp"
 
 namespace {
 
-/// Raise unless `nbytes` at `offset` lie in the memory that `key` leads to; return their address there.
+/// Return the remote address of `offset`; raise unless `nbytes` from there are within the memory of `key`.
 uint64_t remote_address(Endpoint *e, const Rkey &key, uint64_t offset, size_t nbytes, const char *op) {
     if (key.endpoint != e)
         raise("InvalidParamError",
@@ -18,7 +18,7 @@ uint64_t remote_address(Endpoint *e, const Rkey &key, uint64_t offset, size_t nb
     return key.address + offset;
 }
 
-// The request keeps the key, which keeps the endpoint.
+// The request keeps the key alive, which keeps the endpoint alive.
 nb::object begin_transfer(EndpointSelf self, nb::handle buffer, nb::handle key, uint64_t offset, bool get, Request **r,
                           ucp_request_param_t &param, uint64_t *address) {
     const char *op = get ? "get" : "put";
@@ -68,7 +68,7 @@ const Opcode &opcode(const std::string &name) {
           "atomic_op: unknown operation " + name + "; choose from add, and, or, xor, swap and cswap", "atomic_op");
 }
 
-/// An operand of `nbytes`, signed or unsigned, as its bits.
+/// The bits of an operand of `nbytes`, signed or unsigned.
 uint64_t operand(nb::handle value, size_t nbytes) {
     const uint64_t bits = PyLong_AsUnsignedLongLongMask(value.ptr());
     if (PyErr_Occurred()) throw nb::python_error();
@@ -99,7 +99,7 @@ nb::object atomic_op(EndpointSelf self, const std::string &name, nb::int_ value,
     r->operation = &atomic_operation;
     r->operand = operand(value, nbytes);
     r->word = 0;
-    if (op.code == UCP_ATOMIC_OP_CSWAP) {  // UCX wants the comparison first, and the new value where the old one goes
+    if (op.code == UCP_ATOMIC_OP_CSWAP) {  // UCX takes the compare value first, and the new value in the reply buffer
         r->word = r->operand;
         r->operand = operand(compare, nbytes);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Streams: the bytes of an endpoint, in order and without borders.
+// Streams: the bytes of an endpoint, in order and without message boundaries.
 #include "operations/endpoint.hpp"
 
 namespace {

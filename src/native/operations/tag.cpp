@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tagged messages: send, synchronous send, receive, probe, and receive of what a probe took.
+// Tagged messages: send, synchronous send, receive, probe, and receive of a probed message.
 #include "operations/endpoint.hpp"
 #include "progress/fast_method.hpp"
 #include "ucp/forks.hpp"
 
 namespace {
 
-/// Owns a message that a probe took out of the worker's queue, until it is received. Dropped, it is received into
-/// nothing.
+/// Owns a message that a probe removed from the worker's queue, until it is received. If dropped, it is received and
+/// discarded.
 struct TagMessage {
     nb::object worker_object;
     Worker *worker;
@@ -65,7 +65,7 @@ void tag_received(void *request, ucs_status_t status, const ucp_tag_recv_info_t 
     r->end(status);
 }
 
-// UCX ends what it could withdraw, at once or later.
+// UCX ends a receive that could be withdrawn, at once or later.
 bool cancel_recv(Request &r) noexcept {
     if (r.ucx) ucp.request_cancel(r.engine->handle, r.ucx);
     return false;

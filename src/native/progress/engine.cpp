@@ -42,11 +42,11 @@ Engine::Engine(Worker *w) : context(w->context), worker(w) {
     check_descriptors("Worker");
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-    // One thread at a time: the last reference may be dropped by another thread, after the worker's own has ended. A
-    // UCX with assertions (Debian's 1.23) ends the process when another thread comes to a single-threaded worker.
+    // Serialized: the last reference may be dropped by another thread, after the worker's own has ended. A UCX with
+    // assertions (Debian's 1.23) aborts the process when another thread uses a single-threaded worker.
     params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
     ucs_status_t status = ucp.worker_create(nb::inst_ptr<Context>(w->context)->handle, &params, &handle);
-    // No peer is involved: UCX calls it an input/output error when it gets no descriptor.
+    // UCX reports an input/output error when it gets no descriptor; no peer is involved.
     if (status == UCS_ERR_IO_ERROR) status = UCS_ERR_NO_RESOURCE;
     check(status, "Worker", ": creating a UCX worker (is the limit of open files reached?)");
     epoll_event event{};
@@ -68,13 +68,13 @@ Engine::~Engine() {
     destroy();
     --nb::inst_ptr<Context>(context)->engines;
     if (abandoned.empty() || !abandoned[0]->worker->closed()) return;
-    // Data of a message outlived the worker's close, so there is no other drain.
+    // The data of a message has outlived the worker's close, so no other drain will run.
     Worker *w = abandoned[0]->worker;
     nb::object kept = nb::borrow(w->self);
     w->drain();
 }
 
-// UCX calls back what is under way, for most of it.
+// UCX ends most operations in flight through their callbacks.
 void Engine::destroy() noexcept {
     for (Request *r : abandoned)
         if (r->operation->must_end) {
@@ -143,7 +143,7 @@ void Engine::force_close(ucp_ep_h endpoint) noexcept {
 }
 
 void Engine::flush(int64_t deadline_ns) noexcept {
-    // On the heap: a flush that does not end in time is ended by worker_destroy, after this frame.
+    // On the heap: worker_destroy ends a flush that misses the deadline, after this frame is gone.
     auto *done = new bool(false);
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;

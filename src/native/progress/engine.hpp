@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One ucp_worker_h: what UCX progresses. A Worker has one of its own, and one more for each link on this host.
+// One ucp_worker_h, the unit that UCX progresses. A Worker has one of its own, and one more for each link on this host.
 //
-// Why one for each: a peer that is killed while it writes into a posix receive queue leaves the queue's next
-// element reserved and never published, and nothing more reaches the receiver's ucp_worker. In rendezvous
-// the copy of each fragment lies in that window: of six kills in a row, one did it. So peers on one host do not share a
-// queue, and what a dead one has broken goes with it. It costs 2 ms, 0.65 MiB of /dev/shm and 5 descriptors at each
-// side (7 with the link's socket and timer).
+// Why one for each link: a peer that is killed while it writes into a posix receive queue leaves the queue's next
+// element reserved and never published, and nothing reaches the receiver's ucp_worker any more. With rendezvous, the
+// copy of each fragment is in that window: one of six kills hit it. So peers on one host do not share a queue, and a
+// queue broken by a dead peer is dropped with its link. The cost is 2 ms, 0.65 MiB of /dev/shm and 5 descriptors on
+// each side (7 with the link's socket and timer).
 #pragma once
 
 #include <memory>
@@ -18,43 +18,43 @@
 struct Worker;
 struct Request;
 
-/// The data of a rendezvous, on its way to where it was asked to go.
+/// A rendezvous whose data is in flight to its destination.
 struct Landing {
     void *receiver = nullptr;
-    /// Called once in progress, without Python: by UCX, or as canceled when the engine goes.
+    /// Called once in progress, without Python: by UCX, or as canceled when the engine is destroyed.
     void (*ended)(void *receiver, ucs_status_t status) noexcept = nullptr;
     struct Engine *engine = nullptr;
 };
 
-/// Owns a ucp_worker_h, and its descriptor's place in the owner's epoll set.
+/// Owns a ucp_worker_h; its descriptor is in the owner's epoll set.
 struct Engine {
-    nb::object context;  // kept open by it
-    Worker *worker;      // null once that has closed, and the engine is left to the holders of its data
+    nb::object context;  // keeps it open
+    Worker *worker;      // null once closed; the engine then belongs to the holders of its data
     ucp_worker_h handle = nullptr;
     int event_fd = -1;
-    bool armed = false;  // its descriptor tells of the next event; the owner does not poll it
-    unsigned work = 0;   // what progress found since the last look
+    bool armed = false;  // its descriptor reports the next event; the owner does not poll it
+    unsigned work = 0;   // events that progress has handled since the last check
     size_t closing_endpoints = 0;
-    size_t headers_left = 0;  // of connections, that wait for room at the other side
+    size_t headers_left = 0;  // of connections, waiting for room at the other side
     std::unordered_set<Landing *> landings;
-    std::vector<Request *> abandoned;  // under way when the worker left; UCX has them until `handle` is destroyed
-    std::unordered_map<ucp_ep_h, std::shared_ptr<struct Reply>> replies;  // of the senders that are there
+    std::vector<Request *> abandoned;  // in flight when the worker left; UCX keeps them until `handle` is destroyed
+    std::unordered_map<ucp_ep_h, std::shared_ptr<struct Reply>> replies;  // by the endpoint to a living sender
 
     explicit Engine(Worker *worker);
     Engine(const Engine &) = delete;
     ~Engine();
 
-    /// The worker closes, or the link: out of what is polled, and of the epoll set. What is under way still ends for
-    /// its waiter; it keeps its buffers until UCX lets go of it, which is when the engine is destroyed.
+    /// The worker or the link closes: leave the polled engines and the epoll set. Waiters of operations in flight end;
+    /// buffers stay until UCX releases them, at the latest when the engine is destroyed.
     void leave() noexcept;
     std::string address() const;
-    /// Have the data that `descriptor` stands for brought into `parts` of host memory, which stay until it has ended.
-    /// That may be before this returns.
+    /// Receive the data that `descriptor` stands for into `parts` of host memory, which must stay valid until it has
+    /// ended, perhaps before this returns.
     void land(Landing *landing, void *descriptor, const iovec *parts, size_t count) noexcept;
     void force_close(ucp_ep_h endpoint) noexcept;
-    /// Flush what was sent, until `deadline_ns`.
+    /// Flush everything sent, until `deadline_ns`.
     void flush(int64_t deadline_ns) noexcept;
-    /// Progress until nothing of this engine is under way, or `deadline_ns`.
+    /// Progress until nothing of this engine is in flight, or until `deadline_ns`.
     void finish(int64_t deadline_ns) noexcept;
 
   private:

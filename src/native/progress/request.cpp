@@ -10,7 +10,7 @@
 namespace {
 
 PyObject *asyncio_attr(const char *name) {
-    // Kept for the process: looked up once each.
+    // Looked up once, and kept for the lifetime of the process.
     static PyObject *module = nb::module_::import_("asyncio").release().ptr();
     return PyObject_GetAttrString(module, name);
 }
@@ -30,7 +30,7 @@ nb::object asyncio_running_loop() {
 }
 
 static nb::object new_request() {
-    // nb::type<> is a hash look-up; this is the hottest path there is.
+    // nb::type<> is a hash lookup, and this is the hottest path.
     static const nb::handle type = nb::type<Request>();
     nb::object object = nb::inst_alloc(type);
     auto *r = new (nb::inst_ptr<Request>(object)) Request();
@@ -51,8 +51,8 @@ nb::object make_request(Worker *worker, PyObject *owner, const char *op, size_t 
     return object;
 }
 
-// Destroying a request costs 30 ns, and Python lets go of an answer's request just before it makes the next send: the
-// peer would wait for it. So a request that owns nothing any more is put aside as it is, for the next operation.
+// Destroying a request takes 30 ns, and Python drops an answer's request just before it makes the next send, so the
+// peer would wait for it. So a request that owns nothing any more is kept for the next operation.
 static destructor destroy;
 
 void recycle_request(PyObject *self) {
@@ -74,7 +74,7 @@ void recycle_request(PyObject *self) {
     r->channel = nullptr;
     Py_SET_REFCNT(self, 1);
     w->spares[w->spare_count++] = self;
-    Py_DECREF(std::exchange(r->owner, nullptr));  // perhaps the worker itself, and with it the spares
+    Py_DECREF(std::exchange(r->owner, nullptr));  // may be the worker itself, and with it the spares
 }
 
 void destroy_requests_as(nb::handle type) {
@@ -100,7 +100,7 @@ std::string Request::what() const {
 }
 
 bool Parts::acquire(nb::handle sequence, bool writable, const char *op, uint64_t memory_types) {
-    // A list may be changed by what runs to export its buffers.
+    // Exporting the buffers may run code that changes a list.
     nb::object kept = nb::steal(PyList_CheckExact(sequence.ptr())
                                     ? PyList_AsTuple(sequence.ptr())
                                     : PySequence_Fast(sequence.ptr(), "expected a sequence of buffers"));
@@ -245,7 +245,7 @@ bool Request::wait(double timeout_s) {
     return true;
 }
 
-// One step of `await`: the result, or this request itself for the task to wait on.
+// One step of `await`: return the result, or this request for the task to wait on.
 PySendResult Request::send(PyObject **out) {
     int64_t now = now_ns();
     if (state == State::pending) {
@@ -309,7 +309,7 @@ void Request::wake() {
         try {
             nb::handle(loop).attr("call_soon")(entry[0], self_object, nb::arg("context") = entry[1]);
         } catch (nb::python_error &e) {
-            // The loop was closed with the request pending: nobody is left who could be told.
+            // The loop was closed while the request was pending: there is nothing left to notify.
             if (!e.matches(PyExc_RuntimeError)) throw;
         }
     }

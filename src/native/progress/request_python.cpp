@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Request as Python sees it: asyncio's future protocol, and the slots that make it awaitable.
+// Request for Python: asyncio's future protocol, and the slots that make it awaitable.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-// A slot is C: exceptions stop here.
+// A slot is called from C: no exception may leave it.
 PySendResult slot_send(PyObject *self, PyObject *, PyObject **out) {
     try {
         return nb::inst_ptr<Request>(self)->send(out);
@@ -81,7 +81,7 @@ Error
 
 Ctrl-C interrupts the wait within 100 ms; the request is then still pending.)";
 
-/// What Request::wait takes: below 0 is without bound there, where Python's is what a deadline in the past leaves.
+/// Convert a timeout for Request::wait: there, a negative value means no limit, while in Python it counts as 0.
 double read_timeout(nb::handle timeout, const char *op) {
     if (timeout.is_none()) return -1;
     const double seconds = PyFloat_AsDouble(timeout.ptr());
@@ -104,7 +104,7 @@ PyObject *fast_wait(const Arguments &a) {
 void define_request(nb::module_ &m) {
     nb::class_<Request> cls(m, "Request", nb::type_slots(slots), nb::pooled(256), nb::is_weak_referenceable(),
                             request_doc);
-    destroy_requests_as(nb::type<Block>());  // nanobind's own
+    destroy_requests_as(nb::type<Block>());  // nanobind's own deallocator
     cls.def(
            "wait",
            [](Request &r, nb::handle timeout) {
@@ -167,7 +167,7 @@ void define_request(nb::module_ &m) {
         .def_prop_rw(
             "_asyncio_future_blocking", [](Request &r) { return r.blocking; },
             [](Request &r, bool blocking) { r.blocking = blocking; })
-        // gather asks a cancelled future for these
+        // asyncio.gather calls these on a cancelled future
         .def("_make_cancelled_error",
              [](Request &) { return nb::module_::import_("asyncio").attr("CancelledError")(); })
         .def_prop_ro("_cancel_message", [](Request &) { return nb::none(); })

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a worker waits: spin, sleep, or leave it to asyncio's loop.
+// How a worker waits: it spins, sleeps, or leaves the wait to asyncio's loop.
 //
-// Spinning notices a message in 0.2 us, sleeping on the worker's descriptor in 45 us; but a spin takes a core,
-// and when cores are short two spinners beside two busy processes wait 20-60 us for each other. So a wait spins
-// for a bounded number of fruitless turns (turns in which UCX had something to do do not count: with a fixed
-// budget an awaited 1 MiB took 191 us in place of 77), and then sleeps. The budget grows when spinning pays, or
-// would have paid, and halves when it does not; a spin that was itself preempted ends spinning for a while. In a loop
-// that seldom meets anything by it (Dask's: one spin in 170, for 8% of its processor time) one await in 16 spins.
+// Spinning notices a message in 0.2 us, sleeping on the worker's descriptor in 45 us. But a spin occupies a core, and
+// when cores are scarce, two spinners beside two busy processes wait 20-60 us for each other. So a wait spins for a
+// bounded number of fruitless turns, and then sleeps. (Turns in which UCX had work do not count: with a fixed budget an
+// awaited 1 MiB took 191 us instead of 77.) The budget grows when spinning pays, or would have paid, and halves when it
+// does not; a spin that was preempted disables spinning for a while. In a loop whose spins seldom pay (Dask's: one in
+// 170, for 8% of its processor time) only one await in 16 spins.
 //
-// An awaiting task may keep the loop for `hold_ns` of completed awaits; then it yields even if its request is
-// complete, and a transfer under way goes on from the loop's turns.
+// An awaiting task may keep the loop busy for `hold_ns` of completed awaits; then it yields even if its request is
+// complete, and the loop's turns progress transfers in flight.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -24,19 +24,19 @@
 namespace {
 
 constexpr int64_t us = 1'000, ms = 1'000'000;
-constexpr int64_t hold_ns = 1 * ms;    // of the loop, by completed awaits
-constexpr int64_t socket_ns = 1 * ms;  // between looks at the other descriptors while spinning
-// More than CPython's switch interval, after which a thread that waits for the GIL asks for it: a wait that lets go
-// earlier has it back before a sleeper has woken, each time.
+constexpr int64_t hold_ns = 1 * ms;    // an awaiting task may hold the loop this long
+constexpr int64_t socket_ns = 1 * ms;  // between checks of the other descriptors while spinning
+// Longer than CPython's switch interval, after which a thread that waits for the GIL requests it: a wait that releases
+// the GIL earlier would get it back each time, before a sleeper has woken.
 constexpr int64_t gil_ns = 8 * ms;
-constexpr int64_t sleep_slice_ms = 50;      // bounds the answer to Ctrl-C
-constexpr unsigned clock_turns = 64;        // fruitless turns between looks at the clock, about 2 us on posix
-constexpr int64_t preempted_ns = 500 * us;  // that many turns cannot take this long by themselves
+constexpr int64_t sleep_slice_ms = 50;      // bounds the reaction time to Ctrl-C
+constexpr unsigned clock_turns = 64;        // fruitless turns between readings of the clock, about 2 us on posix
+constexpr int64_t preempted_ns = 500 * us;  // that many turns take this long only if preempted
 constexpr int64_t would_have_paid_ns = 150 * us;
 
-/// Lets go of the GIL for its lifetime. CPython before 3.14 unwinds the stack of a daemon thread that wants the GIL
-/// back from an interpreter that is finalizing, which ends in std::terminate here; such a thread sleeps instead, for
-/// as long as the process lives, as it does from 3.14 on.
+/// Releases the GIL for its lifetime. Before 3.14, CPython unwinds the stack of a daemon thread that requests the GIL
+/// back from a finalizing interpreter, which would end in std::terminate here. Such a thread sleeps instead until the
+/// process ends, as from 3.14 on.
 struct WithoutGil {
     PyThreadState *state = PyEval_SaveThread();
     WithoutGil() = default;
@@ -50,7 +50,7 @@ struct WithoutGil {
     }
 };
 
-/// Tells for its lifetime what is waited for: progress stops at its end.
+/// Sets what is being awaited for its lifetime: progress stops when it ends.
 struct Awaiting {
     const Request *&awaited, *before;
     Awaiting(const Request *&slot, const Request *r) noexcept : awaited(slot), before(slot) { slot = r; }
@@ -76,20 +76,20 @@ unsigned Spin::turns_in_loop(int64_t now) noexcept {
 }
 
 void Spin::preempted(int64_t now) noexcept {
-    // Doubles while it keeps happening; forgotten after a second without.
+    // Doubles while it keeps happening; reset after a second without.
     penalty_ns = now - not_before_ns > 1000 * ms ? 20 * ms : std::min<int64_t>(penalty_ns * 2, 1000 * ms);
     not_before_ns = now + penalty_ns;
 }
 
-// Have the descriptors tell of the next event. False: something is there already, and no descriptor would tell.
+// Arm the descriptors for the next event. False: there is work left that no descriptor would report.
 bool Worker::arm() {
     arm_idle(nullptr);
     return polled.empty() && !due() && (!poller || poller->arm());
 }
 
-// Arm what is polled and idle, but for one. UCX arms a completion queue of verbs without a look into it, and what came
-// since the last turn is told by some devices only (not by rxe, nor by mlx5 without DevX, openucx/ucx#11728): messages
-// lay there until UCX's keepalive, 17 s later. So one more turn, after arming: what it does not find will be told.
+// Arm the polled engines that are idle, except one. UCX arms a verbs completion queue without looking into it, and only
+// some devices report what arrived since the last turn (not rxe, nor mlx5 without DevX, openucx/ucx#11728): messages
+// stayed there until UCX's keepalive, 17 s later. So take one more turn after arming: later events will be reported.
 void Worker::arm_idle(Engine *except) {
     for (size_t i = 0; i < polled.size();) {
         Engine *engine = polled[i];
@@ -102,8 +102,8 @@ void Worker::arm_idle(Engine *except) {
     }
 }
 
-// Wait up to `timeout_ms` for an engine's descriptor or a socket; a socket whose other side is gone is lost (link.cpp).
-// Returns whether anything was ready.
+// Wait up to `timeout_ms` for an engine's descriptor or a socket; handle sockets whose other side is gone
+// (peer_loss.cpp). Return whether anything was ready.
 bool Worker::check_sockets(int timeout_ms) {
     epoll_event events[16];
     int n;
@@ -123,7 +123,7 @@ bool Worker::check_sockets(int timeout_ms) {
         else if (auto *socket = static_cast<WatchedSocket *>(events[i].data.ptr); !socket->ready(events[i].events))
             gone.push_back(socket->shared_from_this());
     if (!gone.empty()) {
-        // Deliver what arrived before the end: it lies in this process's own queues.
+        // Deliver what arrived before the end: it is in this process's own queues.
         for (int turns = 0; turns < 100'000 && progress(); ++turns) {
         }
         drain();
@@ -146,7 +146,7 @@ bool Worker::wait(Request *r, double timeout_s) {
     const Awaiting until(awaited, r);
 
     if (r->engine) poll(r->engine);
-    if (progress() && completed) {  // it may be here already: no need to know the time
+    if (progress() && completed) {  // complete already: the clock is not needed
         drain();
         if (r->done()) return true;
     }
@@ -186,7 +186,7 @@ bool Worker::wait(Request *r, double timeout_s) {
             }
         }
         if (fruitless <= limit) continue;
-        if (!arm()) {  // something is under way that no descriptor tells of, such as a full queue of the peer's
+        if (!arm()) {                           // there is work that no descriptor reports, such as a peer's full queue
             progress_without_gil(r, deadline);  // the peer may be a thread of this process
             gil_since = now = now_ns();
             fruitless = since_clock = 0;
@@ -210,9 +210,9 @@ bool Worker::wait(Request *r, double timeout_s) {
     }
 }
 
-// A wait that has kept the GIL for `gil_ns` goes on without it, until the request's end or the first
-// pause: one release for each large message, and a chance for a peer in another thread of this process. Callbacks
-// are free of Python, so progress needs no GIL.
+// A wait that has held the GIL for `gil_ns` continues without it until the request ends or the first pause: one release
+// for each large message, and a chance for a peer in another thread of this process. Callbacks use no Python, so
+// progress needs no GIL.
 void Worker::progress_without_gil(Request *r, int64_t deadline) {
     WithoutGil release;
     for (unsigned fruitless = 0, turns = 0; fruitless < Spin::most && !r->ended && !r->fault && arrivals.empty();
@@ -227,7 +227,7 @@ void Worker::progress_without_gil(Request *r, int64_t deadline) {
 
 // ---- asyncio ------------------------------------------------------------------------------------------------
 
-// asyncio keeps the running loop of a thread under this name in CPython 3.11: a new object in each run of a loop.
+// CPython 3.11's asyncio keeps a thread's running loop under this name: a new object in each run of a loop.
 static PyObject *running_mark() noexcept {
 #if PY_VERSION_HEX < 0x030C0000
     static PyObject *name = PyUnicode_InternFromString("__asyncio_running_event_loop__");
@@ -238,7 +238,7 @@ static PyObject *running_mark() noexcept {
 #endif
 }
 
-// In CPython 3.11 get_running_loop() asks the kernel for the process's id, 130 ns here: so it is asked once in a run.
+// In CPython 3.11 get_running_loop() calls getpid, 130 ns here, so call it only once per run of a loop.
 nb::handle Worker::running_loop() {
     PyObject *mark = running_mark();
     if (mark && loop_mark.is(mark) && loop.is_valid()) return loop;
@@ -256,7 +256,7 @@ void Worker::attach(nb::handle running) {
         std::lock_guard lock(deferred_mutex);
         wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         epoll_event event{};
-        event.events = EPOLLIN;  // and no data: neither an engine nor a link
+        event.events = EPOLLIN;  // and no data: neither an engine nor a socket
         if (wake_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, wake_fd, &event) != 0) {
             const std::string why = strerror(errno);
             if (wake_fd >= 0) ::close(std::exchange(wake_fd, -1));
@@ -290,7 +290,7 @@ void Worker::schedule_turn() {
     turn_scheduled = true;
 }
 
-// Called when an await is complete: has this task had the loop for long enough?
+// Called when an await is complete: whether this task has held the loop for too long.
 bool Worker::must_yield(int64_t now) {
     if (!held_since_ns) {
         if (!loop.is_valid()) return false;
@@ -300,7 +300,7 @@ bool Worker::must_yield(int64_t now) {
     return now - held_since_ns > hold_ns;
 }
 
-// Spin for an await, and keep the time. False: the task must wait in the loop, which has been told to go on.
+// Spin for an await, and update the time. False: the task must wait in the loop, which is scheduled to continue.
 bool Worker::spin(Request *r, int64_t &now) {
     if (must_yield(now)) {
         schedule_turn();
@@ -345,7 +345,7 @@ bool Worker::spin(Request *r, int64_t &now) {
     return false;
 }
 
-// The loop's turn: a descriptor is ready, or something was left to do.
+// The loop's turn: a descriptor is ready, or work is left.
 void Worker::turn() {
     turn_scheduled = false;
     if (closed()) return;
@@ -363,7 +363,7 @@ void Worker::turn() {
             bool woke = completed;
             drain();
             if (closed()) return;
-            if (woke) return schedule_turn();  // after the tasks just woken, which may well wait themselves
+            if (woke) return schedule_turn();  // after the woken tasks, which may themselves wait
         }
         if (turns % 16 == 15 && now_ns() - start > hold_ns) return schedule_turn();
     }

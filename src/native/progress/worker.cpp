@@ -77,7 +77,7 @@ void Worker::drain() {
     }
 }
 
-// Out of line: `drain` stands between an answer and the next send.
+// Out of line: `drain` runs between an answer and the next send.
 void Worker::drain_one() {
     if (!arrivals.empty()) {
         std::unique_ptr<Arrival> first = std::move(arrivals.front());
@@ -111,7 +111,7 @@ void Worker::remove_dependent(Standing kind, const void *object) noexcept {
     std::erase_if(dependents[kind], [object](const Dependent &each) { return each.object.get() == object; });
 }
 
-// Everything that is still open ends, in the order that lets the other sides know; bounded by a second or so.
+// End everything that is open, in an order that lets the other sides know; bounded by about a second.
 void Worker::close() {
     if (!open) return;
     if (in_forked_child) {
@@ -130,9 +130,9 @@ void Worker::close() {
         r = next;
     }
     if (own) own->finish(deadline);
-    // Operations under way used the keys.
+    // After the operations in flight, which used the keys.
     for (Dependent &each : dependents[keys_stand]) each.close(each.object.get(), deadline);
-    // Only now: UCX hands messages to these while anything progresses.
+    // After everything else: UCX passes messages to these whenever anything progresses.
     am_queues.clear();
     am_handlers.clear();
     arrivals.clear();
@@ -143,7 +143,7 @@ void Worker::close() {
     if (!context.is_none()) --nb::inst_ptr<Context>(context)->workers;
     poller.reset();
     for (Request *r = in_flight; r; r = r->in_flight_next)
-        if (!r->ucx) r->end(UCS_ERR_CANCELED);  // the others are the engine's, which somebody holds
+        if (!r->ucx) r->end(UCS_ERR_CANCELED);  // the others belong to an engine that someone still holds
     drain();
     ::close(epoll_fd);
     epoll_fd = -1;
@@ -152,7 +152,7 @@ void Worker::close() {
     wake_fd = -1;
 }
 
-// Requests are not looked at: one that is pending keeps its worker in any case.
+// Requests need no visit: a pending one keeps its worker alive in any case.
 static int traverse_worker(PyObject *self, visitproc visit, void *arg) noexcept {
     Py_VISIT(Py_TYPE(self));
     if (!nb::inst_ready(self)) return 0;
@@ -163,7 +163,7 @@ static int traverse_worker(PyObject *self, visitproc visit, void *arg) noexcept 
     return 0;
 }
 
-// The loop is garbage too, or closed: while it watches the worker's descriptor it refers to it.
+// The loop is garbage too, or closed: it refers to the worker while it watches the worker's descriptor.
 static int clear_worker(PyObject *self) noexcept {
     if (!nb::inst_ready(self)) return 0;
     auto *w = nb::inst_ptr<Worker>(self);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A UCP worker: progress, completion, and the three ways to wait for it (spin, sleep, asyncio's loop).
 //
-// A worker belongs to the thread that made it. UCX is told "serialized" all the same, because the last reference may be
-// dropped by another thread, after that one has ended. Destructors run in any thread, so they leave what must be taken
-// down to the owner's next drain (`defer`). drain() is the only place where completions meet Python: UCX's callbacks
-// write a status and link the request into the completed list.
+// A worker belongs to the thread that made it. UCX is nevertheless told "serialized", because the last reference may be
+// dropped by another thread, after the owner has ended. Destructors run in any thread, so they leave the cleanup to the
+// owner's next drain (`defer`). Only drain() connects completions with Python: UCX's callbacks write a status and link
+// the request into the completed list.
 //
-// What operations and connections keep at a worker is theirs: the worker calls it, and does not know what it is.
+// Operations and connections register state with a worker; the worker calls it without knowing what it is.
 #pragma once
 
 #include <deque>
@@ -25,36 +25,36 @@ struct Worker;
 struct AmQueue;
 struct Links;
 
-/// Something that came in progress and that drain delivers, because it may run Python code.
+/// Something that arrived during progress and that drain delivers, because that may run Python code.
 struct Arrival {
     virtual ~Arrival() = default;
-    /// `self` is this one, which is destroyed afterwards unless it is taken.
+    /// `self` owns this object, which is destroyed afterwards unless it is moved out.
     virtual void deliver(Worker &worker, std::unique_ptr<Arrival> &self) = 0;
 };
 
-/// A socket in the worker's epoll set that belongs to something else.
+/// A socket in the worker's epoll set that another object owns.
 struct WatchedSocket : std::enable_shared_from_this<WatchedSocket> {
     virtual ~WatchedSocket() = default;
-    /// Take what came. False: its other side is gone.
+    /// Read what has arrived. False: the other side is gone.
     virtual bool ready(uint32_t events) noexcept = 0;
-    /// Its other side is gone, and what had arrived before that is delivered.
+    /// The other side is gone, and everything that arrived before has been delivered.
     virtual void peer_gone() noexcept = 0;
 };
 
-/// What a worker progresses beside its engines, and what it looks at before it sleeps: the rings of its links.
+/// What a worker progresses in addition to its engines, and checks before it sleeps: the rings of its links.
 struct Poller {
     virtual ~Poller() = default;
-    /// Return how much there was to do.
+    /// Progress; return the number of events.
     virtual unsigned turn() noexcept = 0;
-    /// Have descriptors of the worker's epoll set tell of what comes from now on. False: something is there.
+    /// Let descriptors in the worker's epoll set report new events from now on. False: there is work left.
     virtual bool arm() noexcept = 0;
-    /// They need not tell of anything until `arm`: there will be turns.
+    /// Events need not be reported until the next `arm`: there will be turns.
     virtual void wake_up() noexcept = 0;
-    /// How many links a turn looks at.
+    /// How many links a turn checks.
     virtual size_t looked_at() const noexcept = 0;
 };
 
-/// What stands on a worker and ends with it. They end in this order.
+/// What depends on a worker and ends with it, in this order.
 enum Standing : uint8_t { links_stand, listeners_stand, endpoints_stand, keys_stand, standing_kinds };
 struct Dependent {
     std::shared_ptr<void> object;
@@ -66,37 +66,37 @@ struct Spin {
     static constexpr unsigned most = 2000;  // fruitless turns, 40-60 us on posix
     static constexpr int most_credit = 32;
     unsigned budget = most;
-    int64_t not_before_ns = 0;  // cores are short: no spinning until then
+    int64_t not_before_ns = 0;  // no spinning until then, because cores are scarce
     int64_t penalty_ns = 0;
-    int credit = most_credit;  // of a loop's spins: what one that met something earns, and each in vain takes
+    int credit = most_credit;  // for spins in a loop: one that pays restores it, each other one costs 1
     unsigned untried = 0;
     void paid() noexcept;
     void slept(int64_t waited_ns) noexcept;
     void preempted(int64_t now) noexcept;
     unsigned turns(int64_t now) const noexcept { return now < not_before_ns ? 0 : budget; }
-    /// The same in a loop: without credit, for one in 16.
+    /// The same in a loop: without credit, only one in 16 spins.
     unsigned turns_in_loop(int64_t now) noexcept;
     void met(bool something) noexcept { credit = something ? most_credit : credit - (credit > 0); }
 };
 
-/// Owns its engines, the epoll set over their descriptors and others, and every request in flight.
+/// Owns its engines, the epoll set of their and other descriptors, and every request in flight.
 struct Worker {
     nb::object context;            // None: without UCX, for links on this host
     std::vector<Engine *> polled;  // in each turn; the others are armed. Outlives the engines, which leave it
     std::shared_ptr<Poller> poller;
-    std::shared_ptr<Engine> own;  // of tags, active messages and network links; none in a worker for links only
+    std::shared_ptr<Engine> own;  // for tags, active messages and network links; null in a worker for links only
     int epoll_fd = -1;
-    int wake_fd = -1;          // an eventfd in the epoll set, once a loop sleeps on that: something was deferred
+    int wake_fd = -1;          // an eventfd in the epoll set, once a loop sleeps on that: signals deferred actions
     void *owner;               // the thread, as __builtin_thread_pointer gives it: pthread_self without the call
     PyObject *self = nullptr;  // borrowed: the Python object around this
     std::string address;
     size_t max_am_header = 0;
-    uint64_t memory_types = Buffer::host_only;  // bit map of what UCX can reach, the context's
+    uint64_t memory_types = Buffer::host_only;  // bit map of the memory types that UCX can use, from the context
     bool open = false;
 
     ucp_tag_recv_info_t last_info{};
     nb::object last_result;
-    PyObject *spares[8];  // requests to be used again
+    PyObject *spares[8];  // requests to be reused
     unsigned spare_count = 0;
     Request *completed = nullptr, **completed_end = &completed;
     Request *in_flight = nullptr;
@@ -107,7 +107,7 @@ struct Worker {
     // Of operations and connections.
     std::vector<Dependent> dependents[standing_kinds];
     std::shared_ptr<Links> links;
-    uint64_t dropped_messages = 0;  // garbage, and what was for no connection of this worker
+    uint64_t dropped_messages = 0;  // garbage, and messages without a connection of this worker
     std::map<unsigned, std::shared_ptr<AmQueue>> am_queues;
     std::map<unsigned, nb::object> am_handlers;
 
@@ -115,11 +115,11 @@ struct Worker {
     Spin spin_state;
     nb::object loop, loop_mark, turn_method, released_method;
     bool turn_scheduled = false;
-    int64_t held_since_ns = 0;  // the loop has been withheld since then; 0: not at all
+    int64_t held_since_ns = 0;  // since then the loop has been held; 0: it is not
     int64_t sockets_seen_ns = 0;
-    int64_t slept_from_ns = 0;  // an await stopped spinning then; 0: none has
+    int64_t slept_from_ns = 0;  // when an await last stopped spinning; 0: none has
     bool waiting = false;
-    const Request *awaited = nullptr;  // what a wait, or an await that spins, is for
+    const Request *awaited = nullptr;  // the request of a wait, or of an await that spins
 
     Worker(nb::object context, bool links_only);
     Worker(const Worker &) = delete;
@@ -157,7 +157,7 @@ struct Worker {
         polled.push_back(engine);
     }
     void push(Request *request) noexcept;
-    /// (nbytes, sender_tag): the tuple given last, if it says the same.
+    /// (nbytes, sender_tag): reuses the last tuple if it is the same.
     PyObject *tag_result(const ucp_tag_recv_info_t &info) {
         if (!last_result.is_valid() || info.length != last_info.length || info.sender_tag != last_info.sender_tag) {
             last_result = nb::make_tuple(info.length, info.sender_tag);
@@ -165,17 +165,17 @@ struct Worker {
         }
         return Py_NewRef(last_result.ptr());
     }
-    /// What this thread spins for has ended.
+    /// Whether the request that this thread spins for has ended.
     bool is_served() const noexcept { return awaited && awaited->ended; }
-    /// Something waits for drain.
+    /// Whether there is work for drain.
     bool due() const noexcept { return completed || !arrivals.empty(); }
     void drain();
     void drain_one();
-    /// Have the owner's next drain do this. From any thread.
+    /// Let the owner's next drain run this. Callable from any thread.
     void defer(std::function<void()> action);
     void close();
     void add_dependent(Standing kind, std::shared_ptr<void> object, void (*close)(void *, int64_t) noexcept);
-    /// The same of what somebody else owns, and takes away before it goes.
+    /// The same for an object with another owner, who removes it before it is destroyed.
     void add_dependent(Standing kind, void *object, void (*close)(void *, int64_t) noexcept);
     void remove_dependent(Standing kind, const void *object) noexcept;
 
@@ -184,12 +184,12 @@ struct Worker {
     bool wait(Request *request, double timeout_s);
     void progress_without_gil(Request *request, int64_t deadline);
     bool arm();
-    /// Arm what is polled and idle, but for one.
+    /// Arm the polled engines that are idle, except one.
     void arm_idle(Engine *except);
-    /// In the epoll set, an engine is told from a socket by the lowest bit.
+    /// In the epoll data, the lowest bit distinguishes an engine from a socket.
     static uint64_t tag(Engine *engine) noexcept { return reinterpret_cast<uint64_t>(engine) | 1; }
     bool check_sockets(int timeout_ms);
-    /// The loop that runs in this thread; the worker is attached to it.
+    /// The running loop of this thread; the worker is attached to it.
     nb::handle running_loop();
     void attach(nb::handle running_loop);
     void detach() noexcept;
@@ -198,8 +198,8 @@ struct Worker {
     bool must_yield(int64_t now);
 };
 
-/// For the garbage collector: an object of class T refers by `member` to what can lead back to it, and nothing is to be
-/// cleared, because the worker in every such cycle lets go of the others.
+/// For the garbage collector: an object of class T refers by `member` to objects that may lead back to it. It has no
+/// clear function, because in every such cycle the worker breaks the references.
 template <typename T, nb::object T::*member>
 int traverse(PyObject *self, visitproc visit, void *arg) noexcept {
     Py_VISIT(Py_TYPE(self));

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The pages that a process shares with its senders: one memfd, from which each link's ring is carved, and how a sender
-// maps what it was told of.
+// The pages that a process shares with its senders: one memfd, in which each link's ring is allocated, and how a sender
+// maps a ring.
 //
-// A memfd lives in no directory, so it needs no room in /dev/shm and a killed process leaves nothing. It is sealed
-// against shrinking, so that nobody's access to a mapping of it can fail with SIGBUS, and its pages are allocated when
-// they are carved, so that a shortage is an errno there rather than a SIGBUS later. It grows by chunks.
+// A memfd is in no directory, so it needs no space in /dev/shm, and a killed process leaves nothing behind. It is
+// sealed against shrinking, so that no access to a mapping can fail with SIGBUS, and its pages are allocated when they
+// are carved, so that a shortage is an errno then, not a SIGBUS later. It grows in chunks.
 //
-// Pages are never carved twice. A sender that closed its link may still have them mapped (a broken one, or its forked
-// child) and would write into another link's ring. So the offsets of a freed ring are left for good: the pages are
-// punched out of the file, which gives their memory back, and a chunk whose rings are all gone is unmapped. What a
-// late sender writes there takes memory again, so all between the chunks is punched again whenever one is added.
-// Offsets last for 2^63 B.
+// Pages are never carved twice: a sender that has closed its link may still have them mapped (a broken one, or its
+// forked child) and would write into another link's ring. So the offsets of a freed ring are never reused. Its pages
+// are punched out of the file, which frees their memory, and a chunk without rings is unmapped. A late sender's writes
+// allocate memory there again, so everything between the chunks is punched again whenever a chunk is added. The offsets
+// last for 2^63 B.
 //
-// A sender is handed the descriptor of the whole file, maps its own ring and the doorbell, and closes it. That it maps
-// no more guards against accidents, not against an attacker, who as the same user could write this process's memory
-// anyway.
+// A sender gets the descriptor of the whole file, maps its own ring and the doorbell, and closes it. That it maps no
+// more is a protection against accidents, not against attackers: as the same user, an attacker could write this
+// process's memory anyway.
 //
-// Forks. No mapping is passed on to a child (MADV_DONTFORK): a second writer in a ring would garble it. So what is left
-// of a link in a child must not touch its pages, nor unmap what may be the child's own by now.
+// Forks. A child inherits no mapping (MADV_DONTFORK): a second writer would corrupt a ring. So the remains of a link in
+// a child must neither touch its pages nor unmap them, since the child may have reused those addresses.
 #pragma once
 
 #include <fcntl.h>
@@ -35,13 +35,13 @@
 
 namespace Ring {
 
-/// Of the kernel: 4 KiB, or up to 64 KiB on Arm.
+/// The kernel's page size: 4 KiB, or up to 64 KiB on Arm.
 inline size_t page_nbytes() noexcept {
     static const size_t nbytes = size_t(sysconf(_SC_PAGESIZE));
     return nbytes;
 }
 
-/// Some pages of the arena; owns nothing.
+/// Pages of the arena; owns nothing.
 struct Pages {
     void *data = nullptr;
     uint64_t offset = 0;
@@ -60,9 +60,9 @@ class Arena {
         if (file >= 0) close(file);
     }
 
-    /// 0, or the errno of what the kernel refused: EPERM or ENOSYS from a filter, EMFILE, ENOMEM. To be called once.
+    /// Return 0 or the kernel's errno: EPERM or ENOSYS from a syscall filter, EMFILE, ENOMEM. Call it once.
     int open() noexcept {
-        constexpr unsigned not_executable = 8;  // MFD_NOEXEC_SEAL, which some systems ask for; Linux 6.3
+        constexpr unsigned not_executable = 8;  // MFD_NOEXEC_SEAL, which some systems require; Linux 6.3
         file = memfd_create("weft-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING | not_executable);
         if (file < 0 && errno == EINVAL) file = memfd_create("weft-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (file < 0) return errno;
@@ -70,13 +70,13 @@ class Arena {
         return 0;
     }
 
-    /// To be handed to senders; stays the arena's.
+    /// The descriptor for senders; owned by the arena.
     int fd() const noexcept { return file; }
 
-    /// `nbytes` of zeroed pages, whole ones. 0 or an errno, with nothing changed.
+    /// Allocate `nbytes` of zeroed whole pages. Return 0, or an errno with nothing changed.
     int carve(size_t nbytes, Pages &pages) noexcept { return carve(nbytes, nbytes, pages); }
 
-    /// The same, but only the first `allocated` bytes have memory; the rest is there for `allocate` to give it some.
+    /// The same, but only the first `allocated` bytes have memory; `allocate` can provide the rest.
     int carve(size_t nbytes, size_t allocated, Pages &pages) noexcept {
         if (!nbytes || nbytes % page_nbytes() || allocated > nbytes) return EINVAL;
         if (chunks.empty() || chunks.back().nbytes - chunks.back().carved < nbytes)
@@ -90,14 +90,14 @@ class Arena {
         return 0;
     }
 
-    /// Give some of what was carved memory, so that nobody who touches it can find none. 0 or an errno.
+    /// Allocate memory for carved pages, so that accesses cannot fail. Return 0 or an errno.
     int allocate(uint64_t offset, size_t nbytes) noexcept {
         while (fallocate(file, 0, off_t(offset), off_t(nbytes)) < 0)
             if (errno != EINTR) return errno;
         return 0;
     }
 
-    /// The memory goes back to the kernel; the offset is never used again.
+    /// Free the memory; the offset is never reused.
     void free(const Pages &pages) noexcept {
         punch(pages.offset, pages.nbytes);
         for (size_t i = 0; i < chunks.size(); ++i) {
@@ -118,7 +118,7 @@ class Arena {
 
     int grow(size_t nbytes) noexcept {
         rlimit limit;
-        if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && size + nbytes > limit.rlim_cur) return EFBIG;  // else SIGXFSZ
+        if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && size + nbytes > limit.rlim_cur) return EFBIG;  // otherwise SIGXFSZ
         try {
             chunks.reserve(chunks.size() + 1);
         } catch (...) {
@@ -127,7 +127,7 @@ class Arena {
         while (ftruncate(file, off_t(size + nbytes)) < 0)
             if (errno != EINTR) return errno;
         void *data = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, off_t(size));
-        // What the file has grown stays unused: it has no pages, and the file cannot shrink.
+        // The file has grown, and cannot shrink; the unused part has no pages.
         const uint64_t offset = size;
         size += nbytes;
         if (data == MAP_FAILED) return errno;
@@ -156,7 +156,7 @@ class Arena {
     std::vector<Chunk> chunks;
 };
 
-/// Owns a sender's mapping of some of the receiver's pages.
+/// Owns a sender's mapping of the receiver's pages.
 class Mapping {
   public:
     Mapping() = default;
@@ -165,14 +165,14 @@ class Mapping {
 
     void *data() const noexcept { return pages; }
 
-    /// Map what another process named. EINVAL: there are no such pages, or the file can be shortened. To be called
-    /// once; the descriptor is not needed any more after it.
+    /// Map pages named by another process. EINVAL: there are no such pages, or the file can be shortened. Call it once;
+    /// the descriptor is not needed afterwards.
     int map(int fd, uint64_t offset, size_t size, bool writable) noexcept {
         const int seals = fcntl(fd, F_GET_SEALS);
         struct stat status;
         struct statfs system;
         if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) < 0) return EINVAL;
-        // Of huge pages there may be none left when one is touched.
+        // Huge pages may run out when one is touched.
         if (fstatfs(fd, &system) < 0 || system.f_type == HUGETLBFS_MAGIC) return EINVAL;
         const uint64_t there = uint64_t(status.st_size);
         if (!size || offset % page_nbytes() || size % page_nbytes() || offset > there || size > there - offset)
@@ -194,7 +194,7 @@ class Mapping {
   private:
     void *pages = nullptr;
     size_t nbytes = 0;
-    pid_t process = 0;  // whose mapping it is
+    pid_t process = 0;  // the process that made the mapping
 };
 
 }  // namespace Ring

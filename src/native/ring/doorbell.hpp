@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How one process learns which of its many rings were written to, without looking at all of them, and how it sleeps.
+// How a process learns which of its many rings were written to, without checking all of them, and how it sleeps.
 //
-// Each process has one doorbell, two pages that all its senders map: a bit for each link, which they write, and a count
-// of sleeps, which they can only read, so that a broken one cannot hide from the others that the receiver sleeps. A
-// set bit means "the receiver will look at this ring". It stays set for as long as the receiver looks at that ring in
-// each turn (it *attends* to the link), so in busy times senders only read it, and nobody writes the shared line.
-// Links that have been silent for a while are dismissed: their bits are cleared. A turn costs a word for each 64 links,
-// and a look at each ring attended to; idle links cost nothing.
+// Each process has one doorbell, two pages that all its senders map: a bit for each link, which senders write, and a
+// counter of sleeps, which they can only read, so that a broken sender cannot hide from others that the receiver
+// sleeps. A set bit means "the receiver will look at this ring". It stays set as long as the receiver looks at that
+// ring in each turn (it *attends* to the link), so in busy times senders only read it, and nobody writes the shared
+// cache line. Links that are silent for a while are dismissed: their bits are cleared. A turn costs one word for each
+// 64 links, and a look at each attended ring; idle links cost nothing.
 //
 //     sender                               receiver, to dismiss              receiver, to sleep
 //     S1  store head (Ring::Writer)        D1  clear the bit                 Z1  sleeps becomes odd
@@ -14,17 +14,17 @@
 //     S3  load sleeps; if odd, write a byte                                  Z3  look at the rings attended to
 //         to the link's socket                                               Z4  sleep on the sockets
 //
-// All of these are seq_cst, so each execution has one order of them that all threads agree on. If S2 saw the bit set
-// that D1 clears, S1 comes before D2, which sees the record; else the sender sets it again. If S3 saw an even number,
-// S1 and S2 come before Z1; then either Z2 sees the bit or the link is attended to and Z3 sees the record. Else there
-// is a byte in the socket, and Z4 does not last. A sender writes one byte in each sleep, as the number tells it that it
-// did.
+// All of these are seq_cst, so each execution has a single order of them that all threads agree on. If S2 saw the bit
+// set that D1 clears, S1 comes before D2, which then sees the record; otherwise the sender sets the bit again. If S3
+// saw an even number, S1 and S2 come before Z1; then either Z2 sees the bit, or the link is attended and Z3 sees the
+// record. Otherwise there is a byte in the socket, and Z4 returns at once. A sender writes one byte per sleep; the
+// counter shows whether it has.
 //
-// Waiting for room goes the same way: `Writer::want` stands in S1's place, and the reader's new cursor when it rings
-// back. So whoever waits for room looks for it (`want`) beside its ring in D2 and Z3.
+// Waiting for room works the same way: `Writer::want` takes S1's place, and the reader's new cursor that of D2 and Z3
+// when it rings back. So a side that waits for room checks for it (`want`) together with its ring in D2 and Z3.
 //
-// Trust. The bits are anybody's: one that is set for no reason costs a look at a ring, if there is such a link, and one
-// that is cleared for no reason delays that link's message until its sender next writes or the receiver next looks. The
+// Trust. Anybody can write the bits: a bit set for no reason costs one look at a ring, if the link exists; a bit
+// cleared for no reason delays that link's message until its sender writes again or the receiver looks again. The
 // receiver never takes an index from these pages, only the bits of links that it knows.
 #pragma once
 
@@ -34,7 +34,7 @@
 
 namespace Ring {
 
-/// As many links as the smallest page has bits.
+/// Number of links: as many as the smallest page has bits.
 constexpr size_t max_links = 4096 * 8, max_words = max_links / 64;
 
 struct DoorbellBits {
@@ -45,7 +45,7 @@ struct DoorbellState {
 };
 static_assert(sizeof(DoorbellBits) == 4096 && std::atomic<uint64_t>::is_always_lock_free);
 
-/// One link's view of the receiver's doorbell: the sender's side. Owns no pages.
+/// A sender's view of the receiver's doorbell, for one link. Owns no pages.
 class Bell {
   public:
     Bell(void *bits, const void *state, size_t link) noexcept
@@ -53,8 +53,8 @@ class Bell {
           state(static_cast<const DoorbellState *>(state)),
           bit(uint64_t(1) << link % 64) {}
 
-    /// Tell the receiver to look, after what it is to see was stored. True: it sleeps, and a byte has to be written to
-    /// the link's socket; a full socket wakes it as well.
+    /// Tell the receiver to look; call it after storing the data. True: it sleeps, so write a byte to the link's
+    /// socket; a full socket wakes it as well.
     bool ring() noexcept {
         if (!(word->load(std::memory_order_seq_cst) & bit)) word->fetch_or(bit, std::memory_order_seq_cst);
         const uint64_t sleeps = state->sleeps.load(std::memory_order_seq_cst);
@@ -69,16 +69,16 @@ class Bell {
     uint64_t bit, woken = 0;
 };
 
-/// The receiver's side: one for each process. Owns no pages: they begin zeroed and outlive it. One thread at a time.
+/// The receiver's side: one for each process. Owns no pages: they start zeroed and outlive it. One thread at a time.
 class Doorbell {
   public:
     Doorbell(void *bits, void *state) noexcept
         : bits(static_cast<DoorbellBits *>(bits)), state(static_cast<DoorbellState *>(state)) {}
 
-    /// Words that have links.
+    /// Number of words with links.
     size_t words() const noexcept { return used; }
 
-    /// A link begins, attended to: its sender may have rung already.
+    /// Add a link, attended: its sender may have rung already.
     void add(size_t link) noexcept {
         known[link / 64] |= uint64_t(1) << link % 64;
         attend(link);
@@ -89,19 +89,19 @@ class Doorbell {
         attended[link / 64] &= known[link / 64];
     }
 
-    /// The links of this word that rang and were not attended to, one bit each; from now on they are.
+    /// Return and attend the links of this word that rang and were not attended, one bit each.
     uint64_t take(size_t word) noexcept {
         const uint64_t rang = bits->words[word].load(std::memory_order_seq_cst) & known[word] & ~attended[word];
         attended[word] |= rang;
         return rang;
     }
-    /// Look at this link's ring in each turn from now on, as when a byte came over its socket.
+    /// Look at this link's ring in each turn from now on, as after a byte over its socket.
     void attend(size_t link) noexcept {
         const uint64_t bit = uint64_t(1) << link % 64;
         attended[link / 64] |= bit;
         bits->words[link / 64].fetch_or(bit, std::memory_order_seq_cst);
     }
-    /// Attend to it no more. Its ring must be looked at once after this: what was written before rang for nobody.
+    /// Stop attending to it. Look at its ring once more afterwards: an earlier record may have rung for nothing.
     void dismiss(size_t link) noexcept {
         const uint64_t bit = uint64_t(1) << link % 64;
         attended[link / 64] &= ~bit;
@@ -109,8 +109,8 @@ class Doorbell {
     }
     bool attends(size_t link) const noexcept { return attended[link / 64] >> link % 64 & 1; }
 
-    /// To be followed by `take` of all words and a look at all rings attended to, and only then by sleep.
-    /// Again without `wake_up` before: who has written a byte writes another.
+    /// Call `take` for all words and look at all attended rings before actually sleeping. If called again without
+    /// `wake_up`, a sender that has written a byte writes another.
     void fall_asleep() noexcept { state->sleeps.store(sleeps += 1 + sleeps % 2, std::memory_order_seq_cst); }
     void wake_up() noexcept {
         if (sleeps % 2) state->sleeps.store(++sleeps, std::memory_order_seq_cst);

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One direction of a link between two processes of a host: a queue of bytes in shared pages, with one writer and one
-// reader. Where the pages come from is in arena.hpp; how a reader learns that something was written, in doorbell.hpp.
+// One direction of a link between two processes of a host: a byte queue in shared pages, with one writer and one
+// reader. arena.hpp provides the pages; doorbell.hpp tells a reader that something was written.
 //
-// The receiver owns the pages; they begin zeroed. A record is a word (length and kind) and its payload, padded to 64 B:
-// each line that a record lies in costs the reader a fetch from the writer's core, and a small one lies in one.
-// It wraps around the end like any other byte, so it may be nearly as long as the ring, and a reader finds it in two
-// pieces at most. The word says that the record is there: the reader looks where the next one must begin, and zero
-// means "not yet". So a writer writes the payload, zeroes the word behind it, and then publishes with one store of the
-// record's word. What a killed writer did not publish does not exist, and its death cannot stop anybody: nobody else
-// writes there. Only the reader has a cursor in the pages, `tail`: all before it may be overwritten.
+// The receiver owns the pages, which start zeroed. A record is a word (length and kind) and its payload, padded to 64
+// B: the reader fetches each cache line of a record from the writer's core, and a small record is in a single one. A
+// record wraps around the end like any other byte, so it may be nearly as long as the ring, and a reader finds it in at
+// most two parts. The word shows that the record exists: the reader looks where the next one must begin, and zero means
+// "not yet". So a writer writes the payload, zeroes the word after it, and then publishes with a single store of the
+// record's word. What a killed writer did not publish does not exist, and its death cannot block anybody: nobody else
+// writes there. Only the reader has a cursor in the pages, `tail`: everything before it may be overwritten.
 //
-// A cursor of the writer's own, `head`, is the usual way and was measured first: 8 B took 0.205 us one way where two
-// cores tell each other a cache line in 0.133 us (Xeon, KVM guest). The reader fetches the line of the cursor and then
-// that of the record; here both are one.
+// The usual way is a cursor of the writer's, `head`. It was measured first: 8 B took 0.205 us one way where two cores
+// exchange a cache line in 0.133 us (Xeon, KVM guest). There, the reader fetches the cursor's line and then the
+// record's; here both are one.
 //
-// Ordering. The word is stored with release and loaded with acquire: who sees it sees the payload and the zero behind
-// it. `tail` likewise: who sees that room is free knows that its former content has been read. Nothing else orders the
-// payload, so this holds on Arm as on x86. Those accesses are seq_cst, which includes release and acquire, for a second
-// reason: the doorbell's flags are read after the word is stored, and stored before the word is read, and both sides
-// must not miss each other (doorbell.hpp). On x86 that makes a publication an xchg; on Arm nothing changes (stlr and
-// ldar are both). Fences would do the same, but ThreadSanitizer does not know them.
+// Ordering. The word is stored with release and loaded with acquire: a reader that sees it also sees the payload and
+// the zero after it. The same holds for `tail`: a writer that sees free room knows that its former content has been
+// read. Nothing else orders the payload, so this is correct on Arm as on x86. These accesses are seq_cst, which
+// includes release and acquire, for a second reason: the doorbell's flags are read after the word is stored, and stored
+// before the word is read, and the two sides must not miss each other (doorbell.hpp). On x86, publishing becomes an
+// xchg; on Arm nothing changes (stlr and ldar are both). Fences would work too, but ThreadSanitizer does not know them.
 //
 // Trust. The other side may write anything into the pages, at any time. So each side keeps its own cursor and position
-// in private memory and never reads them back; what it does read from the pages (the reader's cursor, a record's word)
-// it reads once, by an atomic load, and checks against the ring before use. What does not pass is a Fault, after which
-// the Writer or Reader does nothing more. A payload may change while it is read in place: whoever acts on what it says
-// copies that part first. A writer can publish without end, so a reader bounds the records that it takes in a turn.
+// in private memory and never reads them back. What it must read from the pages (the reader's cursor, a record's word),
+// it reads once, by an atomic load, and validates before use. Invalid values are a Fault, after which the Writer or
+// Reader does nothing more. A payload may change while it is read in place: copy the parts that decisions depend on
+// first. A writer may publish forever, so a reader limits the records of a turn.
 #pragma once
 
 #include <sys/uio.h>
@@ -37,12 +37,12 @@
 
 namespace Ring {
 
-/// What the other side did that it must not do.
+/// Protocol violations of the other side.
 enum class Fault : uint8_t {
     none,
-    bad_kind,    // a record is of no kind
+    bad_kind,    // a record has an unknown kind
     bad_length,  // a record is longer than the ring
-    bad_tail,    // the reader's cursor went backwards, or beyond what was written, or is within a record
+    bad_tail,    // the reader's cursor went backwards, or past what was written, or into a record
 };
 
 inline const char *name_of(Fault fault) noexcept {
@@ -55,17 +55,17 @@ inline const char *name_of(Fault fault) noexcept {
     return "unknown";
 }
 
-/// `message` is whole. `begin` opens one that is longer than its record, and `announce` one that the reader has to
-/// `answer` or `refuse` first; each `piece` carries more of one of these. Other records may lie between. `room` is no
-/// record: the writer waits for room, and overwrites it when it has some.
+/// `message` is complete. `begin` opens one that is longer than its record, and `announce` one that the reader must
+/// first `answer` or `refuse`; each `piece` carries more of one of these. Other records may come in between. `room` is
+/// not a record: the writer waits for room, and overwrites it when it has some.
 enum class Kind : uint8_t { message = 1, begin, announce, answer, refuse, piece, room };
 
-/// A record's word: how many bytes its payload has (32 bits), its kind (8), and a note of its writer's (24).
+/// A record's word: the size of its payload (32 bits), its kind (8), and a note for its reader (24).
 constexpr uint64_t word_of(Kind kind, size_t nbytes, uint32_t note = 0) noexcept {
     return uint64_t(note) << 40 | uint64_t(kind) << 32 | nbytes;
 }
 
-/// At the beginning of the pages, and the only thing in them that the reader writes. 128 B: some Arm cores have such
+/// At the start of the pages; the reader writes nothing else there. 128 B, because some Arm cores have such cache
 /// lines, and x86 prefetches lines in pairs.
 struct alignas(128) Cursor {
     std::atomic<uint64_t> tail;
@@ -76,20 +76,20 @@ static_assert(sizeof(Cursor) == 128 && std::atomic<uint64_t>::is_always_lock_fre
 constexpr size_t word_nbytes = 8;
 constexpr size_t min_nbytes = 4096, max_nbytes = size_t(1) << 30;
 
-/// What a record begins at a multiple of: a line of the cache.
+/// Records are aligned to this: a cache line.
 constexpr uint64_t step_nbytes = 64;
 
-/// What a record takes of the ring.
+/// The room that a record takes.
 constexpr uint64_t record_nbytes(size_t payload_nbytes) noexcept {
     return (word_nbytes + payload_nbytes + step_nbytes - 1) & ~(step_nbytes - 1);
 }
 
-/// The longest payload that a record can have in a ring of so many bytes: the next record's word needs room, too.
+/// The longest payload of a record in a ring of this capacity: the next record's word needs room, too.
 constexpr size_t most_payload(size_t capacity) noexcept {
     return capacity - step_nbytes - word_nbytes;
 }
 
-/// Takes bytes in turn from a list of buffers; owns nothing.
+/// Reads bytes sequentially from a list of buffers; owns nothing.
 struct Gather {
     const iovec *iov;
     size_t count;
@@ -112,27 +112,27 @@ struct Gather {
     }
 };
 
-/// The side that sends. Owns no pages: they outlive it. One thread at a time.
+/// The sending side. Owns no pages: they outlive it. One thread at a time.
 class Writer {
   public:
-    /// `pages`: `nbytes` of zeroed pages that no other writer had; a multiple of 128 from `min_nbytes` to `max_nbytes`.
+    /// `pages`: `nbytes` of zeroed pages that had no other writer; a multiple of 128 from `min_nbytes` to `max_nbytes`.
     Writer(void *pages, size_t nbytes) noexcept
         : cursor(static_cast<Cursor *>(pages)),
           bytes(static_cast<std::byte *>(pages) + sizeof(Cursor)),
           capacity(nbytes - sizeof(Cursor)) {}
 
-    /// The longest payload that a record can have; room for it there is only in an empty ring.
+    /// The longest payload of a record; there is room for it only in an empty ring.
     size_t max_payload() const noexcept { return most_payload(capacity); }
     Fault fault() const noexcept { return broken; }
 
-    /// So much was written, and so much of it the reader is known to be done with.
+    /// The total number of bytes written, and how many of them the reader is known to have read.
     uint64_t written() const noexcept { return head; }
     uint64_t read() noexcept {
         look();
         return tail;
     }
 
-    /// Write a record of the next `nbytes` of `from`, unseen until `publish`. False: no room now, too long for this
+    /// Write a record of the next `nbytes` of `from`, invisible until `publish`. False: no room now, too long for this
     /// ring, or a fault.
     bool append(Kind kind, Gather &from, size_t nbytes, uint32_t note = 0) noexcept {
         if (nbytes > max_payload() || !has_room(nbytes)) return false;
@@ -148,7 +148,7 @@ class Writer {
         return true;
     }
 
-    /// The same of a header and what follows it.
+    /// The same, for a header and the data after it.
     bool append(Kind kind, const void *header, size_t header_nbytes, const void *data, size_t data_nbytes,
                 uint32_t note) noexcept {
         const size_t nbytes = header_nbytes + data_nbytes;
@@ -166,7 +166,7 @@ class Writer {
         return true;
     }
 
-    /// Show the reader all that was appended. Whoever needs the reader to look rings its bell after this.
+    /// Make everything appended visible to the reader. To make the reader look, ring its bell afterwards.
     void publish() noexcept {
         if (!first_word) return;
         at(first_position).store(first_word, std::memory_order_seq_cst);
@@ -179,8 +179,8 @@ class Writer {
         return true;
     }
 
-    /// After a write that found no room, with nothing left to publish: ask for that much. True: there is room by now.
-    /// False: ring the reader's bell, and it will ring back when it has read all there is (`Reader::release`).
+    /// After a write that found no room, with everything published: request room. True: there is room now. False: ring
+    /// the reader's bell; it will ring back when it has read everything (`Reader::release`).
     bool want(size_t nbytes) noexcept {
         if (broken == Fault::none) at(position).store(word_of(Kind::room, 0), std::memory_order_seq_cst);
         return has_room(nbytes);
@@ -191,7 +191,7 @@ class Writer {
         return std::atomic_ref(*reinterpret_cast<uint64_t *>(bytes + offset));
     }
 
-    // The first word is stored by `publish`, and hides what follows it until then.
+    // `publish` stores the first word, which hides all records after it until then.
     void begin(uint64_t word) noexcept {
         if (!first_word) {
             first_word = word;
@@ -207,7 +207,7 @@ class Writer {
         at(position).store(0, std::memory_order_relaxed);
     }
 
-    // For a record and the word behind it.
+    // For a record and the word after it.
     bool has_room(size_t payload_nbytes) noexcept {
         const uint64_t nbytes = record_nbytes(payload_nbytes) + word_nbytes;
         if (broken != Fault::none) return false;
@@ -227,14 +227,14 @@ class Writer {
     Cursor *cursor;
     std::byte *bytes;
     size_t capacity;
-    size_t position = 0;          // where `head` is in the ring
-    uint64_t head = 0, tail = 0;  // what is written, and the reader's cursor when it was last looked at
-    uint64_t first_word = 0;      // of the records that are not published; 0: there are none
+    size_t position = 0;          // of `head` in the ring
+    uint64_t head = 0, tail = 0;  // bytes written, and the reader's cursor at the last look
+    uint64_t first_word = 0;      // of the unpublished records; 0: there are none
     size_t first_position = 0;
     Fault broken = Fault::none;
 };
 
-/// A record in place: its payload lies in `first`, and what did not fit before the end of the ring in `second`.
+/// A record in place: its payload is in `first`, and in `second` after the wrap at the end of the ring.
 struct Record {
     Kind kind;
     uint32_t note;
@@ -252,10 +252,10 @@ struct Record {
     }
 };
 
-/// The side that receives. Owns no pages: they outlive it. One thread at a time.
+/// The receiving side. Owns no pages: they outlive it. One thread at a time.
 class Reader {
   public:
-    /// As the Writer's.
+    /// As for the Writer.
     Reader(void *pages, size_t nbytes) noexcept
         : cursor(static_cast<Cursor *>(pages)),
           bytes(static_cast<std::byte *>(pages) + sizeof(Cursor)),
@@ -287,7 +287,7 @@ class Reader {
         return true;
     }
 
-    /// Be done with the record that `peek` found.
+    /// Release the record that `peek` found.
     void consume() noexcept {
         tail += taken;
         position += taken;
@@ -295,8 +295,8 @@ class Reader {
         taken = 0;
     }
 
-    /// Give the writer back the room of what was consumed, when that is much or it waits for it, or `at_once`. True: it
-    /// waits, so ring its bell. To be called at the end of each turn at this ring.
+    /// Return consumed room to the writer, if it is much, or the writer waits for it, or `at_once`. True: the writer
+    /// waits, so ring its bell. Call this at the end of each turn at this ring.
     bool release(bool at_once = false) noexcept {
         const bool waits = asked && answered != tail + 1;
         asked = false;
@@ -318,11 +318,11 @@ class Reader {
     Cursor *cursor;
     std::byte *bytes;  // only read
     size_t capacity;
-    size_t position = 0;    // where `tail` is in the ring
-    uint64_t tail = 0;      // what is consumed
-    uint64_t taken = 0;     // by the record that is looked at
-    uint64_t released = 0;  // what the writer knows of `tail`
-    uint64_t answered = 0;  // one more than where the writer's wait was answered last; once for each place
+    size_t position = 0;    // of `tail` in the ring
+    uint64_t tail = 0;      // bytes consumed
+    uint64_t taken = 0;     // by the record being looked at
+    uint64_t released = 0;  // the value of `tail` that the writer knows
+    uint64_t answered = 0;  // one more than the place at which the writer's wait was last answered; once for each place
     bool asked = false;     // the writer waits for room
     Fault broken = Fault::none;
 };

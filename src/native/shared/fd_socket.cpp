@@ -17,11 +17,11 @@
 namespace {
 
 std::mutex retired_mutex;
-// Never destroyed: the other sides may hold on for as long as they like.
+// Never destroyed: the other sides may hold loans for an unlimited time.
 auto &retired = *new std::vector<std::shared_ptr<FdSocket>>;
 
-constexpr size_t batch = 64;           // records in one read
-constexpr size_t most_batches = 1024;  // at once: more than a socket holds, but a peer may write for ever
+constexpr size_t batch = 64;           // records per read
+constexpr size_t most_batches = 1024;  // per call: more than a socket holds, but a peer may never stop writing
 constexpr size_t most_answers = 1 << 16;
 
 /// One receive with room for a descriptor.
@@ -41,8 +41,8 @@ struct Received {
     Received(const Received &) = delete;
 };
 
-// The descriptor that came along, or -1. The padding of the control buffer has room for a second, which nobody of
-// weft sends: it is closed.
+// The descriptor that came along, or -1. The padding of the control buffer has room for a second, which weft never
+// sends: it is closed.
 int first_descriptor(msghdr &message) noexcept {
     cmsghdr *c = CMSG_FIRSTHDR(&message);
     if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) return -1;
@@ -114,7 +114,7 @@ bool FdSocket::send(const Record *records, size_t count, int descriptor) noexcep
 }
 
 bool FdSocket::read() noexcept {
-    // The end of a pin may be that of another side's lease, so it comes when nothing is locked.
+    // Dropping a pin may end another side's lease, so do it after the lock is released.
     std::vector<Pin> over;
     std::lock_guard lock(mutex);
     for (size_t batches = 0; !gone && batches < most_batches; ++batches) {
@@ -147,7 +147,7 @@ bool FdSocket::read() noexcept {
     return !gone && !goodbye;
 }
 
-// A descriptor comes with the only record of its kind in a batch, and is taken with it.
+// A descriptor comes with the only record of its kind in a batch, and belongs to it.
 void FdSocket::take(const Record &record, int &descriptor) noexcept {
     switch (record.kind) {
         case Record::segment_handed: take_descriptor(record.value, std::exchange(descriptor, -1)); break;
@@ -158,8 +158,8 @@ void FdSocket::take(const Record &record, int &descriptor) noexcept {
             has_answered = true;
             break;
         case Record::segment_dropped: segments.erase(record.value); break;
-        case Record::lease_over: break;  // see `read`
-        case Record::wake_up: break;     // it has
+        case Record::lease_over: break;  // handled in `read`
+        case Record::wake_up: break;     // nothing to do: the worker is awake
         case Record::goodbye_said: goodbye = true; break;
     }
 }
@@ -176,7 +176,7 @@ void FdSocket::send_later(const Record &record) noexcept {
     flush();
 }
 
-// As many at once as there are; the order does not matter.
+// Send as many at once as there are; their order does not matter.
 void FdSocket::flush() noexcept {
     while (!backlog.empty()) {
         size_t count = std::min(backlog.size(), batch);
@@ -206,7 +206,7 @@ void FdSocket::retire() noexcept {
     decltype(segments) left;
     {
         std::lock_guard lock(mutex);
-        left.swap(segments);  // nothing more will come; what came has its segment
+        left.swap(segments);  // nothing more will arrive; loans that arrived keep their segment
     }
     for (auto &[id, segment] : left) Borrowed::leave(segment);
     {
@@ -243,7 +243,7 @@ FdSocket::Handed FdSocket::hand_over(const Pin &pin) noexcept {
         handover.segment = pin.lease->segment;
         ++lent_on;
     }
-    // What is this process's own goes as a description that only the other side has.
+    // For this process's own segment, send a file description that only the other side has.
     int fd = pin.lease ? handover.fd : SharedFile::share(pin.fd);
     Record record{Record::segment_handed, pin.segment_id};
     if (fd >= 0 && send(&record, 1, fd)) handover.state = Handed::sent;
@@ -251,7 +251,7 @@ FdSocket::Handed FdSocket::hand_over(const Pin &pin) noexcept {
     return handover.state;
 }
 
-// A process that only lends, and never waits, would let the socket fill up with leases that come back.
+// A process that only lends, and never waits, would let the socket fill up with returned leases.
 bool FdSocket::wants_reading() noexcept {
     std::lock_guard lock(mutex);
     return unread_leases >= batch;
@@ -262,8 +262,8 @@ bool FdSocket::answered() noexcept {
     return std::exchange(has_answered, false);
 }
 
-// The other side may close its descriptors of segments that are no more, and of those of others that it has nothing of:
-// they may be gone.
+// Tell the other side to close its descriptors of segments that no longer exist, and of others' segments of which it
+// has no loans: those may be gone.
 void FdSocket::forget_dropped() noexcept {
     uint64_t now = Pool::dropped();
     if (now == dropped_seen && !lent_on) return;
@@ -290,7 +290,7 @@ Lent FdSocket::lend(Pin &&pin) noexcept {
         Handover &handover = handed[pin.segment_id];
         ++handover.leases;
         handover.lent = true;
-        // Without a mark it would not be safe. There is no segment 0, so the other side ends the connection.
+        // Lending without a mark would be unsafe. Segment 0 does not exist, so the other side ends the connection.
         if (!SharedFile::mark(handover.fd, lent.offset, lent.lease)) lent.segment = 0;
     }
     leases.emplace(lent.lease, std::move(pin));
@@ -313,7 +313,7 @@ Pin FdSocket::take_back(uint64_t lease) noexcept {
 
 // ---- the borrower -----------------------------------------------------------------------------------------
 
-// Nothing may ever shorten the file under a mapping: that would be a SIGBUS.
+// The file must never be shortened while it is mapped: that would cause a SIGBUS.
 void FdSocket::take_descriptor(uint64_t id, int descriptor) noexcept {
     struct stat status;
     if (descriptor < 0 || !SharedFile::is_safe(descriptor) || fstat(descriptor, &status) != 0 || segments.count(id)) {
@@ -339,7 +339,7 @@ Block FdSocket::borrow(const Lent &lent, size_t nbytes) noexcept {
                           : mmap(nullptr, before + nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, held,
                                  off_t(lent.offset - before));
     if (held >= 0) close(held);  // the mapping keeps its mark
-    if (base == MAP_FAILED) {    // too many mappings or descriptors: a copy does too
+    if (base == MAP_FAILED) {    // too many mappings or descriptors: make a copy
         block = Pool::allocate(nbytes);
         for (size_t done = 0; block.data && done < nbytes;) {
             ssize_t n = pread(fd, block.data + done, nbytes - done, off_t(lent.offset + done));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Beside UCX: the Unix socket between two processes of one host, over which memory is lent.
+// The Unix socket between two processes of one host, over which memory is lent; UCX is not involved.
 //
-// A block of the pool need not be copied to reach a process of the same host: its segment's descriptor is handed
-// over once, and when the other side has said that it could take it (descriptors are few), a message says where in
-// it the data lies. The borrower maps the pages copy-on-write: what it writes stays its own, and what it has not
-// written to it may lend on (loan.hpp). The lender pins the block until the borrower's mapping is gone and it says
-// so, in a record over this socket, from whatever thread let go. What a dead borrower had is taken back at once; the
-// mapping of a dead lender's pages stays.
+// A block of the pool can reach a process on the same host without a copy. The descriptor of its segment is handed over
+// once; after the other side has confirmed it (it may be out of descriptors), a message says where in the segment the
+// data is. The borrower maps the pages copy-on-write: what it writes stays private, and pages that it has not written
+// to it may lend on (loan.hpp). The lender pins the block until the borrower's mapping is gone and the borrower says
+// so, in a record over this socket, from whichever thread dropped the mapping. Loans of a dead borrower are taken back
+// at once; mappings of a dead lender's pages stay.
 //
-// The socket is also the link's liveness, and lives until both the link and the last loan over it are gone: a
-// link that ends while something is lent says goodbye in a record, and the lender goes on listening (`retire`).
+// The socket is also the link's liveness socket. It lives until both the link and the last loan over it are gone: a
+// link that ends while something is lent sends a goodbye record, and the lender keeps listening (`retire`).
 #pragma once
 
 #include <memory>
@@ -20,54 +20,54 @@
 #include "shared/loan.hpp"
 #include "shared/pool.hpp"
 
-/// Where lent bytes lie, as it travels in a message's header.
+/// The location of lent bytes, as sent in a message's header.
 struct Lent {
     uint64_t segment, offset, lease;
 };
 
-/// A descriptor over a connected Unix socket, with a byte. False, or -1: `errno` says why.
+/// Send a descriptor, with a byte, over a connected Unix socket; or receive one. On false or -1, see `errno`.
 bool send_descriptor(int socket, int descriptor) noexcept;
 int receive_descriptor(int socket) noexcept;
 
-/// The socket, and what was lent over it. Any thread may use it; no Python.
+/// The socket, and the loans over it. Thread-safe; no Python.
 class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
   public:
-    /// Takes `fd`, a connected Unix stream socket that `epoll_fd` watches as `epoll_data` for records and its end.
+    /// Takes `fd`, a connected Unix stream socket, and watches it in `epoll_fd` with `epoll_data`.
     FdSocket(int fd, int epoll_fd, void *epoll_data) noexcept;
     FdSocket(const FdSocket &) = delete;
     ~FdSocket();
     int fd() const noexcept { return socket; }
 
-    // The lender's half.
+    // The lender's side.
     enum class Handed : uint8_t { no, sent, taken, refused };
-    /// Hand over the segment's descriptor, if that was not done before; `no`: the socket has no room.
+    /// Hand over the segment's descriptor, unless that was done before; `no`: the socket has no room.
     Handed hand_over(const Pin &pin) noexcept;
-    /// So many leases were given since the last look that what comes back should be read.
+    /// Whether so many leases were given since the last read that returned ones should be read.
     bool wants_reading() noexcept;
-    /// Whether the other side has answered for a segment since this was asked last.
+    /// Whether the other side has answered for a segment since the last call.
     bool answered() noexcept;
-    /// Lend what is pinned, until the other side returns it.
+    /// Lend pinned memory until the other side returns it.
     Lent lend(Pin &&pin) noexcept;
 
-    // The borrower's half.
-    /// Map lent bytes. Null `data`: the lender named no segment that arrived, or nothing of this size in it.
+    // The borrower's side.
+    /// Map lent bytes. Null `data`: the segment has not arrived, or the range is not within it.
     Block borrow(const Lent &lent, size_t nbytes) noexcept;
     void lease_over(uint64_t lease) noexcept override;
 
-    /// Have the other side's epoll set tell of this socket.
+    /// Wake the other side's epoll set.
     void wake() noexcept;
 
-    /// Take what has arrived. False: the other side is gone, or its link is.
+    /// Read what has arrived. False: the other side or its link is gone.
     bool read() noexcept;
-    /// Keep this until the other side is gone, even when the link is over: it may still read it.
+    /// Keep `memory` until the other side is gone, even after the link has ended: it may still read it.
     void keep(std::shared_ptr<void> memory) noexcept;
-    /// The link is over. What the other side still holds stays pinned until it returns it or ends.
+    /// The link has ended. Memory that the other side still holds stays pinned until it returns it or ends.
     void retire() noexcept;
-    /// Look whether the other sides of retired links have returned anything.
+    /// Check whether the other sides of retired links have returned anything.
     static void sweep() noexcept;
 
   private:
-    /// What the other side was told of a segment; owns the descriptor that it got if that is another process's.
+    /// The state of a segment on the other side; owns the descriptor that was sent if the segment is another process's.
     struct Handover {
         Handed state = Handed::no;
         int fd = -1;
@@ -78,7 +78,7 @@ class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
         Handover(const Handover &) = delete;
         ~Handover();
     };
-    /// What goes over the socket, always whole: a stream socket takes so little at once or not at all.
+    /// A record on the socket, always complete: a stream socket accepts so few bytes at once or not at all.
     struct Record {
         enum Kind : uint64_t {
             segment_handed = 1,
@@ -104,19 +104,19 @@ class FdSocket : public Lender, public std::enable_shared_from_this<FdSocket> {
     std::recursive_mutex mutex;
     int socket, epoll_fd = -1;
     void *epoll_data = nullptr;
-    bool full = false;     // the epoll set was asked to tell of room
-    bool gone = false;     // the other side is
-    bool goodbye = false;  // its link is
+    bool full = false;     // the epoll set watches for room
+    bool gone = false;     // the other side is gone
+    bool goodbye = false;  // the other side's link has ended
     // Lender.
     std::unordered_map<uint64_t, Pin> leases;
     std::unordered_map<uint64_t, Handover> handed;  // by segment
     uint64_t next_lease = 1, unread_leases = 0, dropped_seen = 0;
-    size_t lent_on = 0;  // segments of others that were handed over
+    size_t lent_on = 0;  // segments of other processes that were handed over
     bool has_answered = false;
     std::shared_ptr<void> kept;
     // Borrower.
     std::unordered_map<uint64_t, std::shared_ptr<Borrowed>> segments;
-    size_t borrowed = 0;          // leases that the other side is still to have back
-    std::vector<Record> backlog;  // what the socket had no room for
-    size_t answers_left = 0;      // in it: a peer that asks on and never reads is as good as gone
+    size_t borrowed = 0;          // leases not yet returned to the other side
+    std::vector<Record> backlog;  // records that the socket had no room for
+    size_t answers_left = 0;      // in the backlog: a peer that keeps asking and never reads counts as gone
 };

@@ -19,13 +19,13 @@ std::mutex loans_mutex;
 auto &loans = *new std::map<const uint8_t *, Loan *>;
 
 std::mutex left_mutex;
-// What may have a dead owner's memory in it that nobody holds.
+// Segments that may have unheld memory of a dead owner.
 auto &left_behind = *new std::vector<std::weak_ptr<Borrowed>>;
 std::atomic<bool> any_left = false;
 int64_t next_sweep_ns = 0;
-constexpr int64_t sweep_ns = 10'000'000;  // between looks at what an owner still has, or others may be told of
+constexpr int64_t sweep_ns = 10'000'000;  // between checks whether an owner lives, or unsettled descriptors remain
 
-// The loan that all of `data` lies in, or null.
+// The loan that contains all of `data`, or null.
 Loan *find(const void *data, size_t nbytes) noexcept {
     auto *address = static_cast<const uint8_t *>(data);
     auto at = loans.upper_bound(address);
@@ -62,7 +62,7 @@ void Borrowed::sweep() noexcept {
     next_sweep_ns = now + sweep_ns;
     std::erase_if(left_behind, [](auto &behind) {
         auto segment = behind.lock();
-        if (segment) segment->behind = false;  // of what is left behind from now on, `give_back` tells again
+        if (segment) segment->behind = false;  // `give_back` registers it again for later pages
         if (!segment || SharedFile::punch(segment->fd, 0, segment->nbytes)) return true;
         segment->behind = true;
         return false;
@@ -96,7 +96,7 @@ Loan::~Loan() {
     munmap(base, lease->nbytes);
 }
 
-// The flag, "not in a core dump", is one of those that a mapping can have for nothing; the owner's dump has the pages.
+// MADV_DONTDUMP is one of the flags without side effects here: the owner's core dump has the pages.
 void Loan::set_flag() noexcept {
     const bool counted = SharedFile::is_counted(lease->segment->fd, lease->offset, lease->nbytes);
     if (counted == flagged) return;
@@ -108,7 +108,7 @@ void Loan::flag_all() noexcept {
     for (auto &[base, loan] : loans) loan->set_flag();
 }
 
-// Only the loans' own pages are looked at: smaps walks all of the process's, and took a tenth of a busy worker's time.
+// Check only the loans' own pages: smaps walks all of the process's, which took a tenth of a busy worker's time.
 Loan::Counted Loan::counted_elsewhere() noexcept {
     Counted counted{0, 0, true};
     std::lock_guard lock(loans_mutex);

@@ -6,7 +6,7 @@
 
 namespace {
 
-// NumPy's ABI, from its documentation of PyDataMem_Handler; the table's indices are part of that ABI since 1.22.
+// NumPy's ABI, from its documentation of PyDataMem_Handler; the table's indices are part of the ABI since 1.22.
 struct Allocator {
     void *context;
     void *(*malloc)(void *context, size_t nbytes);
@@ -26,7 +26,7 @@ constexpr unsigned first_feature_version = 14;  // NumPy 1.22
 constexpr const char *handler_name = "mem_handler";
 
 void **numpy_api = nullptr;
-Allocator numpy_default;  // what is too small for the pool, or finds no room in it
+Allocator numpy_default;  // for arrays that are too small for the pool, or do not fit into it
 
 void *pool_malloc(void *, size_t nbytes) {
     void *data = nbytes >= Pool::page_threshold ? Pool::acquire(nbytes, false) : nullptr;
@@ -45,7 +45,7 @@ void pool_free(void *, void *data, size_t nbytes) {
     if (!Pool::release(data)) numpy_default.free(numpy_default.context, data, nbytes);
 }
 
-// Not every array under this handler lies in the pool, and NumPy tells no old size: the address decides.
+// Some arrays under this handler are not in the pool, and NumPy passes no old size: the address decides.
 void *pool_realloc(void *context, void *data, size_t nbytes) {
     size_t have = data ? Pool::size_of(data) : 0;
     if (!have) return numpy_default.realloc(numpy_default.context, data, nbytes);
@@ -80,7 +80,7 @@ void find_numpy() {
     numpy_api = table;
 }
 
-// NumPy keeps the handler in a context variable: this is about the calling thread's current context.
+// NumPy keeps the handler in a context variable, so this changes the calling thread's current context.
 bool numpy_in_pool(bool on) {
     if (!numpy_api) find_numpy();
     watch_forks();

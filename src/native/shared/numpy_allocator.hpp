@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// NumPy arrays that are born in the pool, so that they can be lent without a copy (NumPy's NEP 49).
+// Allocates NumPy arrays in the pool, so that they can be lent without a copy (NumPy's NEP 49).
 #pragma once
 
 #include "shared/pool.hpp"

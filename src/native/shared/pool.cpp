@@ -44,7 +44,7 @@ bool is_marked(Segment *segment, const std::pair<const size_t, Segment::Used> &u
     return used.second.lent && SharedFile::is_marked(segment->fd, used.first, used.second.nbytes);
 }
 
-// Neither its owner nor a pin keeps the block any more.
+// The block has neither an owner nor a pin any more.
 void end(State &s, Segment *segment, Segments::Block used) noexcept {
     if (!is_marked(segment, *used)) return s.segments.give_back(segment, used);
     used->second.freed = true;
@@ -52,7 +52,7 @@ void end(State &s, Segment *segment, Segments::Block used) noexcept {
     s.marked.push_back({segment, used->first});
 }
 
-// Nobody tells when a mark goes.
+// End blocks whose marks have gone, because nothing reports that.
 void end_unmarked(State &s) noexcept {
     std::erase_if(s.marked, [&](auto &block) {
         auto [segment, offset] = block;
@@ -64,7 +64,7 @@ void end_unmarked(State &s) noexcept {
     });
 }
 
-// What only others still read is resident for them. Its pages stay in the file.
+// Release from resident memory what only other processes still read. The pages stay in the file.
 void let_go(State &s, Segment &segment, size_t offset, Segment::Used &used) noexcept {
     if (!used.freed || std::exchange(used.out, true)) return;
     s.segments.out += used.nbytes;
@@ -72,14 +72,14 @@ void let_go(State &s, Segment &segment, size_t offset, Segment::Used &used) noex
     SharedFile::count(segment.counting, offset, used.nbytes, false);
 }
 
-// The offset of a new block; `segment` is null when there is no memory.
+// The offset of a new block; `segment` is null if out of memory.
 std::pair<Segment *, size_t> take(State &s, size_t nbytes, bool zeroed) noexcept {
     size_t length = round_to_pages(nbytes);
     if (!s.segments.has_hole(length)) end_unmarked(s);
     auto [segment, offset] = s.segments.take(length);
     if (!segment) return {};
-    // What is warm is an estimate of how much, not where: to be zero, the pages must be new. The kernel makes no hole
-    // in locked memory (mlockall).
+    // `warm` says how much is touched, not where: zeroed pages must be new. The kernel makes no hole in locked memory
+    // (mlockall).
     uint8_t *block = segment->base + offset;
     if (zeroed && madvise(block, length, MADV_REMOVE) != 0) std::memset(block, 0, length);
     return {segment, offset};
@@ -121,7 +121,7 @@ Block Pool::allocate(size_t nbytes) noexcept {
             return block;
         }
     }
-    // Small, or no segment is to be had: memfd may be forbidden, descriptors may have run out.
+    // Small, or no segment could be made: memfd may be forbidden, or descriptors may have run out.
     block.data = static_cast<uint8_t *>(std::aligned_alloc(64, (nbytes + 64) / 64 * 64));
     return block;
 }
@@ -139,7 +139,7 @@ bool Pool::release(void *data) noexcept {
     std::lock_guard lock(s.mutex);
     auto [segment, used] = s.segments.find(data);
     if (!segment) return false;
-    if (in_forked_child) return true;  // the parent's
+    if (in_forked_child) return true;  // it belongs to the parent
     if (used->second.pins)
         used->second.freed = true;
     else
@@ -179,7 +179,7 @@ Pin Pool::pin(const void *data, size_t nbytes, bool keep) noexcept {
     return pin;
 }
 
-// Without a hold, more than the cap would be new pages each time: what comes back beyond it is not kept.
+// Without a hold, each copy beyond the cap would take new pages, because returned memory beyond it is not kept.
 Pin Pool::copy(const void *data, size_t nbytes) noexcept {
     State &s = state();
     {
@@ -257,7 +257,7 @@ Pool::Statistics Pool::statistics() noexcept {
     return {all.live, all.idle, all.mapped, all.by_address.size(), s.pinned, all.cap, all.taken};
 }
 
-// A fork copies the mutex as it is: nobody may hold it then.
+// A fork copies the mutex in its present state: no other thread may hold it then.
 void Pool::before_fork() noexcept {
     state().mutex.lock();
 }
@@ -270,7 +270,7 @@ void Pool::after_fork_in_child(bool first) noexcept {
     if (first)
         for (auto &[base, segment] : state().segments.by_address) {
             state().segments.keep_rest(&segment);
-            // It would count on when the parent has ended.
+            // Otherwise it would still count after the parent has ended.
             if (segment.counting >= 0) close(std::exchange(segment.counting, -1));
         }
     state().mutex.unlock();

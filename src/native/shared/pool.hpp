@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where messages land: warm, aligned memory that is used again.
+// The memory that messages are received into: warm, aligned memory that is reused.
 //
-// A fresh page costs 3-6x the copy into it (4 KiB pages, KVM guest), so blocks go back to a pool instead of to
-// the kernel. From 64 KiB up a block is whole pages of a segment, a file that another process can map: such a block is
-// lent, not copied, to processes of this host (fd_socket.hpp). Below, it is plain aligned memory from the C library.
-// A block lives as long as the Python object that exports it: NumPy drops the buffer export at once and keeps
+// A fresh page costs 3-6x the copy into it (4 KiB pages, KVM guest), so blocks return to a pool instead of the kernel.
+// From 64 KiB up, a block consists of whole pages of a segment, a file that other processes can map: such a block is
+// lent to processes of this host, not copied (fd_socket.hpp). Smaller blocks are plain aligned memory from the C
+// library. A block lives as long as the Python object that exports it: NumPy drops the buffer export at once and keeps
 // only the exporter.
 #pragma once
 
@@ -18,9 +18,9 @@
 
 struct Segment;
 struct Loan;   // of a block that another process lent: loan.hpp
-struct Lease;  // what it is lent by
+struct Lease;  // the right to a loan
 
-/// Owns one block of pool memory; `segment` is null for memory of the C library, and for what was lent.
+/// Owns a block of pool memory; `segment` is null for memory of the C library, and for borrowed memory.
 struct Block {
     uint8_t *data = nullptr;
     size_t nbytes = 0;
@@ -42,14 +42,14 @@ struct Block {
     void release() noexcept;
 };
 
-/// Keeps a block from being used again, also after its owner has freed it: one of the pool, or one that was lent.
+/// Keeps a block of the pool, or a loan, from being reused, even after its owner has freed it.
 struct Pin {
     Segment *segment = nullptr;
     std::shared_ptr<Lease> lease;
-    uint64_t segment_id = 0;  // which no other segment of this process ever has
+    uint64_t segment_id = 0;  // unique within this process
     int fd = -1;              // of the segment, which owns it
-    size_t block = 0;         // where the pool's block begins
-    size_t offset = 0;        // of what was asked for; both in the segment
+    size_t block = 0;         // start of the pool's block in the segment
+    size_t offset = 0;        // of the pinned data in the segment
 
     Pin() = default;
     Pin(const Pin &) = delete;
@@ -77,47 +77,47 @@ struct Statistics {
     uint64_t taken;
 };
 
-/// Bytes that this process lent to others, and borrowed from them, since it began.
+/// Bytes that this process has lent, and borrowed, since its start.
 inline std::atomic<uint64_t> lent_total{0}, borrowed_total{0};
-/// Bytes that it copied into shared memory to hand them over.
+/// Bytes that it has copied into shared memory in order to lend them.
 inline std::atomic<uint64_t> staged_total{0};
-/// Bytes of others that it has mapped now.
+/// Borrowed bytes that are mapped now.
 inline std::atomic<size_t> borrowed{0};
 
-/// A block of `nbytes`; its `data` is null when there is no memory. Any thread, no Python.
+/// Allocate a block of `nbytes`; its `data` is null if out of memory. Any thread, no Python.
 Block allocate(size_t nbytes) noexcept;
-/// Pin the block that `data` lies in, if it is one of the pool and holds all `nbytes`. With `keep`, what this process
-/// writes there from now on is its own. Empty if that cannot be had, or has been, and this process wrote to it since.
+/// Pin the block that contains `data`, if it is the pool's and has all `nbytes`. With `keep`, this process's later
+/// writes are private. Empty if that is not possible, or was done before and this process has written to it since.
 Pin pin(const void *data, size_t nbytes, bool keep) noexcept;
-/// Copy `data` to where only the pin keeps it, and not in this process's resident memory. Empty where there is no
-/// memory, or when as much as the cap is gone from it that way.
+/// Copy `data` to memory that only the pin keeps, outside this process's resident memory. Empty if out of memory, or if
+/// as much as the cap has already left resident memory this way.
 Pin copy(const void *data, size_t nbytes) noexcept;
-/// How many segments were dropped so far, and whether one still is there.
+/// The number of segments dropped so far, and whether a segment still exists.
 uint64_t dropped() noexcept;
 bool exists(uint64_t segment_id) noexcept;
 
-// For NumPy, which keeps a pointer and no block. `release` and `size_of` know by the address.
-/// Null when there is no memory. `zeroed`: its pages are the kernel's zero pages.
+// For NumPy, which keeps a pointer and no block. `release` and `size_of` find the block by its address.
+/// Null if out of memory. `zeroed`: the pages are fresh zero pages of the kernel.
 void *acquire(size_t nbytes, bool zeroed) noexcept;
-/// False: not of the pool.
+/// False: not in the pool.
 bool release(void *data) noexcept;
-/// Bytes that lie from `data` on in its block; 0: not of the pool.
+/// Bytes from `data` to the end of its block; 0: not in the pool.
 size_t size_of(const void *data) noexcept;
 
-/// The most bytes of touched, unused memory that are kept; what exceeds it goes back to the kernel.
+/// Set the cap of touched, unused memory; the excess goes back to the kernel.
 void set_cap(size_t nbytes) noexcept;
-/// For so long keep as much beyond that as was in use at once; `settle` is told what the process has beside the pool,
-/// which counts as used, and gives back what was not used again.
+/// For this long, also keep as much as was in use at once; `settle` gets the size of the process's memory outside the
+/// pool, which counts as used, and frees what was not used again.
 void set_hold(int64_t nanoseconds) noexcept;
 void settle(size_t other_nbytes) noexcept;
-/// Give such memory back now, until at most `nbytes` of it are left. Blocks that were freed, but that others still
-/// have, leave this process's resident memory too.
+/// Free such memory now, until at most `nbytes` are left. Freed blocks that other processes still have also leave this
+/// process's resident memory.
 void trim(size_t nbytes) noexcept;
-/// Give the pages of all such memory back, and keep the files.
+/// Free the pages of all such memory, and keep the files.
 void cool() noexcept;
 Statistics statistics() noexcept;
-/// A child sees the parent's blocks as they are, copy-on-write, and never allocates from them; nor does a child of it,
-/// which is not the `first` and inherits what the child wrote.
+/// A child sees the parent's blocks copy-on-write, and never allocates from them; nor does the child's own child, which
+/// is not the `first`, and which inherits what the child wrote.
 void before_fork() noexcept;
 void after_fork_in_parent() noexcept;
 void after_fork_in_child(bool first) noexcept;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The pool as Python sees it: a block is a native exporter, so that NumPy keeps it.
+// The pool for Python: a block is a native exporter, so that NumPy keeps it alive.
 #include <utility>
 
 #include "shared/loan.hpp"

@@ -44,7 +44,7 @@ Segment *Segments::add(size_t nbytes) noexcept {
         close(fd);
         return nullptr;
     }
-    // Where the kernel gives this file huge pages on advice; elsewhere it does nothing.
+    // Takes effect where the kernel gives this file huge pages on advice.
     madvise(base, nbytes, MADV_HUGEPAGE);
     auto *address = static_cast<uint8_t *>(base);
     Segment *segment = &by_address.insert({address, {next_segment_id++, fd, address, nbytes, {}, {}}}).first->second;
@@ -57,7 +57,7 @@ void Segments::drop(Segment *segment) noexcept {
     idle -= remove_hole(segment, segment->free.begin()).warm;
     mapped -= segment->nbytes;
     ++dropped;
-    // Another process's descriptor would keep the pages.
+    // Otherwise another process's descriptor would keep the pages.
     if (segment->pinned_once) madvise(segment->base, segment->nbytes, MADV_REMOVE);
     munmap(segment->base, segment->nbytes);
     close(segment->fd);
@@ -84,9 +84,9 @@ void Segments::note_used() noexcept {
     most_used = std::max(most_used, used);
 }
 
-// What was in use a moment ago will be in use again, and a page that was given back costs more than anything that is
-// done with it. With as much kept as was in use at once, the process never has more than it had: what it has beside the
-// pool counts, or the peaks of both, which come at different times, would add up.
+// Memory that was in use a moment ago will soon be in use again, and a page fault costs more than any work on the page.
+// If as much is kept as was in use at once, the process never has more than it had. Its memory outside the pool counts,
+// too: otherwise both peaks, which come at different times, would add up.
 size_t Segments::may_be_idle() noexcept {
     if (!hold_ns) return cap;
     note_used();
@@ -102,13 +102,13 @@ void Segments::cool() noexcept {
     punch(0);
 }
 
-// Idle memory between blocks in use goes back too: such a segment cannot be dropped.
+// Idle memory between used blocks is freed as well: such a segment cannot be dropped.
 void Segments::punch(size_t most) noexcept {
     for (auto &[base, segment] : by_address)
         for (auto it = segment.free.begin(); it != segment.free.end() && idle > most;) {
             auto [offset, range] = *it++;
             if (range.warm == 0) continue;
-            // What is warm is an estimate of how much, not where. A huge page in part would be split.
+            // `warm` is an estimate of how much, not where. A partial huge page would be split.
             const size_t excess = idle - most;
             const size_t rest = excess < range.warm ? (range.warm - excess) / huge_nbytes * huge_nbytes : 0;
             madvise(segment.base + offset + rest, range.nbytes - rest, MADV_REMOVE);
@@ -149,8 +149,8 @@ static bool map(const Segment *segment, size_t offset, size_t nbytes, int kind) 
     return true;
 }
 
-// Its pages stay mapped: this process counts them as its memory, and tells them from what it has borrowed by the flag
-// that the advice leaves in /proc/self/smaps, which has no other meaning for memory.
+// The pages stay mapped. This process counts them as its own, and distinguishes them from borrowed memory by a flag in
+// /proc/self/smaps that the advice sets, and that has no other effect on memory.
 bool Segments::keep(Segment *segment, Block used) noexcept {
     if (!map(segment, used->first, used->second.nbytes, MAP_PRIVATE)) return false;
     used->second.kept = true;
@@ -172,7 +172,7 @@ void Segments::keep_rest(Segment *segment) noexcept {
 void Segments::give_back(Segment *segment, Block used) noexcept {
     auto [offset, length] = std::pair(used->first, used->second.nbytes);
     if (used->second.kept && !map(segment, offset, length, MAP_SHARED)) {
-        used->second.freed = true;  // and not to be used again
+        used->second.freed = true;  // but not reusable
         return;
     }
     if (used->second.out) {
@@ -182,7 +182,7 @@ void Segments::give_back(Segment *segment, Block used) noexcept {
     segment->used.erase(used);
     live -= length;
     Segment::Range range{length, length};
-    // Beyond that the pages go back now; segments that are wholly free are dropped instead, below.
+    // Free pages beyond the limit now; entirely free segments are dropped below.
     const size_t most = may_be_idle();
     if (idle + length > most && !segment->used.empty()) {
         madvise(segment->base + offset, length, MADV_REMOVE);

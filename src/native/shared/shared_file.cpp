@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// By default Linux gives a memfd small pages. Then each 4 KiB of a new array costs a fault, and a walk down a column of
-// it misses the TLB at each step. A tmpfs of one's own takes a mount option instead. To mount needs CAP_SYS_ADMIN,
-// which anybody has in a user namespace of his own: a child enters one for that moment and leaves the mount's
-// descriptor behind. The mount is attached to no path and goes with the process.
+// By default, Linux gives a memfd small pages. Then each 4 KiB of a new array costs a fault, and a walk down one of its
+// columns misses the TLB at each step. A private tmpfs takes a mount option instead. Mounting needs CAP_SYS_ADMIN,
+// which anybody has in a user namespace of their own: a child process enters one, mounts, and leaves the mount's
+// descriptor behind. The mount is attached to no path and ends with the process.
 #include "shared/shared_file.hpp"
 
 #include <fcntl.h>
@@ -26,17 +26,17 @@
 
 namespace {
 
-// The kernel's ABI since 5.2, which older headers lack; the numbers are those of every architecture.
+// The kernel's ABI since 5.2, missing in older headers; the numbers are the same on all architectures.
 constexpr long fsopen_call = 430, fsconfig_call = 431, fsmount_call = 432;
 constexpr unsigned close_on_exec = 1, set_string = 1, create = 6;
 
 struct Mounting {
     unsigned user, group;
-    bool mapped;  // in a user namespace that knows nobody yet
+    bool mapped;  // in a new user namespace without id mappings
     int fd;
 };
 
-// Is `word` the one in brackets, as in "always [madvise] never"?
+// Whether `word` is the one in brackets, as in "always [madvise] never".
 bool is_set(const char *file, const char *word) noexcept {
     char text[128] = {}, wanted[32];
     int fd = open(file, O_RDONLY | O_CLOEXEC);
@@ -64,7 +64,7 @@ bool map_own_ids(unsigned user, unsigned group) noexcept {
     return write_file("/proc/self/gid_map", line);
 }
 
-// Runs in a child that shares the memory and the descriptors of this process, which stands still meanwhile.
+// Runs in a child that shares the memory and the descriptors of this process, which is suspended meanwhile.
 int mount_tmpfs(void *argument) noexcept {
     auto *m = static_cast<Mounting *>(argument);
     if (m->mapped && !map_own_ids(m->user, m->group)) return 1;
@@ -78,7 +78,7 @@ int mount_tmpfs(void *argument) noexcept {
     return 0;
 }
 
-// In a child even where this process may mount: a filter that kills the process for trying kills only the child.
+// In a child even if this process may mount: a filter that kills a process for the attempt kills only the child.
 int mount_in_child(int namespaces) noexcept {
     Mounting mounting{geteuid(), getegid(), namespaces != 0, -1};
     alignas(16) static char stack[64 * 1024];
@@ -94,7 +94,7 @@ int mount_in_child(int namespaces) noexcept {
     return mounting.fd;
 }
 
-// -1: memfd has huge pages as it is, the machine's owner wants none, or they cannot be had.
+// -1: memfd has huge pages already, the administrator has disabled them, or they are not available.
 int huge_mount() noexcept {
     const char *ours = "/sys/kernel/mm/transparent_hugepage/enabled";
     if (!is_set("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "never")) return -1;
@@ -109,9 +109,9 @@ int new_file() noexcept {
     return fd < 0 ? memfd_create("weft", MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
 }
 
-// A mark is a read lock in a file that nobody reads or writes by offset. Below `held`: a byte for each page and number
-// of what is about to be held, one for the process that made the file, and one for a process that may still be told of
-// loans. From `held` on: a byte for each page that is mapped.
+// A mark is a read lock in a file that nobody reads or writes by offset. Below `held` there is a byte for each page and
+// number that is about to be held, one for the process that made the file, and one for a process that may still receive
+// loans. From `held` on there is a byte for each mapped page.
 constexpr int page_shift = 12, number_bits = 32;
 constexpr off_t held = off_t(1) << 62, owner = held - 1, unsettled = held - 2;
 // And from here on a byte for each page that the owner counts as its memory.
@@ -129,7 +129,7 @@ bool set(int fd, struct flock lock) noexcept {
     return fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
-// The lock of another description that keeps `fd` from writing there; F_UNLCK: there is none.
+// The lock of another file description that conflicts with a write lock of `fd`; F_UNLCK: there is none.
 struct flock conflict(int fd, off_t start, off_t length) noexcept {
     struct flock lock = lock_of(F_WRLCK, start, length);
     if (fcntl(fd, F_OFD_GETLK, &lock) != 0) lock = lock_of(F_WRLCK, start, length);
@@ -146,7 +146,7 @@ struct Pages {
         : first(off_t(offset >> page_shift)), end(off_t((offset + nbytes - 1) >> page_shift) + 1) {}
 };
 
-// With the marks that are wanted, or not at all.
+// Open the file again, with these marks or not at all.
 int open_anew(int fd, int flags, const struct flock &marks) noexcept {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -164,7 +164,7 @@ int SharedFile::make(size_t nbytes) noexcept {
         close(fd);
         return -1;
     }
-    // A file of a mount takes no seals.
+    // A file on a mount does not support seals.
     if (fd >= 0) fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     return fd;
 }
@@ -213,8 +213,8 @@ bool SharedFile::is_marked(int fd, size_t offset, size_t nbytes) noexcept {
            conflict(fd, held + pages.first, length).l_type != F_UNLCK;
 }
 
-// Pages change hands while their next holder's mark is below `held`. So first nobody may begin to hold them, and then
-// nothing may be marked there: a later holder must have had a mark all the time.
+// While pages change hands, their next holder has a mark below `held`. So first, nobody may be about to hold them, and
+// after the lock there must again be no mark there: a later holder must have had one all the time.
 bool SharedFile::punch(int fd, size_t offset, size_t nbytes) noexcept {
     if (conflict(fd, 0, held).l_type != F_UNLCK) return false;
     int own = open_anew(fd, O_RDWR, lock_of(F_UNLCK, 0, 1));
@@ -234,13 +234,13 @@ bool SharedFile::punch(int fd, size_t offset, size_t nbytes) noexcept {
             continue;
         }
         struct flock other = conflict(own, held + pages.first, length);
-        if (other.l_type == F_UNLCK) continue;  // it went just now, and its process looks after these pages
+        if (other.l_type == F_UNLCK) continue;  // released just now; that process handles these pages
         Pages before = pages, after = pages;
         before.end = std::min(pages.end, other.l_start - held);
         after.first = std::max(pages.first, other.l_start + other.l_len - held);
         left.insert(left.end(), {before, after});
     }
-    close(own);  // and with it its locks
+    close(own);  // this also releases its locks
     return may;
 }
 
@@ -254,8 +254,8 @@ bool SharedFile::is_counted(int fd, size_t offset, size_t nbytes) noexcept {
     return conflict(fd, counted + pages.first, pages.end - pages.first).l_type != F_UNLCK;
 }
 
-// A page that was written to is no page of the file any more (Documentation/admin-guide/mm/pagemap.rst). 0.6 ms for
-// 100 MiB of small pages, a fiftieth of the copy.
+// A page that was written to is no longer a page of the file (Documentation/admin-guide/mm/pagemap.rst). This takes
+// 0.6 ms for 100 MiB of small pages, a fiftieth of the copy.
 bool SharedFile::look(const void *data, size_t nbytes, Seen &found) noexcept {
     constexpr uint64_t present = uint64_t(1) << 63, swapped = uint64_t(1) << 62, of_a_file = uint64_t(1) << 61,
                        exclusive = uint64_t(1) << 56;

@@ -14,9 +14,9 @@ PyTypeObject *type;
 
 // ---- memory
 
-// Blocks have room for one of these, so that what was freed fits the next message.
+// The sizes of blocks, so that a freed block fits the next message.
 constexpr size_t sizes[] = {128, 1024, SmallBlock::most_nbytes};
-constexpr size_t most_free_nbytes = 512 << 10;  // that a thread keeps, of each size
+constexpr size_t most_free_nbytes = 512 << 10;  // kept per thread, of each size
 constexpr size_t most_shown = 256;              // with their views
 constexpr size_t most_looks_in_vain = 16;       // at views of other lengths
 
@@ -26,18 +26,18 @@ size_t class_of(size_t nbytes) noexcept {
     return i;
 }
 
-/// What a thread keeps of blocks that nobody has.
+/// A thread's cache of unused blocks.
 struct Kept {
     SmallBlock *free[std::size(sizes)];
     size_t free_nbytes[std::size(sizes)];
-    SmallBlock *shown;  // these have their views
+    SmallBlock *shown;  // blocks that have their views
     size_t shown_count;
     size_t wanted_nbytes;  // of the last message
     bool watched, ended;
 };
 thread_local constinit Kept kept{};
 
-/// Gives the memory back with its thread. Blocks with a view stay: Python cannot be called any more.
+/// Frees the memory when its thread ends. Blocks with a view stay: Python cannot be called any more.
 struct AtEnd {
     void watch() noexcept { kept.watched = true; }
     ~AtEnd() {
@@ -72,10 +72,10 @@ SmallBlock *block_of(PyObject *self) noexcept {
 
 #ifndef Py_LIMITED_API
 
-/// The views that were made last, with a reference to each. The GIL is held.
+/// The views made last, with a reference to each. Protected by the GIL.
 struct Made {
     static constexpr size_t most = 1024;
-    static constexpr size_t most_in_use = 8;  // at the head, before one of them is forgotten
+    static constexpr size_t most_in_use = 8;  // used ones at the head, before one of them is dropped
 
     PyObject *views[most];
     size_t first = 0, count = 0;
@@ -103,7 +103,7 @@ struct Made {
 };
 Made made;
 
-// Nobody but `made` has the view, or anything of what it shows.
+// Only `made` has a reference to the view, and nothing refers to what it shows.
 bool is_let_go(PyObject *view) noexcept {
     const auto *v = reinterpret_cast<PyMemoryViewObject *>(view);
     return Py_REFCNT(view) == 1 && !(v->flags & _Py_MEMORYVIEW_RELEASED) && !v->exports && !v->weakreflist &&
@@ -205,10 +205,10 @@ void SmallBlock::reuse(size_t count) noexcept {
             block->shown = oldest;
             keep_shown(block);
         } else {
-            Py_DECREF(oldest);  // which may run Python code: somebody may watch its end
+            Py_DECREF(oldest);  // may run Python code, e.g. a weak reference's callback
         }
     }
-    // After many at once, few that come one by one are to go through the same few blocks.
+    // After a burst of many, a few single ones should cycle through the same few blocks.
     looks = std::min(count, most_shown) + most_looks_in_vain;
     for (; looks && made.count > 4 * count + Made::most_in_use && Py_REFCNT(made.at(0)) == 1; --looks)
         Py_DECREF(made.take());

@@ -10,7 +10,7 @@
 
 namespace {
 
-// The floor. UCX checks that its own major is the same and its minor at least this.
+// The oldest supported version. UCX requires the same major, and at least this minor.
 constexpr unsigned api_major = 1, api_minor = 16;
 
 void modify(ucp_config_t *config, const std::string &name, const std::string &value) {
@@ -27,7 +27,7 @@ constexpr Feature known_features[] = {
     {"tag", UCP_FEATURE_TAG},
 };
 
-// UCX says the rest to stderr, if it may.
+// UCX itself logs the details to stderr, if its log level permits.
 [[noreturn]] void refuse_devices(const nb::dict &settings) {
     std::string what;
     for (const char *name : {"TLS", "NET_DEVICES"}) {
@@ -40,7 +40,7 @@ constexpr Feature known_features[] = {
     raise("InvalidParamError", "Context: UCX found no device" + (what.empty() ? "" : " with" + what), "Context");
 }
 
-// Beside tag and am, which weft itself needs.
+// In addition to tag and am, which weft itself needs.
 uint64_t feature_bits(nb::handle names) {
     uint64_t bits = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
     for (nb::handle each : names) {
@@ -58,9 +58,9 @@ uint64_t feature_bits(nb::handle names) {
 
 }  // namespace
 
-// With less free than POSIX_SHM_MIN_SIZE (UCX's 16 MiB; weft sets 5) UCX 1.22 takes a queue's buffers from the heap
-// and dereferences a null handle (uct_mm_iface_recv_desc_init). So several times what a worker takes must be free,
-// since others may be making theirs.
+// If less than POSIX_SHM_MIN_SIZE is free (UCX's 16 MiB; weft sets 5), UCX 1.22 allocates a queue's buffers on the heap
+// and dereferences a null handle (uct_mm_iface_recv_desc_init). So require several times what a worker takes, because
+// other processes may be allocating too.
 void check_shm(const char *op, uint64_t needed) {
     struct statvfs shm;
     if (statvfs("/dev/shm", &shm) != 0) return;
@@ -74,8 +74,8 @@ void check_shm(const char *op, uint64_t needed) {
               op);
 }
 
-// UCX ends the process when it gets no pipe for its async thread (ucs_async_thread_start), so a worker's
-// descriptors, 9 for the first and 6 for each more, are looked for beforehand.
+// UCX aborts the process when it gets no pipe for its async thread (ucs_async_thread_start). So check beforehand that
+// descriptors for a worker are available: 9 for the first, 6 for each further one.
 void check_descriptors(const char *op) {
     constexpr int needed = 16;
     int taken[needed], count = 0;
@@ -90,7 +90,7 @@ void check_descriptors(const char *op) {
 
 Context::Context(nb::dict settings, nb::dict defaults, nb::handle names, uint64_t shm_nbytes)
     : features(feature_bits(names)), shm_nbytes(shm_nbytes) {
-    // A context that is made while /dev/shm is full goes without posix for good.
+    // A context made while /dev/shm is full never uses posix.
     check_shm("Context", shm_nbytes);
     ucp_config_t *ucp_config;
     check(ucp.config_read(nullptr, nullptr, &ucp_config), "Context", ": reading UCX_* from the environment");
@@ -112,8 +112,8 @@ Context::Context(nb::dict settings, nb::dict defaults, nb::handle names, uint64_
     }
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-    params.features = features | UCP_FEATURE_STREAM;  // to learn of a sender's end: reply.hpp
-    // Memory is unmapped by whichever thread drops it last.
+    params.features = features | UCP_FEATURE_STREAM;  // to detect a sender's end: reply.hpp
+    // Memory is unmapped by the thread that drops it last.
     params.mt_workers_shared = (features & UCP_FEATURE_RMA) != 0;
     params.name = "weft";
     const ucs_status_t status = ucp.init_version(api_major, api_minor, &params, ucp_config, &handle);

@@ -14,7 +14,7 @@ namespace {
 
 ForkSteps fork_steps{};
 
-// Written only under the GIL; read by the child of a fork, which has one thread.
+// Written only under the GIL; read by a forked child, which has one thread.
 std::vector<int> &fds_of_parent() {
     static std::vector<int> fds;
     return fds;

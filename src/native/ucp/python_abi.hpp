@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What weft takes of CPython beyond its stable ABI, and the same by way of the stable ABI, for wheels that serve every
-// CPython from 3.12 on. A build for one CPython uses the structures and macros, which are quicker.
+// The parts of CPython that weft uses beyond the stable ABI, and replacements within it, for wheels that serve every
+// CPython from 3.12 on. A build for one CPython uses the structures and macros, which are faster.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,7 +13,7 @@ namespace nb = nanobind;
 
 #ifdef Py_LIMITED_API
 
-// As quick calls of the same kind, but with a check.
+// As fast as other calls of this kind, but checked.
 #define PyTuple_GET_SIZE PyTuple_Size
 #define PyTuple_GET_ITEM PyTuple_GetItem
 #define PyTuple_SET_ITEM PyTuple_SetItem
@@ -25,7 +25,7 @@ inline PyObject *PyObject_CallOneArg(PyObject *function, PyObject *argument) {
     return PyObject_Vectorcall(function, &argument, 1, nullptr);
 }
 
-/// The name of an object's type, for messages: of a class as its statement has it, of others with their module.
+/// An object's type name, for messages: without module for Python classes, with module for others.
 inline std::string type_name_of(nb::handle object) {
     const bool of_python = PyType_GetFlags(Py_TYPE(object.ptr())) & Py_TPFLAGS_HEAPTYPE;
     nb::object name = of_python ? object.type().attr("__name__") : nb::inst_name(object);
@@ -33,7 +33,7 @@ inline std::string type_name_of(nb::handle object) {
     return text.rfind("builtins.", 0) == 0 ? text.substr(9) : text;
 }
 
-/// What a memoryview shows; borrowed: the view keeps it. Null, with no exception set, if it cannot be told.
+/// The object behind a memoryview; borrowed from the view. Null, with no exception set, if unknown.
 inline PyObject *shown_by(PyObject *view) noexcept {
     static PyObject *name = PyUnicode_InternFromString("obj");
     PyObject *object = PyObject_GetAttr(view, name);
@@ -48,22 +48,22 @@ inline std::string format_of(PyObject *view) {
 }
 
 inline bool is_numpy_array(PyObject *object) noexcept {
-    static PyObject *type = nullptr;  // kept for the process once NumPy is imported
+    static PyObject *type = nullptr;  // kept for the lifetime of the process once NumPy is imported
     if (!type) {
         nb::object name = nb::steal(PyUnicode_InternFromString("numpy"));
         nb::object module = nb::steal(PyImport_GetModule(name.ptr()));
         if (module.is_valid()) type = PyObject_GetAttrString(module.ptr(), "ndarray");
-        PyErr_Clear();  // no NumPy, or one that is being imported
+        PyErr_Clear();  // NumPy is missing, or is being imported
     }
     return type && reinterpret_cast<PyObject *>(Py_TYPE(object)) == type;
 }
 
-/// Forget the weak references to an object that is put aside.
+/// Clear the weak references to an object that is put aside.
 inline void clear_weak_references(PyObject *self) noexcept {
     PyObject_ClearWeakRefs(self);
 }
 
-/// Take an item out of a list that nobody else has; new reference.
+/// Take an item out of a list without other references; returns a new reference.
 inline PyObject *take_item(PyObject *list, Py_ssize_t index) noexcept {
     PyObject *item = Py_NewRef(PyList_GetItem(list, index));
     PyList_SetItem(list, index, Py_NewRef(Py_None));

@@ -16,7 +16,7 @@
 
 Ucp ucp;
 
-// UCX's own words, for the little that can happen without UCX.
+// UCX's own texts, for the few statuses that can occur without UCX.
 static const char *own_status_string(ucs_status_t status) {
     switch (status) {
         case UCS_OK: return "Success";
@@ -39,7 +39,7 @@ void resolve(void *library, const char *symbol, F &function) {
     if (!function) raise("LoadError", std::string("libucp has no symbol ") + symbol, "load");
 }
 
-// UCX's own words go to stdout, between the lines of whatever the program prints there. UCX_LOG_FILE keeps its say.
+// By default UCX logs to stdout, mixed with the program's output. UCX_LOG_FILE still applies.
 using LogHandler = int (*)(const char *file, unsigned line, const char *function, int level, const void *component,
                            const char *format, va_list arguments);
 const char *const *log_level_names = nullptr;
@@ -50,7 +50,7 @@ int log_to_stderr(const char *file, unsigned line, const char *, int level, cons
     vsnprintf(text, sizeof text, format, arguments);
     const char *name = strrchr(file, '/');
     dprintf(STDERR_FILENO, "UCX %s %s (%s:%u)\n", log_level_names[level], text, name ? name + 1 : file, line);
-    return 0;  // no other handler
+    return 0;  // call no other handler
 }
 
 void redirect_log(void *library) {

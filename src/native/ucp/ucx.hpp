@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The UCX functions weft calls, bound by dlsym to the one libucp that _load.py chose, and the way from a
-// ucs_status_t to a Python exception. Nothing here links against libucp: importing the module loads no UCX.
+// The UCX functions that weft calls, bound by dlsym to the libucp that _load.py chose, and the mapping of ucs_status_t
+// to Python exceptions. Nothing here links against libucp: importing the module loads no UCX.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -25,7 +25,7 @@
     X(tag_send_nbx) X(tag_send_sync_nbx) X(worker_arm) X(worker_create) X(worker_destroy)                    \
     X(worker_flush_nbx) X(worker_get_efd) X(worker_progress) X(worker_query) X(worker_release_address)       \
     X(worker_set_am_recv_handler)
-// Only for explaining: null where this libucp has none.
+// Only for explain: null if this libucp lacks them.
 #define WEFT_UCP_OPTIONAL(X) X(ep_evaluate_perf) X(ep_print_info)
 // clang-format on
 
@@ -39,16 +39,16 @@ struct Ucp {
 extern Ucp ucp;
 extern const char *(*ucx_status_string)(ucs_status_t);
 
-/// Resolve every function from the libucp at `path`, which must be loaded already.
+/// Resolve every function from the libucp at `path`, which must already be loaded.
 void bind_library(const std::string &path);
 bool bound() noexcept;
-/// Call `load` and put back what SIGHUP did before: libucs takes it over in a constructor, without a word.
+/// Call `load`, and restore the SIGHUP handler: a constructor in libucs silently replaces it.
 nb::object keep_sighup(nb::callable load);
 
 /// UCX's name for a ucs_memory_type_t.
 const char *memory_type_name(int type) noexcept;
 
-/// Raise the class of weft.errors that `status` means.
+/// Raise the class of weft.errors for `status`.
 [[noreturn]] void raise_status(ucs_status_t status, const char *op, const std::string &what = "");
 /// Raise weft.errors.<name>(text).
 [[noreturn]] void raise(const char *name, const std::string &text, const char *op = "");
@@ -60,7 +60,7 @@ inline void check(ucs_status_t status, const char *op, const std::string &what =
     if (status != UCS_OK) raise_status(status, op, what);
 }
 
-/// Parts of memory as UCX takes them: one, or none, as it is, more as a list.
+/// Parts of memory in UCX's form: one or none directly, several as a list.
 struct Gathered {
     const void *buffer = nullptr;
     size_t count = 0;
