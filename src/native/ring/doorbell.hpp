@@ -20,8 +20,8 @@
 // record. Otherwise there is a byte in the socket, and Z4 returns at once. A sender writes one byte per sleep; the
 // counter shows whether it has.
 //
-// Waiting for room works the same way: `Writer::want` takes S1's place, and the reader's new cursor that of D2 and Z3
-// when it rings back. So a side that waits for room checks for it (`want`) together with its ring in D2 and Z3.
+// Waiting for room works the same way: `Writer::want` takes S1's place, and so does the reader's new cursor when it
+// rings back. So a side that waits for room checks for it (`want`) together with its ring in D2 and Z3.
 //
 // Trust. Anybody can write the bits: a bit set for no reason costs one look at a ring, if the link exists; a bit
 // cleared for no reason delays that link's message until its sender writes again or the receiver looks again. The

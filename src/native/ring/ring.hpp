@@ -60,7 +60,7 @@ inline const char *name_of(Fault fault) noexcept {
 /// not a record: the writer waits for room, and overwrites it when it has some.
 enum class Kind : uint8_t { message = 1, begin, announce, answer, refuse, piece, room };
 
-/// A record's word: the size of its payload (32 bits), its kind (8), and a note for its reader (24).
+/// A record's word: the size of its payload (32 bits), its kind (8), and a note by its writer (24).
 constexpr uint64_t word_of(Kind kind, size_t nbytes, uint32_t note = 0) noexcept {
     return uint64_t(note) << 40 | uint64_t(kind) << 32 | nbytes;
 }
