@@ -5,7 +5,7 @@
     python scripts/everything.py [--json FILE] [ARGUMENTS OF PYTEST]
 
 It runs what else is too long for CI, too; the tests ask ``WEFT_TEST_EVERYTHING`` for that. What failed runs once more,
-each test by itself, and the record tells both: a test that then passes depends on others, or on how busy the machine is.
+each test by itself, and the record tells both: one that then passes depends on others, or on the load.
 
 The status is 1 if a test fails, or was skipped for want of something that can be installed; 2 if nothing could be run.
 """
