@@ -114,13 +114,12 @@ def fuzz_ring(record: Record) -> str:
         outcomes[rule or outcome.partition(":")[0]] += times
     marks = record["marks"]
     each = ", ".join(f"{times:,} {outcome}" for outcome, times in outcomes.most_common())
-    rate = marks[-1]["cases"] / marks[-1]["seconds"]
+    rate = marks[-1]["cases"] / marks[-1]["cpu_seconds"]
     kinds = (("descriptors", " descriptors"), ("resident_kib", " KiB"), ("arena_kib", " KiB of rings"))
     held = ", ".join(span([mark[kind] for mark in marks], unit) for kind, unit in kinds)
     beside = f"{sum(record['at_any_time'].values()):,} more by another process, at any time"
-    return (
-        f"{outcomes.total():,} links, {rate:,.0f} a second: {each}; {beside}. {held} from the first tenth to the last."
-    )
+    held = f"{held} from the first tenth to the last"
+    return f"{outcomes.total():,} links, {rate:,.0f} a second of CPU time: {each}; {beside}. {held}."
 
 
 def soak(record: Record) -> str:

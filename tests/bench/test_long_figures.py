@@ -46,12 +46,12 @@ def test_fuzz():
 
 
 def test_fuzz_ring():
-    mark = {"seconds": 2, "descriptors": 9, "resident_kib": 3000, "arena_kib": 600}
+    mark = {"cpu_seconds": 2, "descriptors": 9, "resident_kib": 3000, "arena_kib": 600}
     outcomes = {"PeerLostError: the peer violated the ring protocol (bad_kind)": 90, "NoMemoryError: n B": 10}
     record = {"outcomes": outcomes, "marks": [{"cases": 100, **mark}], "at_any_time": {"lost": 3}}
     assert figures.fuzz_ring(record) == (
-        "100 links, 50 a second: 90 bad_kind, 10 NoMemoryError; 3 more by another process, at any time. 9 descriptors, "
-        "3,000 KiB, 600 KiB of rings from the first tenth to the last."
+        "100 links, 50 a second of CPU time: 90 bad_kind, 10 NoMemoryError; 3 more by another process, at any time. "
+        "9 descriptors, 3,000 KiB, 600 KiB of rings from the first tenth to the last."
     )
 
 
