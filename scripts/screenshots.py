@@ -112,8 +112,8 @@ def dashboard() -> Generator[str]:
         for i, here in enumerate(workers):
             for j, there in enumerate(workers):
                 make = bytes if (i + j) % 2 else np.ones
-                if here != there:
-                    made = client.submit(make, (2 + i + j) << 20, workers=here, pure=False)
+                for nbytes in ((2 + i + j) << 20, *[(6 + i + j) << 16] * 3) if here != there else ():
+                    made = client.submit(make, nbytes, workers=here, pure=False)  # the smaller ones are timed
                     wait(client.submit(len, made, workers=there, pure=False))
         yield f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
 

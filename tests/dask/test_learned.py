@@ -169,6 +169,20 @@ def test_nonsense_of_a_worker_changes_nothing_and_ends_nothing(rows: Any) -> Non
     assert cluster.links.malformed + cluster.links.model.refused == 1
 
 
+def test_what_was_predicted_is_remembered_beside_what_was_observed() -> None:
+    cluster = Workers(A, B)
+    cluster.transfers(A, B, 10e6, n=4)
+    cluster.tell(B, {f"process of {A}": {"transfers": [[8 * MiB, -1, 1], [8 * MiB, 0.25, 3.0]]}})
+    first, *_, last = cluster.links.timed
+    assert (first.source, first.destination, first.nbytes, first.known_from) == (A, B, 8 * MiB, "assumed")
+    assert last.predicted_s == pytest.approx(8 * MiB / 10e6, rel=0.1)
+    assert (last.observed_s, last.flows, last.known_from) == (0.25, 3.0, "pair")
+    assert len(cluster.links.timed) == 5, "what was refused is not among them"
+    for _ in range(70):
+        cluster.transfers(A, B, 10e6)
+    assert len(cluster.links.timed) == 500
+
+
 def test_a_sender_tells_how_many_shared_its_port() -> None:
     cluster = Workers(A, B)
     cluster.tell(A, {f"process of {B}": {"sending": 4.0}})

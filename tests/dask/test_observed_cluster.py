@@ -185,6 +185,7 @@ def look(url: str, profile: Path, screenshot: Path) -> dict[str, Any]:
                     " return [a + ' to ' + d.destination[i], d.figure[i]]}))"
                 ),
                 "heading": await page.evaluate(f"{MODEL}('weft_heading').text"),
+                "expected": await page.evaluate(f"{MODEL}('weft_expected').text"),
                 "menu": await page.evaluate("document.body.innerHTML.includes('Weft Bandwidth')"),
             }
 
@@ -200,6 +201,7 @@ def test_a_browser_shows_the_page(cluster: LocalCluster, client: Client, tmp_pat
     assert float(shown["cells"][f"{a} to {b}"]) > 0
     assert shown["cells"][f"{a} to {a}"] == ""
     assert "Bandwidth between workers, GB/s" in shown["heading"]
+    assert "predicted and observed" in shown["expected"]
     assert shown["menu"]
     assert (screenshots / "two-workers.png").read_bytes()[:4] == b"\x89PNG"
 

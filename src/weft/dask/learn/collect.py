@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -33,6 +34,32 @@ _SAVE_EVERY_S = 60.0
 _MOST_TRANSFERS = 64
 
 
+#: Transfers that are remembered with what was predicted of them.
+_MOST_REMEMBERED = 500
+
+
+class Timed(NamedTuple):
+    """A transfer, and what it was expected to take alone, before it was learned from.
+
+    Attributes
+    ----------
+    source, destination : str
+        Addresses of workers.
+    flows : float
+        How many shared the busier of the two ports, this one counted, on average.
+    known_from : str
+        What the expectation came from, as of a :class:`weft.links.Prediction`.
+    """
+
+    source: str
+    destination: str
+    nbytes: int
+    predicted_s: float
+    observed_s: float
+    flows: float
+    known_from: str
+
+
 def place_of(address: str) -> Place:
     """Return a worker's host: Dask identifies hosts by the addresses that workers listen on."""
     return Place(str(parse_host_port(parse_address(address)[1], 0)[0]))
@@ -54,12 +81,15 @@ class SchedulerLinks:
         Workers are named by their addresses; its clock is :func:`time.monotonic`.
     malformed : int
         Malformed rows in reports.
+    timed : deque of Timed
+        The latest transfers, for people.
     """
 
     def __init__(self, scheduler: Scheduler, mode: config.LinksMode, cluster: str | None = None) -> None:
         self.scheduler, self.mode, self.cluster = scheduler, mode, cluster
         self.model = LinkModel()
         self.malformed = 0
+        self.timed: deque[Timed] = deque(maxlen=_MOST_REMEMBERED)
         self.placing = Placing(scheduler, self.model)
         self._worker_of: dict[str, str] = {}  # the worker's address, by process
         self._sending: dict[tuple[str, str], tuple[float, float]] = {}
@@ -96,7 +126,10 @@ class SchedulerLinks:
         sending, at = self._sending.get((source, destination), (1.0, -_SENDING_FRESH_S))
         egress = sending if now - at < _SENDING_FRESH_S else 1.0
         for nbytes, seconds, flows in row.get("transfers", ())[:_MOST_TRANSFERS]:
-            model.observe(source, destination, nbytes, seconds, now, ingress_flows=flows, egress_flows=egress)
+            expected = model.predict(source, destination, now)
+            if model.observe(source, destination, nbytes, seconds, now, ingress_flows=flows, egress_flows=egress):
+                predicted_s, shared = expected.seconds(nbytes), max(flows, egress)
+                self.timed.append(Timed(source, destination, nbytes, predicted_s, seconds, shared, expected.source))
         if "received" in row:
             lent, moved = row["received"]
             model.observe_lent(source, destination, lent, moved)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A page in the scheduler's dashboard: the bandwidth between each two workers, live, and the lanes that carry it.
+"""A page in the scheduler's dashboard, live: the bandwidth between each two workers, and transfers beside predictions.
 
-Needs bokeh, which whoever has a dashboard has. What the cells say is in ``matrix``, where it comes from in
-``scheduler``.
+Needs bokeh, which whoever has a dashboard has. What the cells say is in ``matrix``, the points in ``expected``,
+where both come from in ``scheduler``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from bokeh.layouts import column
+from bokeh.layouts import column, row
 from bokeh.models import (
     ColorBar,
     ColumnDataSource,
@@ -19,14 +19,17 @@ from bokeh.models import (
     FactorRange,
     FixedTicker,
     HoverTool,
+    Legend,
     LogColorMapper,
     PrintfTickFormatter,
+    Range1d,
 )
 from bokeh.palettes import Viridis256
 from bokeh.plotting import figure
 from distributed.dashboard.components import DashboardComponent, add_periodic_callback
 
 from weft.dask import patches
+from weft.dask.observe import expected
 from weft.dask.observe.matrix import MOST_WORKERS, Cell, Scale, busiest, cell, empty_cell, heading, lanes_table
 
 if TYPE_CHECKING:
@@ -44,17 +47,23 @@ _HOVER = """<div style="font-size:12px;line-height:1.5"><b>@source to @destinati
 @bandwidth<br>@messages messages, @nbytes; of them lent: @lent<br>lanes: @lanes<br>
 whole requests, as Dask sees them: @dask<br>broken comms: @errors</div>"""
 _COLUMNS = [field.name for field in fields(Cell)]
+_POINTS = [field.name for field in fields(expected.Point)]
+_POINT_HOVER = """<div style="font-size:12px;line-height:1.5"><b>@source to @destination</b>, @nbytes<br>
+predicted: @predicted, from the @known_from<br>observed: @observed<br>@kind</div>"""
+#: Pixels of the plot of transfers.
+_PLOT = 300
 
 
 def add_page(scheduler: Scheduler, traffic: SchedulerTraffic) -> None:
     """Add the page to the dashboard of a scheduler, if it has one."""
 
     def document(_: Scheduler, extra: dict[str, Any], doc: Document) -> None:
-        matrix = Matrix(traffic)
-        matrix.update()
-        add_periodic_callback(doc, matrix, _INTERVAL_MS)
+        parts = Matrix(traffic), Transfers(traffic)
+        for part in parts:
+            part.update()
+            add_periodic_callback(doc, part, _INTERVAL_MS)
         doc.title = f"Dask: {TITLE}"
-        doc.add_root(matrix.root)
+        doc.add_root(row(*(part.root for part in parts), styles={"flex-wrap": "wrap"}))
         patches.dress_as_dashboard(doc, extra)
 
     patches.add_dashboard_page(scheduler, PAGE, TITLE, document)
@@ -145,3 +154,64 @@ class Matrix(DashboardComponent):  # type: ignore[misc] # distributed has no typ
             self._text.glyph.text_font_size = f"{text}px"
             self._text.visible = bool(text)
         return size >= 70
+
+
+class Transfers(DashboardComponent):  # type: ignore[misc]
+    """Transfers as points: what the model of links expected of each, and what it took.
+
+    Parameters
+    ----------
+    traffic : SchedulerTraffic
+        Has the transfers, and the names of the workers.
+    """
+
+    def __init__(self, traffic: SchedulerTraffic) -> None:
+        super().__init__()
+        self._traffic = traffic
+        self.source = ColumnDataSource({name: [] for name in _POINTS})
+        self.heading = Div(name="weft_expected", width=_PLOT + 80)
+        self._lines = ColumnDataSource({"x": [], "y": [], "pattern": []})
+        self.figure = self._figure()
+        self.root = column(self.heading, self.figure, styles={"padding": "8px 16px"})
+
+    def _figure(self) -> Any:
+        plot = figure(
+            name="weft_transfers",
+            x_axis_type="log",
+            y_axis_type="log",
+            x_range=Range1d(start=1e-3, end=1),
+            y_range=Range1d(start=1e-3, end=1),
+            x_axis_label="predicted, s",
+            y_axis_label="observed, s",
+            frame_width=_PLOT,
+            frame_height=_PLOT,
+            toolbar_location=None,
+        )
+        plot.add_layout(Legend(orientation="horizontal", location="center", border_line_color=None), "below")
+        plot.multi_line("x", "y", line_dash="pattern", line_color="#888888", source=self._lines)
+        at: dict[str, Any] = {"x": "predicted_s", "y": "observed_s", "source": self.source}
+        shown = plot.scatter(size=7, fill_color="colour", fill_alpha=0.7, line_color=None, legend_field="kind", **at)
+        plot.add_tools(HoverTool(tooltips=_POINT_HOVER, renderers=[shown]))
+        self._ticker = FixedTicker(ticks=[])
+        plot.axis.ticker = plot.grid.ticker = self._ticker
+        plot.axis.formatter = PrintfTickFormatter(format="%g")
+        plot.axis.axis_label_text_font_style = "normal"
+        plot.outline_line_color = None
+        return plot
+
+    def update(self) -> None:
+        """Show what the latest heartbeats brought."""
+        shown = self._traffic.transfers()
+        data: Any = {name: [getattr(each, name) for each in shown] for name in _POINTS}
+        self.heading.text = expected.heading(shown)
+        self.figure.visible = bool(shown)
+        if data == self.source.data:
+            return
+        self._ticker.ticks = decades = expected.decades(shown)
+        low, high = decades[0], decades[-1]
+        for axis in (self.figure.x_range, self.figure.y_range):
+            axis.update(start=low, end=high)
+        factors = (1.0, 2.0, 0.5)
+        ys = [[low * factor, high * factor] for factor in factors]
+        self._lines.data = {"x": [[low, high] for _ in factors], "y": ys, "pattern": ["solid", "dotted", "dotted"]}
+        self.source.data = data

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.dask import config, patches
 from weft.dask.learn.collect import SchedulerLinks
+from weft.dask.observe.expected import Point, points
 from weft.dask.observe.pairs import Pair, join, named
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class SchedulerTraffic:
             for address, report in self._reports.items()
             if address in workers
         )
+
+    def transfers(self) -> list[Point]:
+        """Return the latest transfers between the workers that are here, predicted beside observed."""
+        return points(self.links.timed, {a: str(ws.name) for a, ws in self._scheduler.workers.items()})
 
     def pairs(self) -> list[Pair]:
         """Return the traffic between current workers, as of their latest heartbeats."""
