@@ -40,6 +40,20 @@ def test_a_wrong_result_ends_a_job(client: Client, monkeypatch: pytest.MonkeyPat
         jobs.replicate(client, sorted(client.nthreads()), 1 << 16, 3, lambda: None)
 
 
+def test_copies_are_made_while_the_memory_manager_drops_none(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    stock, running = client.replicate, list[Any]()
+
+    def replicate(made: Any) -> None:
+        running.append(client.amm.running())
+        stock(made)
+
+    monkeypatch.setattr(client, "replicate", replicate)
+    client.amm.start()
+    jobs.replicate(client, sorted(client.nthreads()), 1 << 16, 3, lambda: None)
+    assert running == [False]
+    assert client.amm.running()
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_lab_can_be_built(name: str) -> None:
     scenario = SCENARIOS[name]

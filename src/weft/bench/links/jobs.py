@@ -70,19 +70,67 @@ def by_relay(client: Client, workers: Sequence[str], nbytes: int, seed: int, tel
 
 
 def replicate(client: Client, workers: Sequence[str], nbytes: int, seed: int, _: Callable[[], None]) -> float:
-    """Have all workers get a copy of what one of them has: ``replicate``, which ``scatter(broadcast=True)`` calls."""
+    """Have all workers get a copy of what one of them has: ``replicate``, which ``scatter(broadcast=True)`` calls.
+
+    Dask's memory manager is stopped for that, as ``Client.replicate`` asks for: it drops copies that no task needs,
+    each 2 s, while others are on their way, and these are made anew (32 MiB over 200 Mb/s took 63 s in place of 7).
+    """
     from distributed import wait
 
     made = client.submit(numbers, nbytes, seed, workers=workers[:1], pure=False)
     wait(made, timeout=_WAIT_S)
+    managed = client.amm.running()
+    client.amm.stop()
     begin = time.perf_counter()
     client.replicate(made)
     seconds = time.perf_counter() - begin
     holders = {holder for holders in client.who_has([made]).values() for holder in holders}
     _check(holders, set(workers), "holders")
+    if managed:
+        client.amm.start()
     found = client.gather([client.submit(total, made, i, workers=[w], pure=False) for i, w in enumerate(workers)])
     _check(set(found), {int(numbers(nbytes, seed).sum())}, "sums")
     return seconds
+
+
+def _sums(*arrays: Any) -> Any:
+    return sum(arrays)
+
+
+def _totals(*arrays: Any) -> int:
+    return sum(total(array, 0) for array in arrays[:-1])
+
+
+def _reduce_fan_out(client: Client, workers: Sequence[str], nbytes: int, seed: int, parts: int) -> float:
+    from distributed import wait
+
+    each = nbytes // 8 // parts * 8
+    values = [
+        [client.submit(numbers, each, seed + i, workers=[worker], pure=False) for _part in range(parts)]
+        for i, worker in enumerate(workers)
+    ]
+    wait(values, timeout=_WAIT_S)
+    begin = time.perf_counter()
+    while len(values) > 1:
+        at_once = 2 if parts == 1 else len(values)  # whole ones in a tree
+        groups = [values[i : i + at_once] for i in range(0, len(values), at_once)]
+        values = [[client.submit(_sums, *part, pure=False) for part in zip(*group, strict=True)] for group in groups]
+    read = [client.submit(_totals, *values[0], i, workers=[worker], pure=False) for i, worker in enumerate(workers)]
+    wait(read, timeout=_WAIT_S)
+    seconds = time.perf_counter() - begin
+    expected = sum(int(numbers(each, seed + i).sum()) for i in range(len(workers))) * parts
+    _check(set(client.gather(read)), {expected}, "sums")
+    return seconds
+
+
+def reduce_fan_out(client: Client, workers: Sequence[str], nbytes: int, seed: int, _: Callable[[], None]) -> float:
+    """Add arrays of all workers in a tree, and have every worker read the sum."""
+    return _reduce_fan_out(client, workers, nbytes, seed, 1)
+
+
+def reduce_in_parts(client: Client, workers: Sequence[str], nbytes: int, seed: int, _: Callable[[], None]) -> float:
+    """Do so with arrays that are in as many parts as there are workers: each part's sum is a task of its own."""
+    return _reduce_fan_out(client, workers, nbytes, seed, len(workers))
 
 
 def transpose(client: Client, _: Sequence[str], nbytes: int, seed: int, __: Callable[[], None]) -> float:
@@ -299,6 +347,8 @@ JOBS: dict[str, Callable[..., float]] = {
     "fetch": fetch,
     "by relay": by_relay,
     "replicate": replicate,
+    "reduce, fan-out": reduce_fan_out,
+    "reduce, fan-out in parts": reduce_in_parts,
     "x + x.T": graph_transpose,
     "merge": graph_merge,
     "tree reduce": graph_reduce,

@@ -62,11 +62,13 @@ class Scenario(NamedTuple):
 #: Graphs that make their own data; and such on data that is there, on workers that were told.
 _GRAPHS = ("x + x.T", "merge", "tree reduce", "mixed")
 _ON_DATA = tuple(f"{name}, data there" for name in _GRAPHS)
+_REDUCE = ("reduce, fan-out", "reduce, fan-out in parts")
 SCENARIOS = {
     "fanout": Scenario("8 hosts want what 1 has", 9, 1, "200mbit", ("fan-out",)),
-    "copies": Scenario("replicate to 8 other hosts", 9, 1, "200mbit", ("replicate",), nbytes=32 * MIB),
+    "copies": Scenario("replicate to 8 other hosts", 9, 1, "200mbit", ("replicate",)),
     "pairs": Scenario("8 hosts of 2 workers want it", 9, 2, "200mbit", ("fan-out",), first=1),
     "kill": Scenario("and one of the 8 is killed", 9, 1, "200mbit", ("fan-out, kill",)),
+    "reduce": Scenario("8 hosts add up what each has", 8, 1, "200mbit", _REDUCE),
     "route": Scenario("10 Mb/s, beside two links of 100", 3, 1, "100mbit", ("by relay",), 24 * MIB, slow="10mbit"),
     "flows": Scenario("200 Mb/s, 50 for a flow", 2, 1, "200mbit", ("fetch",), warm=1, rate_per_flow="50mbit"),
     "islands": Scenario("2 hosts of 4 workers", 2, 4, "100mbit", _GRAPHS, nbytes=32 * MIB, warm=2),

@@ -38,7 +38,7 @@ def rows(record: Mapping[str, Any]) -> Iterator[list[str]]:
                 row.append(str(ratio))
             else:
                 row.append("-")
-            port = entry["port_s"] if job.startswith(("fan-out", "replicate", "fetch", "by relay")) else 0
+            port = entry["port_s"] if job.startswith(("fan-out", "reduce", "replicate", "fetch", "by relay")) else 0
             of = [format_ratio(statistics.median(t) / port) if t and port else "-" for t in (stock, learned)]
             yield [*row, " -> ".join(of) if port else ""]
         if len(ratios) > 2:
