@@ -35,6 +35,7 @@ from whole_jobs import table as whole_jobs_table
 from weft._units import format_rate, format_seconds, format_size
 from weft.bench.charts.dask import Row, overview, rows_of
 from weft.bench.common import stats
+from weft.bench.links import table as links_table
 from weft.bench.pingpong import table as pingpong_table
 from weft.bench.scale import table as scale_table
 from weft.bench.sweep import table as sweep_table
@@ -42,7 +43,7 @@ from weft.simulate import table as simulate_table
 
 ROOT = Path(__file__).parents[1]
 _PAGES = ("benchmarks", "benchmarks/dask", "security", "faults", "dask", "compat-ucx-py", "compatibility")
-_PAGES += ("dask-conformance", "rdma", "whole-jobs", "runs-on-it", "compat-ucxx", "simulate")
+_PAGES += ("dask-conformance", "rdma", "whole-jobs", "runs-on-it", "compat-ucxx", "simulate", "links")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in _PAGES))
 RECORDS = Path("docs/benchmarks")
 Records = Mapping[str, Mapping[str, Any]]
@@ -65,6 +66,11 @@ MEASURED = {
     "floor": ("bench transpose --protocol tcp,ucx,inproc --runs 5", "--runs 1 -s 1_000 -c 500"),
     "scale": ("bench scale --rounds 3", "--rounds 1 --workers 2 --idle 0.5"),
     "links_routes": ("bench links route,flows --rounds 1", "--ways learned"),
+    "links_fanout": ("bench links fanout,pairs,kill,copies --rounds 1", "--ways learned"),
+    "links_reduce": ("bench links reduce --rounds 1", "--ways learned"),
+    "links_islands": ("bench links islands --rounds 3", "--rounds 1 --ways learned"),
+    "links_uniform": ("bench links uniform,one --rounds 3", "--rounds 1 --ways learned"),
+    "links_tiny": ("bench links tiny --rounds 3", "--rounds 1 --ways learned"),
     "scale_limited": ("bench scale --rounds 1 --workers 16 --ulimit 256", "--workers 2 --idle 0.5"),
     "scale_many": (
         "bench scale --rounds 1 --workers 128 --no-nanny --ulimit 1024 --later 2",
@@ -418,6 +424,14 @@ def simulated(record: Mapping[str, Any]) -> str:
     return "\n\n".join(f"**{title}**\n\n{table(simulate_table.HEAD[1:], rows)}" for title, rows in parts.items())
 
 
+def links(record: Mapping[str, Any]) -> str:
+    """Set the times of both ways to decide beside each other, and say what failed."""
+    cells = [*links_table.rows(record)]
+    before = ["", *(row[0] for row in cells)]
+    rows = [["" if title == row[0] else row[0], *row[1:]] for title, row in zip(before, cells, strict=False)]
+    return "\n\n".join([table(links_table.HEAD, rows), *links_table.failures(record)])
+
+
 def with_machine(needed: str, make: Callable[[Mapping[str, Any]], str], records: Records) -> str:
     """Write what one record gives, and below it where and when it was taken."""
     return f"{make(records[needed])}\n\n{machine(records[needed])}"
@@ -453,6 +467,8 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "whole-jobs-details": ("whole_jobs", lambda records: table(*whole_jobs_table.details(records["whole_jobs"]))),
     "scale-lab": ("scale_lab", lambda records: scale(records["scale_lab"])),
 }
+for _name in ("links_fanout", "links_reduce", "links_islands", "links_uniform", "links_tiny", "links_routes"):
+    FIGURES[_name.replace("_", "-")] = (_name, functools.partial(with_machine, _name, links))
 for _name, (_needed, _make) in long_figures.FIGURES.items():
     FIGURES[_name] = (_needed, functools.partial(with_machine, _needed, _make))
 
