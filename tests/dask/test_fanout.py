@@ -13,12 +13,12 @@ import pytest
 from distributed import Worker, core
 from tests.dask.hosts import NBYTES, MiB, hosts, run, total
 
-from weft.dask.learn import fanout, measured, pieces
+from weft.dask.learn import fanout, measured, offers, pieces
 
 
 @pytest.fixture(autouse=True)
 def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "_LINGER_S", 0.05)
+    monkeypatch.setattr(offers, "_LINGER_S", 0.05)
 
 
 def test_a_value_goes_once_into_each_host_and_is_lent_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_a_value_goes_once_into_each_host_and_is_lent_there(monkeypatch: pytest.
             future = await here.made()
 
             async def send(comm: Any, copy: Any, begin: int) -> None:
-                while len(here.part(0)._offers[future.key].result().chain._members) < 4:
+                while len(here.part(0).offers._offers[future.key].result().chain._members) < 4:
                     await asyncio.sleep(0.001)  # else the first that have it may hand it out by themselves
                 await stock(comm, copy, begin)
 
@@ -41,7 +41,7 @@ def test_a_value_goes_once_into_each_host_and_is_lent_there(monkeypatch: pytest.
             assert here.count("pieces")[0] == 16, "the one that made it sent it once"
             assert sum(here.count("lost")) == sum(here.count("given_up")) == 0
             async with asyncio.timeout(30):
-                while any(here.part(i)._copies or here.part(i)._offers for i in range(6)):
+                while any(here.part(i).offers.copies or here.part(i).offers._offers for i in range(6)):
                     await asyncio.sleep(0.01)
 
     run(test)
@@ -63,7 +63,7 @@ def test_copies_go_so_too() -> None:
 def test_those_behind_a_dead_one_go_on_with_the_piece_that_they_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     begins: list[int] = []
     coming: list[pieces.Copy] = []
-    stock, stock_receive, stock_hand_on = pieces.send, pieces.receive, fanout.Fanout.hand_on
+    stock, stock_receive, stock_hand_on = pieces.send, pieces.receive, offers.Offers.hand_on
 
     async def receive(comm: Any, copy: Any, *, timed: bool) -> None:
         coming.append(copy)
@@ -94,7 +94,7 @@ def test_those_behind_a_dead_one_go_on_with_the_piece_that_they_miss(monkeypatch
 
     monkeypatch.setattr(pieces, "receive", receive)
     monkeypatch.setattr(pieces, "send", send)
-    monkeypatch.setattr(fanout.Fanout, "hand_on", hand_on)
+    monkeypatch.setattr(offers.Offers, "hand_on", hand_on)
 
     async def test() -> None:
         async with hosts(8) as here:
@@ -133,11 +133,11 @@ def test_what_goes_wrong_ends_in_dasks_own_way(monkeypatch: pytest.MonkeyPatch, 
 
             async def gone(*_: object, **__: object) -> dict[str, str]:
                 # one that asks when the other has it, which is on its host, borrows it in Dask's own way
-                while len(here.part(0)._offers[future.key].result().chain._members) < 2:
+                while len(here.part(0).offers._offers[future.key].result().chain._members) < 2:
                     await asyncio.sleep(0.001)
                 return {"status": "gone"}
 
-            monkeypatch.setattr(fanout.Fanout, "hand_on", gone)
+            monkeypatch.setattr(offers.Offers, "hand_on", gone)
             await here.summed(future, 2, 3)
             assert here.count("given_up") == [0, 0, 1, 1]
             monkeypatch.setattr(fanout.Fanout, "_follow", wrong)
@@ -147,7 +147,7 @@ def test_what_goes_wrong_ends_in_dasks_own_way(monkeypatch: pytest.MonkeyPatch, 
                 await here.summed(await here.made(), 2, 3)
             assert len([r for r in caplog.records if r.name == "weft"]) == 1
             assert sum(here.count("received")) == 0
-            monkeypatch.setattr(fanout.Fanout, "_offer", wrong)  # at the holder
+            monkeypatch.setattr(offers.Offers, "_offer", wrong)  # at the holder
             await here.summed(await here.made(), 2, 3)
 
     run(test)

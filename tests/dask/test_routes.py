@@ -11,7 +11,7 @@ import pytest
 from tests.dask.hosts import NBYTES, Hosts, MiB, hosts
 from tests.dask.hosts import run as run_here
 
-from weft.dask.learn import fanout, measured, pieces, slices
+from weft.dask.learn import fanout, measured, offers, pieces, slices
 from weft.dask.observe.traffic import EXTENSION
 from weft.links import route as routes
 
@@ -64,7 +64,7 @@ def halt(monkeypatch: pytest.MonkeyPatch, after: int, *, relayed: bool) -> async
 
 @pytest.fixture(autouse=True)
 def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "_LINGER_S", 0.05)
+    monkeypatch.setattr(offers, "_LINGER_S", 0.05)
     monkeypatch.setattr(fanout, "_SLICED_S", 1e9)
 
 
@@ -77,7 +77,7 @@ def test_a_value_comes_by_way_of_a_third_worker_which_keeps_nothing() -> None:
         assert here.part(2).counts["received"] == 0
         assert not here.workers[2].data
         async with asyncio.timeout(30):
-            while here.part(2)._copies or here.part(2)._relays._relaying:
+            while here.part(2).offers.copies or here.part(2)._relays._relaying:
                 await asyncio.sleep(0.01)
         await fetched(here, 4 * MiB)  # too small for pieces
         assert here.part(1).counts["by_relay"] == 1
@@ -87,7 +87,7 @@ def test_a_value_comes_by_way_of_a_third_worker_which_keeps_nothing() -> None:
 
 def test_a_relay_that_dies_is_done_without_from_the_piece_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     begins: list[int] = []
-    stock, stock_hand_on = pieces.send, fanout.Fanout.hand_on
+    stock, stock_hand_on = pieces.send, offers.Offers.hand_on
 
     async def send(comm: Any, copy: Any, begin: int) -> None:
         if copy.value is None:  # the relay's
@@ -101,7 +101,7 @@ def test_a_relay_that_dies_is_done_without_from_the_piece_that_is_missing(monkey
         return await stock_hand_on(self, comm, chain, begin)
 
     monkeypatch.setattr(pieces, "send", send)
-    monkeypatch.setattr(fanout.Fanout, "hand_on", hand_on)
+    monkeypatch.setattr(offers.Offers, "hand_on", hand_on)
 
     async def test(here: Hosts) -> None:
         teach(here, ROUTED)
@@ -166,7 +166,7 @@ def test_a_worker_relays_no_more_than_it_has_room_for() -> None:
         assert part.relay(source, "c1", [MiB], MiB) == part.relay(source, "c2", [MiB], MiB) == {"status": "OK"}
         assert part.relay(source, "c3", [MiB], MiB) == {"status": "no"}
         async with asyncio.timeout(30):
-            while part._copies:  # the source has no such chains
+            while part.offers.copies:  # the source has no such chains
                 await asyncio.sleep(0.01)
 
     run(test)

@@ -31,15 +31,15 @@ def serve(worker: Worker) -> None:
 
     async def join(**what: Any) -> dict[str, Any]:
         known = fanout()
-        return {"status": "OK", "answers": []} if known is None else await known.join(**what)
+        return {"status": "OK", "answers": []} if known is None else await known.offers.join(**what)
 
     async def hand_on(comm: Any, chain: str, begin: int) -> Any:
         known = fanout()
-        return {"status": "gone"} if known is None else await known.hand_on(comm, chain, begin)
+        return {"status": "gone"} if known is None else await known.offers.hand_on(comm, chain, begin)
 
     async def hand_slices(comm: Any, chain: str, flow: int = 0) -> Any:
         known = fanout()
-        return {"status": "gone"} if known is None else await known.hand_slices(comm, chain, flow)
+        return {"status": "gone"} if known is None else await known.offers.hand_slices(comm, chain, flow)
 
     async def relay(**what: Any) -> dict[str, Any]:
         known = fanout()
@@ -47,12 +47,12 @@ def serve(worker: Worker) -> None:
 
     async def lend(comm: Any, chain: str) -> Any:
         known = fanout()
-        return {"status": "gone"} if known is None else await known.lend(comm, chain)
+        return {"status": "gone"} if known is None else await known.offers.lend(comm, chain)
 
     async def took(chain: str, who: str, whole: bool) -> None:
         known = fanout()
         if known is not None:
-            known.took(chain, who, whole=whole)
+            known.offers.took(chain, who, whole=whole)
 
     async def there() -> None:
         """Answer, to show that this worker's event loop runs."""

@@ -6,8 +6,8 @@ sizes of the large ones, and from whom to get them: itself or another that is ge
 decides). Pieces come by `weft_pieces`, from the first one that is not here; a worker on the parent's host waits for
 the whole and borrows it (`weft_borrow`). Over a slow link they may come by way of a third worker (``relays``), and over
 several connections (``slices``). Whoever loses its parent joins again, and those behind it just wait. All else
-that goes wrong ends in Dask's own request to the holder, which is also how smaller values go. How pieces travel is in
-``pieces``.
+that goes wrong ends in Dask's own request to the holder, which is also how smaller values go. What a worker hands out
+is in ``offers``, how pieces travel in ``pieces``.
 
 Values must not be changed in place, as Dask demands: a task's input may be on its way from here to others.
 """
@@ -16,26 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import logging
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 from distributed.comm.core import connect
-from distributed.comm.utils import from_frames, to_frames
-from distributed.core import Status
-from distributed.protocol import Serialize
-from distributed.utils import nbytes
+from distributed.comm.utils import from_frames
 
-from weft._frames import HOST
 from weft.dask.learn import measured, pieces, relays, slices
 from weft.dask.learn.ask import ask
 from weft.dask.learn.collect import place_of
-from weft.dask.offload import read_offloads, write_offloads
+from weft.dask.learn.offers import Offers
+from weft.dask.offload import read_offloads
 from weft.links import LinkModel
-from weft.links.fanout import LEAST_NBYTES, Chain, piece_nbytes
+from weft.links.fanout import LEAST_NBYTES
 from weft.links.flows import Flows
 from weft.links.route import Pace
 
@@ -44,14 +40,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("weft")
 
-#: What is sent with the answer to those that join, at most; a value of more small frames goes as Dask has it.
-_MOST_SMALL_NBYTES, _MOST_FRAMES = 1 << 20, 4096
-#: Seconds that a copy, and a chain that all have what they want of, are kept for who comes late.
-_LINGER_S = 2.0
 #: Seconds without a piece after which a parent is asked whether it is there, and that it has to answer.
 _STALLED_S = 10.0
-#: Seconds for which a chain is kept that somebody seems to wait for still; and so many times what it took this worker.
-_MOST_S, _MOST_TIMES = 60.0, 4.0
 _BUSY_S = 0.15
 #: A transfer that is expected to take so long, or is so large, may come over several connections.
 _SLICED_S, _SLICED_NBYTES = 1.0, 64 << 20
@@ -77,16 +67,6 @@ def _warn() -> None:
     logger.warning("values that come in pieces are fetched as Dask has it, after an error", exc_info=True)
 
 
-class _Offered(NamedTuple):
-    """A value that this worker hands out: its chain, by a name of its own, and its frames."""
-
-    name: str
-    chain: Chain
-    copy: pieces.Copy
-    announced: list[Any]
-    since_s: float
-
-
 class Fanout:
     """One worker's part in all chains.
 
@@ -109,186 +89,18 @@ class Fanout:
     def __init__(self, worker: Worker, model: LinkModel) -> None:
         self._worker: Callable[[], Any] = weakref.ref(worker)
         self._model = model
-        self._offers: dict[Any, asyncio.Future[_Offered | None]] = {}
-        self._copies: dict[str, pieces.Copy] = {}
-        self._numbers = itertools.count()
         self._telling: set[asyncio.Task[None]] = set()
         self._pulling = 0
         self.flows = Flows()
         self._relays = relays.Relays(self._worker, model, self._pull)
         counted = ("received", "borrowed", "pieces", "lost", "given_up", "by_relay", "relays_lost", "flows")
-        self.counts = dict.fromkeys(counted, 0)
-
-    # ---- handing out ------------------------------------------------------------------------------------------------
-
-    async def join(
-        self, who: str, keys: Collection[Any], rates: dict[str, float], failed: Collection[str] = (), chain: str = ""
-    ) -> dict[str, Any]:
-        """Tell a worker from whom to get each value that is worth it, at first or after parents have failed."""
-        worker = self._worker()
-        assert worker is not None, "it asks"
-        answers: list[Any] = []
-        default = rates.get("", 1e-9)
-        for key in keys:
-            offered = await self._offered(key, chain)
-            if offered is None:
-                continue
-            host, now = place_of(who).host, time.monotonic()
-            parent = offered.chain.join(who, host, lambda h: rates.get(h, default), now, failed=failed)
-            if parent is None:
-                continue
-            if parent.name == worker.address and _is_busy(worker):
-                offered.chain.leave(who)
-                return {"status": "busy"}
-            logger.debug("%r for %s comes from %s", key, who, parent)
-            answer: dict[str, Any] = {"chain": offered.name, "parent": parent.name, "lent": parent.lent}
-            if not chain:
-                answer["frames"] = offered.announced
-                answer["piece"] = piece_nbytes(offered.chain.nbytes)
-            answers.append((key, answer))
-        return {"status": "OK", "answers": answers}
-
-    async def _offered(self, key: Any, chain: str) -> _Offered | None:
-        """Return what is handed out for a key; begin to, unless somebody asks for a chain that there was before."""
-        known = self._offers.get(key)
-        if known is None:
-            if chain:
-                return None
-            known = self._offers[key] = asyncio.ensure_future(self._offer(key))
-        offered = None
-        try:
-            offered = await asyncio.shield(known)
-        finally:
-            if offered is None and known.done():
-                self._offers.pop(key, None)
-        return offered if not chain or offered is None or offered.name == chain else None
-
-    async def _offer(self, key: Any) -> _Offered | None:
-        worker = self._worker()
-        assert worker is not None, "it asks"
-        ts = worker.state.tasks.get(key)
-        if ts is None or key not in worker.data or key in worker.state.actors or ts.get_nbytes() < LEAST_NBYTES:
-            return None
-        value = worker.data[key]
-        offload = write_offloads({"data": {key: value}})
-        as_it_is = {"compression": None}  # else Dask compresses with any codec that is installed
-        frames = await to_frames(
-            {"data": _to_serialize(value)}, allow_offload=offload, context=as_it_is, frame_split_size=2**62
-        )
-        small = [nbytes(frame) for frame in frames if nbytes(frame) < pieces.SMALL_NBYTES]
-        if len(frames) > _MOST_FRAMES or sum(small) > _MOST_SMALL_NBYTES:
-            return None
-        if not all(isinstance(frame, HOST) and memoryview(cast("Any", frame)).contiguous for frame in frames):
-            return None
-        size = sum(map(nbytes, frames))
-        copy = pieces.Copy(frames, piece_nbytes(size))
-        if len(copy.pieces) < 2:
-            return None
-        copy.value = value
-        here = worker.address
-        name = f"{here} {next(self._numbers)}"
-        self._copies[name] = copy
-        offered = _Offered(
-            name, Chain(here, place_of(here).host, size), copy, pieces.announce(frames), time.monotonic()
-        )
-        self._later(_LINGER_S, self._drop_offer, key, offered, time.monotonic())
-        return offered
-
-    def _later(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
-        asyncio.get_running_loop().call_later(seconds, function, *arguments)
-
-    def _drop_offer(self, key: Any, offered: _Offered, since: float) -> None:
-        """Drop what nobody wants any more; `since` is when somebody last had pieces of this worker itself."""
-        now = time.monotonic()
-        if offered.copy.users:
-            since = now
-        most = max(_MOST_S, _MOST_TIMES * (since - offered.since_s))
-        if offered.copy.users or (offered.chain.under_way and now - since < most):
-            self._later(_LINGER_S, self._drop_offer, key, offered, since)
-            return
-        self._offers.pop(key, None)
-        self._copies.pop(offered.name, None)
-
-    def _drop_copy(self, name: str) -> None:
-        copy = self._copies.get(name)
-        if copy is not None and copy.users:
-            self._later(_LINGER_S, self._drop_copy, name)
-        else:
-            self._copies.pop(name, None)
-
-    async def hand_on(self, comm: Any, chain: str, begin: int) -> Any:
-        """Send the pieces of a value from number `begin` on, as they come."""
-        copy, worker = self._copies.get(chain), self._worker()
-        if copy is None or worker is None or copy.failed or not 0 <= begin < len(copy.pieces):
-            return {"status": "gone"}
-        copy.users += 1
-        worker.transfer_outgoing_count += 1
-        worker.transfer_outgoing_count_total += 1
-        try:
-            await comm.write({"status": "OK", "whole": copy.whole})
-            await pieces.send(comm, copy, begin)
-            self.counts["pieces"] += len(copy.pieces) - begin
-        except (OSError, pieces.GoneError) as e:  # it joins again, somewhere else
-            logger.debug("pieces for %s: %r", comm.peer_address, e)
-            comm.abort()
-        finally:
-            copy.users -= 1
-            worker.transfer_outgoing_count -= 1
-        return Status.dont_reply
-
-    async def hand_slices(self, comm: Any, chain: str, flow: int = 0) -> Any:
-        """Send the pieces of a value that are asked for, as they come; `flow` 0 is the first comm of a transfer."""
-        copy, worker = self._copies.get(chain), self._worker()
-        if copy is None or worker is None or copy.failed:
-            return {"status": "gone"}
-        copy.users += 1
-        worker.transfer_outgoing_count += not flow
-        worker.transfer_outgoing_count_total += not flow
-        try:
-            await comm.write({"status": "OK", "whole": copy.whole, "alone": not measured.sends()})
-            sent = await slices.send(comm, copy, counted=not flow)
-            self.counts["pieces"] += sent
-        except (OSError, pieces.GoneError) as e:
-            logger.debug("slices for %s: %r", comm.peer_address, e)
-            comm.abort()
-        finally:
-            copy.users -= 1
-            worker.transfer_outgoing_count -= not flow
-        return Status.dont_reply
+        self.counts: dict[str, int] = dict.fromkeys(counted, 0)
+        self.offers = Offers(self._worker, self.counts)
 
     def relay(self, source: str, chain: str, frames: list[int], piece: int) -> dict[str, Any]:
         """Agree, or not, to hand a value on that this worker does not want."""
-        agreed = self._relays.agree(source, chain, frames, piece, self._copies)
+        agreed = self._relays.agree(source, chain, frames, piece, self.offers.copies)
         return {"status": "OK" if agreed else "no"}
-
-    async def lend(self, comm: Any, chain: str) -> Any:
-        """Send a value to a worker of this host when it is here; the comm lends it."""
-        copy = self._copies.get(chain)
-        if copy is None:
-            return {"status": "gone"}
-        copy.users += 1
-        try:
-            value = await copy.made()
-            await comm.write({"status": "OK", "data": {"": _to_serialize(value)}})
-            await comm.read()
-        except pieces.GoneError:
-            return {"status": "gone"}
-        except OSError as e:
-            logger.debug("a value for %s: %r", comm.peer_address, e)
-            comm.abort()
-        finally:
-            copy.users -= 1
-        return Status.dont_reply
-
-    def took(self, chain: str, who: str, *, whole: bool) -> None:
-        """Hear from a member that it has all of a value, or wants it no more."""
-        for known in self._offers.values():
-            offered = known.result() if known.done() and not known.cancelled() and known.exception() is None else None
-            if offered is not None and offered.name == chain:
-                if whole:
-                    offered.chain.has_it(who)
-                else:
-                    offered.chain.leave(who)
 
     # ---- getting ----------------------------------------------------------------------------------------------------
 
@@ -365,7 +177,7 @@ class Fanout:
         """Get one value, whoever dies on the way; None: as Dask has it."""
         chain = told["chain"]
         try:
-            known = self._copies.get(chain)
+            known = self.offers.copies.get(chain)
             if known is not None:  # something else in this worker wants the same
                 return (await known.made(),)
             value = await self._follow(rpc, source, key, told, deserializers)
@@ -390,7 +202,7 @@ class Fanout:
                     if lent:
                         return await self._borrow(rpc, parent, chain, deserializers)
                     if copy is None:
-                        copy = self._copies[chain] = pieces.Copy(frames, piece)
+                        copy = self.offers.copies[chain] = pieces.Copy(frames, piece)
                     await self._come(rpc, source, parent, chain, copy)
                     break
                 except (OSError, pieces.GoneError) as e:
@@ -403,12 +215,12 @@ class Fanout:
             return await self._make(copy, deserializers)
         except BaseException:
             if copy is not None:
-                self._copies.pop(chain, None)
+                self.offers.copies.pop(chain, None)
                 copy.fail()
             raise
         finally:
             if copy is not None:
-                self._later(_LINGER_S, self._drop_copy, chain)
+                self.offers.linger(chain)
 
     async def _come(self, rpc: Any, source: str, parent: str, chain: str, copy: pieces.Copy) -> None:
         """Get what is still to come from a parent, by the way that is expected to be the fastest."""
@@ -596,17 +408,4 @@ class Fanout:
     def close(self) -> None:
         """Let nobody have anything any more."""
         self._relays.close()
-        for copy in self._copies.values():
-            copy.fail()
-        self._copies.clear()
-        self._offers.clear()
-
-
-def _to_serialize(value: object) -> Any:
-    return cast("Any", Serialize)(value)
-
-
-def _is_busy(worker: Any) -> bool:
-    """Tell whether Dask would refuse another that wants values (worker.py:1641)."""
-    most = worker.transfer_outgoing_count_limit
-    return bool(most is not False and worker.transfer_outgoing_count >= most)
+        self.offers.close()
