@@ -74,11 +74,15 @@ struct Talk {
         return false;
     }
 
+    bool move() {
+        const bool wrote = write();
+        return read() || wrote;
+    }
+
     void run() {
         while (!is_done()) {
-            bool moved = write();
-            moved |= read();
-            for (uint64_t turns = random.below(50); !moved && turns && !is_done(); --turns) moved = write() | read();
+            bool moved = move();
+            for (uint64_t turns = random.below(50); !moved && turns && !is_done(); --turns) moved = move();
             if (moved || is_done()) continue;
             end.sleep([this] { return looks(); });
         }
