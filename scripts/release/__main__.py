@@ -20,8 +20,8 @@ import check
 import emulation
 
 
-def main() -> int:
-    """Build all, then check all; the first failure ends it."""
+def main() -> int | str:
+    """Build all, then check all; the first failure ends it, and is returned."""
     parser = argparse.ArgumentParser(prog="nox -s release --", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=build.ROOT / "dist", help="where the files go (%(default)s)")
     parser.add_argument("--work", type=Path, default=build.ROOT / "build/release", help="for the rest (%(default)s)")
@@ -35,6 +35,17 @@ def main() -> int:
     for name in others:
         if why := emulation.why_not(name):
             parser.error(f"cannot run {name} here: {why}; or leave it out: --no-emulation")
+    missing = [target.python for target in build.TARGETS if not _has(target.python)]
+    if missing:
+        parser.error(f"wheels are built and used with CPython {' and '.join(missing)}: put it on PATH, uv finds none")
+    try:
+        _release(args, here, architectures, others)
+    except subprocess.CalledProcessError as error:
+        return f"{Path(error.cmd[0]).name} ended with {error.returncode}; the command is above"
+    return 0
+
+
+def _release(args: argparse.Namespace, here: str, architectures: list[str], others: list[str]) -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     if not args.no_build:
         _build(args.out, args.work, architectures)
@@ -52,7 +63,10 @@ def main() -> int:
         emulation.use(_of(wheels, stable, name), name, args.work)
     for file in [*args.out.glob("*.tar.gz"), *wheels]:
         print(f"{file.stat().st_size / 1e6:6.2f} MB  {file.name}")
-    return 0
+
+
+def _has(python: str) -> bool:
+    return subprocess.run(["uv", "python", "find", "--quiet", python], capture_output=True).returncode == 0
 
 
 def _build(out: Path, work: Path, architectures: list[str]) -> None:
@@ -73,10 +87,10 @@ def _of(wheels: list[Path], target: build.Target, architecture: str) -> Path:
 
 def _use_here(wheel: Path, pythons: list[str], work: Path) -> None:
     for python in pythons:
-        if subprocess.run(["uv", "python", "find", "--quiet", python], capture_output=True).returncode:
-            print(f"not used with CPython {python}: uv finds none")
-        else:
+        if _has(python):
             check.clean(wheel, python, work)
+        else:
+            print(f"not used with CPython {python}: uv finds none")
 
 
 if __name__ == "__main__":

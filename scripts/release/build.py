@@ -61,15 +61,15 @@ def sdist(out: Path) -> Path:
 
 def wheel(source: Path, target: Target, architecture: str, work: Path) -> Path:
     """Build a wheel out of the sdist; it is not yet checked, and tagged for this machine's kind of Linux."""
-    tools, out = _tools(architecture, work / "tools" / architecture), work / f"{architecture}-{target.python}"
+    folder, out = tools(architecture, work / "tools" / architecture), work / f"{architecture}-{target.python}"
     settings = {
         "build-dir": f"{out}/build",
-        "cmake.define.CMAKE_CXX_COMPILER": tools / "c++",
-        "cmake.define.CMAKE_AR": tools / "ar",
-        "cmake.define.CMAKE_RANLIB": tools / "ranlib",
+        "cmake.define.CMAKE_CXX_COMPILER": folder / "c++",
+        "cmake.define.CMAKE_AR": folder / "ar",
+        "cmake.define.CMAKE_RANLIB": folder / "ranlib",
         # nanobind's headers use stderr, and with the stable ABI Python's no longer bring it
         "cmake.define.CMAKE_CXX_FLAGS": "-include stdio.h",
-        "cmake.define.CMAKE_MODULE_LINKER_FLAGS": tools / UNWINDER,
+        "cmake.define.CMAKE_MODULE_LINKER_FLAGS": folder / UNWINDER,
         "cmake.define.CMAKE_EXE_LINKER_FLAGS": "-s",
         "install.strip": "false",  # by the linker: this machine's strip knows one architecture
         "env._PYTHON_HOST_PLATFORM": f"linux-{architecture}",
@@ -83,7 +83,7 @@ def wheel(source: Path, target: Target, architecture: str, work: Path) -> Path:
     return made
 
 
-def _tools(architecture: str, folder: Path) -> Path:
+def tools(architecture: str, folder: Path) -> Path:
     """Write what CMake calls: a compiler has to be one word there."""
     import ziglang
 
