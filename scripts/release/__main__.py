@@ -36,8 +36,8 @@ def main() -> int | str:
         if why := emulation.why_not(name):
             parser.error(f"cannot run {name} here: {why}; or leave it out: --no-emulation")
     missing = [target.python for target in build.TARGETS if not _has(target.python)]
-    if missing:
-        parser.error(f"wheels are built and used with CPython {' and '.join(missing)}: put it on PATH, uv finds none")
+    if missing and not args.no_build:
+        parser.error(f"wheels are built with CPython {' and '.join(missing)}: put it on PATH, uv finds none")
     try:
         _release(args, here, architectures, others)
     except subprocess.CalledProcessError as error:
