@@ -99,6 +99,15 @@ def test_json_is_one_option():
     }
 
 
+@pytest.mark.parametrize("parser", ALL, ids=lambda parser: parser.prog)
+def test_what_no_command_has_is_a_usage_error(parser, capsys):
+    for wrong in ("--no-such-option", "--color=no-such-colour"):
+        with pytest.raises(SystemExit) as end:
+            _cli.main([*parser.prog.split()[1:], wrong])
+        assert end.value.code == 2
+        assert capsys.readouterr().err.startswith("usage: weft")
+
+
 def test_tls_files_are_shown():
     (worker,) = [parser for parser in RUN if parser.prog == "weft worker"]
     assert {"--tls-ca-file", "--tls-cert", "--tls-key"} <= {*options(worker)}
@@ -122,6 +131,11 @@ def test_all_commands_are_in_the_list_of_their_group():
         ("topo --memory-limit 1GiB --per l3", "--per, --memory-limit: only with --plan"),
         ("worker ucx://h:1 --json", "--json: only with --plan"),
         ("worker ucx://h:1 --scheduler-file s", "--scheduler-file: not with an address"),
+        ("worker ucx://h:1 --host 10.0.0.1 --interface lo", "--interface: not with --host"),
+        ("deploy azure --package weft --cloud-init --count 3", "--count: not with --cloud-init, which creates nothing"),
+        ("simulate none", "none: nothing to simulate: name networks, or give --lab FILE"),
+        ("simulate none --lab x.json --graphs svd", "--graphs: none simulates no network"),
+        ("bench sweep --measures latency --window 8", "--window: latency has one message on its way"),
         ("lab --clean x.toml", "--clean runs nothing"),
         ("deploy azure --package weft --ssh-from 203.0.113.7 --doca x", "--doca: the image has its own drivers"),
         ("demo --json --verbose", "--verbose: JSON has all of it anyway"),
@@ -170,6 +184,28 @@ def test_a_shell_completes_commands_and_options(shell, capsys):
     assert "death-timeout" not in script
     if shell == "bash":
         subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=60)
+
+
+def test_bash_completes(capsys):
+    assert _cli.main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+
+    def completed(*words):
+        line = " ".join(map(shlex.quote, words))
+        call = f"""
+            read -r -a how <<<"$(complete -p weft)"
+            COMP_WORDS=({line}) COMP_CWORD={len(words) - 1} COMPREPLY=()
+            for i in "${{!how[@]}}"; do [[ ${{how[i]}} != -F ]] || "${{how[i + 1]}}"; done
+            printf '%s\n' "${{COMPREPLY[@]}}"
+        """
+        done = subprocess.run(["bash", "-c", script + call], capture_output=True, text=True, check=True, timeout=60)
+        return set(done.stdout.split())
+
+    assert {"topo", "doctor", "bench", "deploy", "info"} <= completed("weft", "")
+    assert completed("weft", "ex") == {"explain"}
+    assert completed("weft", "bench", "s") == {"sweep", "send-recv", "scale", "shuffle", "svd", "scatter"}
+    assert completed("weft", "doctor", "--p") == {"--port", "--pair"}
+    assert completed("weft", "bench", "plot", "--h") == {"--help", "--html"}
 
 
 def test_without_shtab_the_hint_names_the_extra(monkeypatch, capsys):

@@ -53,7 +53,12 @@ _BENCHMARKS = {
     },
 }
 _HIDDEN = {True: argparse.SUPPRESS, False: None}
-_CODES = """exit status:
+_EPILOG = """examples:
+  weft doctor  # is anything wrong with this machine?
+  weft explain  # which wire would two processes here use, and why?
+  weft demo --quick  # what does weft bring to Dask here?
+
+exit status:
   0  done
   1  failed, or found something to report
   2  the command line is wrong
@@ -87,7 +92,7 @@ def parser(*, grouped: bool = True) -> argparse.ArgumentParser:
         prog="weft",
         usage="weft [-h] [--version] COMMAND ...",
         description=weft.__doc__ and weft.__doc__.splitlines()[0],
-        epilog=_CODES,
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"weft {weft.__version__}")
@@ -164,7 +169,7 @@ def _add_completion(commands: Any) -> None:
         _COMMANDS["this installation"]["completion"][1],
         "Print a script with which a shell completes weft's commands, options and files. It needs the package shtab.",
         (
-            "weft completion bash > ~/.local/share/bash-completion/completions/weft",
+            "weft completion bash > ~/.weft-completion  # and in ~/.bashrc: source ~/.weft-completion",
             "weft completion zsh > ~/.zfunc/_weft  # a folder of $fpath",
         ),
     )

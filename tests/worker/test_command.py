@@ -155,7 +155,7 @@ def test_the_plan_is_printed_with_reasons_and_nothing_started(two_nodes, capsys)
         (["s", "--memory-limit", "-1"], "memory limit '-1': a size from 1 MiB up such as 4GiB"),
         (["s", "--resources", "GPU"], "--resources 'GPU': write NAME=NUMBER"),
         (["s", "--per", "gpu"], "plan per gpu: no GPU found"),
-        ([], "no scheduler; weft worker ucx://HOST:8786"),
+        ([], "no scheduler: give its address, ucx://HOST:8786"),
     ],
 )
 def test_errors_are_one_line(two_nodes, arguments, why, capsys):

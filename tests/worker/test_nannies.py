@@ -155,5 +155,15 @@ def test_what_keeps_a_nanny_from_starting_is_said(options, why):
 
 @pytest.mark.parametrize("text", ["soon", "inf", "1e999"])
 def test_a_death_timeout_that_is_none(text):
-    with pytest.raises(weft.InvalidParamError, match=f"--death-timeout '{text}'"):
+    with pytest.raises(weft.InvalidParamError, match=f"--timeout '{text}'"):
         nannies.run([{"scheduler_ip": "tcp://h:1", "scheduler_file": None, "death_timeout": text}])
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [("tls_worker_cert", "--tls-ca-file, too, or distributed.comm.tls.ca-file"), ("tls_ca_file", "--tls-cert")],
+)
+def test_half_of_the_files_for_tls(given, missing):
+    options = {"scheduler_ip": "ucx://h:1", "scheduler_file": None, "death_timeout": None, "security": {given: "x.pem"}}
+    with pytest.raises(weft.InvalidParamError, match=f"^TLS needs {missing}"):
+        nannies.run([options])

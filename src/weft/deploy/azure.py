@@ -5,8 +5,8 @@ The defaults are those of July 2026; where they are from, docs/deploy.md says. W
 
 - Only machines of one placement group share an InfiniBand network: a uniform scale set with a single one, one fault
   domain, no spare machines.
-- Images for HPC bring drivers, UCX with CUDA and verbs (in HPC-X), IPoIB and limits. ScaleSet of others get drivers
-  first, and start once more.
+- Images for HPC bring drivers, UCX with CUDA and verbs (in HPC-X), IPoIB and limits. On other images the machines
+  install drivers first, and restart.
 - The ``libucx`` wheel has no verbs: ``WEFT_LIBUCX`` names the image's UCX, else the system's.
 - Kernel modules that are built on the machine are not signed: no secure boot.
 """
@@ -35,7 +35,7 @@ class ScaleSet:
     package : str
         What pip is to install: the path of a wheel, a URL, a requirement.
     count : int
-        ScaleSet.
+        How many machines.
     ssh_from : str
         Addresses that may log in, as ``203.0.113.7`` or ``203.0.113.0/24``; the machines get public addresses.
     subnet : str
@@ -91,7 +91,7 @@ def script(scale_set: ScaleSet) -> str:
         Neither or both of `ssh_from` and `subnet` are given.
     """
     if bool(scale_set.ssh_from) == bool(scale_set.subnet):
-        raise InvalidParamError("deploy azure: give --ssh-from ADDRESS, or --subnet ID")
+        raise InvalidParamError("give --ssh-from ADDRESS, or --subnet ID")
     names = ("group", "location", "name", "size", "image", "count", "user", "ssh_from", "subnet")
     made = {name: str(getattr(scale_set, name)) for name in names}
     return f"#!/bin/bash\n{_assigned(made)}{_CREATE.replace('@CLOUD_INIT@', cloud_init(scale_set))}"

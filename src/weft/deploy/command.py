@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidParamError(f"deploy {args.target}: an option is not UTF-8: {error}") from None
+        raise InvalidParamError(f"an option is not UTF-8: {error}") from None
     print(text, end="")
     return 0
 
@@ -186,7 +186,9 @@ def _azure(args: argparse.Namespace) -> str:
         _options.refuse_unused("only with --drivers doca", doca=unused["doca"])
     if not args.cloud_init:
         return azure.script(scale_set)
-    _options.refuse_unused("not with --cloud-init, which creates nothing", subnet=args.subnet, ssh_from=args.ssh_from)
+    creates = ("subnet", "ssh_from", "count", "size", "image", "location", "group", "name", "user")
+    given = {name: getattr(args, name) != getattr(azure.ScaleSet, name) for name in creates}
+    _options.refuse_unused("not with --cloud-init, which creates nothing", **given)
     return azure.cloud_init(scale_set)
 
 

@@ -59,8 +59,13 @@ def _run(args: argparse.Namespace) -> int:
     outcome.refuse_files(args.json)
     if args.charts is not None:
         _drawing()
+    networks = [name for name in args.networks if name != "none"]
+    if not networks:
+        _options.refuse_unused("none simulates no network", graphs=args.graphs, charts=args.charts)
+        if not args.lab:
+            raise InvalidParamError("none: nothing to simulate: name networks, or give --lab FILE")
     measured = [_read(file) for file in args.lab]
-    records = _simulate([name for name in args.networks if name != "none"], args.graphs, args.ways, args.seed)
+    records = _simulate(networks, args.graphs, args.ways, args.seed)
     compared: list[dict[str, Any]] = []
     for file, record in zip(args.lab, measured, strict=True):
         try:

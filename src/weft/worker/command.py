@@ -94,6 +94,8 @@ def run(args: argparse.Namespace) -> int:
         _options.refuse_unused("only with --plan", json=args.json)
     if args.scheduler is not None:
         _options.refuse_unused("not with an address", scheduler_file=args.scheduler_file)
+    if args.host is not None:
+        _options.refuse_unused("not with --host", interface=args.interface)
     if args.no_dashboard:
         _options.refuse_unused("not with --no-dashboard", dashboard_address=args.dashboard_address)
     topology = discovery.read(driver=nvml.load(), environ=os.environ)

@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dask.config
@@ -39,7 +39,8 @@ def run(options: Sequence[dict[str, Any]]) -> int:
     Raises
     ------
     InvalidParamError
-        No scheduler is named, neither in `options` nor in Dask's configuration; the death timeout is no time.
+        No scheduler is named, neither in `options` nor in Dask's configuration; a file for TLS is missing; the death
+        timeout is no time.
     TimedOutError
         The scheduler's file was not written within the death timeout.
     Error
@@ -47,15 +48,22 @@ def run(options: Sequence[dict[str, Any]]) -> int:
     """
     named = options[0]["scheduler_ip"] or options[0]["scheduler_file"] or _config.get("scheduler-address", None)
     if not named:
-        raise InvalidParamError("start workers: no scheduler; weft worker ucx://HOST:8786, or --scheduler-file FILE")
+        raise InvalidParamError("no scheduler: give its address, ucx://HOST:8786, or --scheduler-file FILE")
+    _refuse_half_tls(options[0].get("security", {}))
     try:
         patience_s: float | None = _utils.parse_timedelta(options[0]["death_timeout"])
     except (ValueError, KeyError, OverflowError) as error:
-        raise InvalidParamError(
-            f"--death-timeout {options[0]['death_timeout']!r}: {error}; 60, or such as 5m"
-        ) from error
+        raise InvalidParamError(f"--timeout {options[0]['death_timeout']!r}: {error}; 60, or such as 5m") from error
     asyncio.run(_run(options, patience_s))
     return 0
+
+
+def _refuse_half_tls(security: Mapping[str, str]) -> None:
+    """Raise where some files for TLS are given, and Dask's configuration does not name the others."""
+    needed = {"tls_ca_file": ("--tls-ca-file", "ca-file"), "tls_worker_cert": ("--tls-cert", "worker.cert")}
+    for name, (option, key) in needed.items():
+        if security and name not in security and _config.get(f"distributed.comm.tls.{key}", None) is None:
+            raise InvalidParamError(f"TLS needs {option}, too, or distributed.comm.tls.{key} in Dask's configuration")
 
 
 async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> None:

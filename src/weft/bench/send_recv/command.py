@@ -192,8 +192,9 @@ def run(args: argparse.Namespace) -> int:
                 _say(args, f"Client connects to {args.server_address}:{args.port}")
                 result = _client(args)
     except (weft.Error, OSError) as error:
-        print(f"weft bench send-recv: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, weft.InvalidParamError) else 1
+        unusable = isinstance(error, weft.InvalidParamError)
+        print(f"weft bench send-recv: {'' if unusable else f'{type(error).__name__}: '}{error}", file=sys.stderr)
+        return 2 if unusable else 1
     except MemoryError:
         print(f"weft bench send-recv: NoMemoryError: {_memory(args)}", file=sys.stderr)
         return 1

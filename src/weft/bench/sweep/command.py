@@ -48,8 +48,8 @@ ITERATIONS = 20_000
 CHILD = "import sys; from weft.bench.sweep.loops import child; child(sys.argv[1:])"
 #: Only where both processes are on one host.
 NEAR = ("self", *LENT)
-QUICK: dict[str, Any] = {"sizes": "1:1MiB:16", "rounds": 1, "seconds_per_cell": 0.05, "limit": 40.0}
-FULL: dict[str, Any] = {"sizes": "1:4MiB:4", "rounds": 3, "seconds_per_cell": 0.1, "limit": 3600.0}
+QUICK: dict[str, Any] = {"sizes": "1:1MiB:16", "rounds": 1, "seconds_per_cell": 0.05, "limit": 40.0, "window": 64}
+FULL: dict[str, Any] = {"sizes": "1:4MiB:4", "rounds": 3, "seconds_per_cell": 0.1, "limit": 3600.0, "window": 64}
 
 
 class Line(NamedTuple):
@@ -216,8 +216,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     memory = f"where messages are received: {', '.join(MEMORIES)} (default: %(default)s)"
     memories = functools.partial(options.some_of, MEMORIES)
     add("--memory", type=memories, default="reused", metavar="KINDS", help=memory)
-    window = "messages sent before any is waited for, at most 64 MiB of them (default: %(default)s)"
-    add("--window", type=options.whole, default=64, metavar="N", help=window)
+    window = f"messages sent before any is waited for, at most 64 MiB of them (default: {FULL['window']})"
+    add("--window", type=options.whole, metavar="N", help=window)
     options.add_rounds(parser, None, shown=FULL["rounds"])
     options.add_seconds_per_cell(parser, None, shown=FULL["seconds_per_cell"])
     add("--limit", type=timeout, metavar="S", help="seconds for all; what is left then is left out (default: 3600)")
@@ -240,6 +240,8 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from weft.config import ucx_library
 
+    if args.measures == ["latency"]:
+        _options.refuse_unused("latency has one message on its way", window=args.window)
     for name, value in (QUICK if args.quick else FULL).items():
         if getattr(args, name) is None:
             setattr(args, name, options.sizes(value) if isinstance(value, str) else value)
