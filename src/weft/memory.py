@@ -31,7 +31,7 @@ _PREFIX = "ucx_shm_posix_"
 
 @contextlib.contextmanager
 def arrays_in_pool() -> Generator[None]:
-    """Have NumPy allocate arrays of 64 KiB and more in weft's pool, so that :meth:`weft.Peer.lend` copies nothing.
+    """Make NumPy allocate arrays of 64 KiB and more in weft's pool, so that :meth:`weft.Peer.lend` copies nothing.
 
     A context manager. It applies to this thread, or to this asyncio task and the tasks that it starts, until the end of
     the block. Arrays made in the block stay in the pool. A forked child sees later changes to such arrays; its own
