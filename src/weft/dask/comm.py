@@ -35,6 +35,7 @@ from weft.dask.memory.arrow import arrow_in_pool
 from weft.dask.memory.limits import count_in_nanny, count_worker
 from weft.dask.observe import traffic
 from weft.dask.offload import read_offloads, write_offloads
+from weft.dask.patches_host import serve_host_freely
 from weft.dask.tensors import device
 from weft.errors import (
     ClosedError,
@@ -341,6 +342,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         if isinstance(server, Worker):
             _arrays_of_tasks_in_pool()
             count_worker(server)
+            serve_host_freely(server)
             self.default_host = self.default_host or _host_towards(server.scheduler.address, self.ip)
         elif patches.is_nanny(server):
             count_in_nanny(server)
