@@ -360,6 +360,13 @@ def five(records: Records) -> str:
     rows: list[Sequence[str]] = []
     used: list[str] = []
 
+    if "whole_jobs" in records:
+        for kind, jobs in whole_jobs_table.of_kinds(records["whole_jobs"]):
+            tcp_s, ucx_s, ratio = whole_jobs_table.total(jobs)
+            told = f"Coiled's benchmarks, {kind}: {len(jobs)} whole job{'s' * (len(jobs) > 1)}"
+            rows.append([told, f"{tcp_s:.1f} s", f"{ucx_s:.1f} s", str(ratio)])
+        used.append("whole_jobs")
+
     def dask_row(record: str, name: str, told: str) -> None:
         for row in rows_of(records[record]) if record in records else []:
             if row.name == name:

@@ -116,7 +116,7 @@ def measure(
         else:
             found |= memory.peaks(found["begin_s"], found["end_s"])
         if asked.check:
-            found["left_in_shm"] = left
+            found["left_in_shm"] = [] if asked.day == days.SMALL else left  # its own is gone with it
     return every
 
 

@@ -227,19 +227,31 @@ def details(record: Row) -> tuple[list[str], list[list[str]]]:
     return head, cells
 
 
+def of_kinds(record: Row) -> Iterator[tuple[str, list[Row]]]:
+    """Give each kind of rows, and those of its rows that ended over tcp and over ucx."""
+    for name in dict.fromkeys(map(kind, record["rows"])):
+        ended = [row for row in record["rows"] if kind(row) == name and ratio(row)]
+        if ended:
+            yield name, ended
+
+
+def total(rows: Sequence[Row]) -> tuple[float, float, stats.Ratio]:
+    """Add up the medians of rows over tcp and over ucx; the mean ratio is geometric, and has its least and greatest."""
+    seconds = [sum(statistics.median(s for (s,) in walls(row, p)) for row in rows) for p in ("tcp", "ucx")]
+    ratios = [found.value for row in rows if (found := ratio(row))]
+    return seconds[0], seconds[1], stats.Ratio(statistics.geometric_mean(ratios), min(ratios), max(ratios))
+
+
 def summary(record: Row) -> Iterator[str]:
     """Say the geometric means of each kind of rows."""
-    for name in dict.fromkeys(map(kind, record["rows"])):
-        of_kind = [row for row in record["rows"] if kind(row) == name]
-        ratios = [found.value for row in of_kind if (found := ratio(row))]
+    for name, of_kind in of_kinds(record):
         above = [value for row in of_kind if (value := left(row)) is not None]
-        if ratios:
-            parts = [f"{name}, {len(ratios)} rows: ucx/tcp {statistics.geometric_mean(ratios):.2f} (geometric mean)"]
-            parts += [f"{statistics.median(above):.2f} left above the floor (median of {len(above)})"] if above else []
-            for peak, what in (("peak_nbytes", "peak memory"), ("peak_with_cache_nbytes", "with the page cache")):
-                peaks = [value for row in of_kind if (value := _peak_ratio(row, peak))]
-                parts += [f"{what} {statistics.geometric_mean(peaks):.2f} of tcp's"] if peaks else []
-            yield "; ".join(parts)
+        parts = [f"{name}, {len(of_kind)} rows: ucx/tcp {total(of_kind)[2].value:.2f} (geometric mean)"]
+        parts += [f"{statistics.median(above):.2f} left above the floor (median of {len(above)})"] if above else []
+        for peak, what in (("peak_nbytes", "peak memory"), ("peak_with_cache_nbytes", "with the page cache")):
+            peaks = [value for row in of_kind if (value := _peak_ratio(row, peak))]
+            parts += [f"{what} {statistics.geometric_mean(peaks):.2f} of tcp's"] if peaks else []
+        yield "; ".join(parts)
 
 
 def _peak_ratio(row: Row, name: str) -> float | None:

@@ -6,7 +6,11 @@ import datetime
 import decimal
 import importlib.util
 import json
+import mmap
+import subprocess
 import sys
+import types
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -18,17 +22,26 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from scripts import benchmarks, coiled_benchmarks
-from whole_jobs import counters, results, run, table, tpch
+from scripts.coiled_benchmarks import TPCH
+from whole_jobs import counters, days, memory, results, run, table, tpch
 
 from weft.bench.common.errors import BenchError
 
 
 def ran(wall_s, checksums=(7,), **workers):
-    return {"wall_s": wall_s, "checksums": list(checksums), "workers": workers, "peak_nbytes": int(wall_s * 2**30)}
+    peak = int(wall_s * 2**30)
+    found = {"wall_s": wall_s, "checksums": list(checksums), "workers": workers, "peak_nbytes": peak}
+    return found | {"peak_with_cache_nbytes": 2 * peak}
 
 
-def row(name, checks=(), **walls):
-    found = {"name": name, "runs": {p: [ran(s) for s in each] for p, each in walls.items()}, "checks": dict(checks)}
+def row(name, checks=(), day="", **walls):
+    found = {
+        "name": name,
+        "workers": 2,
+        "day": day,
+        "runs": {p: [ran(s) for s in each] for p, each in walls.items()},
+        "checks": dict(checks),
+    }
     return found | {"difference": table.difference(found)}
 
 
@@ -37,7 +50,7 @@ def record():
     return {
         "protocols": ["tcp", "ucx", "inproc"],
         "rounds": 2,
-        "workers": 2,
+        "commits": {"weft": "abc"},
         "threads": 1,
         "memory": 4 << 30,
         "left_out": {},
@@ -60,20 +73,20 @@ def record():
 
 def test_losing_rows_come_first_and_rounds_that_differ_are_written(record):
     head, cells = table.rows(record)
-    assert head == ["", "tcp, s", "ucx, s", "inproc, s", "ucx/tcp", "left of tcp above the floor"]
+    assert head == ["", "workers", "tcp, s", "ucx, s", "inproc, s", "ucx/tcp", "left of tcp above the floor"]
     assert cells == [
-        ["`join: lost`", "10", "12 20", "5", "**1.60** (1.20 2.00)", "2.20"],
-        ["`array: even`", "10", "9 11", "9.5", "1.00 (0.90 1.10)", "-"],
-        ["`array: won`", "10", "5.05", "4", "0.51 (0.50 0.51)", "0.17"],
+        ["`join: lost`", "2", "10", "12 20", "5", "**1.60** (1.20 2.00)", "2.20"],
+        ["`array: even`", "2", "10", "9 11", "9.5", "1.00 (0.90 1.10)", "-"],
+        ["`array: won`", "2", "10", "5.05", "4", "0.51 (0.50 0.51)", "0.17"],
     ]
 
 
 def test_each_kind_of_rows_has_its_means(record):
     assert list(table.summary(record)) == [
         "array, 2 rows: ucx/tcp 0.71 (geometric mean); 0.17 left above the floor (median of 1); "
-        "peak memory 0.71 of tcp's",
+        "peak memory 0.71 of tcp's; with the page cache 0.71 of tcp's",
         "join, 1 rows: ucx/tcp 1.60 (geometric mean); 2.20 left above the floor (median of 1); "
-        "peak memory 1.60 of tcp's",
+        "peak memory 1.60 of tcp's; with the page cache 1.60 of tcp's",
     ]
 
 
@@ -84,13 +97,13 @@ def test_what_failed_or_differs_is_said(record):
     record["rows"][2]["checks"] = {"tcp": ran(1, [1]), "ucx": ran(1, [2])}
     record["rows"][2]["difference"] = table.difference(record["rows"][2])
     assert table.wrong(record) == [
-        "array: won, ucx, round 2: no way",
+        "array: won, 2 workers, ucx, round 2: no way",
         "array: even: the rounds gave 2 results",
         "join: lost: the checks gave 2 results",
     ]
-    assert "**array: won, ucx, round 2: no way**" in table.notes(record)
+    assert "**array: won, 2 workers, ucx, round 2: no way**" in table.notes(record)
     _, cells = table.rows(record)
-    assert cells[-1] == ["`array: won`", "10", "5", "4", "0.50", "0.17"]  # by the round that both ended
+    assert cells[-1] == ["`array: won`", "2", "10", "5", "4", "0.50", "0.17"]  # by the round that both ended
 
 
 def test_a_row_without_any_result_is_told(record):
@@ -103,16 +116,25 @@ def test_a_row_without_any_result_is_told(record):
 
 def test_the_page_has_it_all(record):
     text = benchmarks.whole_jobs(record)
-    assert text.splitlines()[0].startswith("|  | tcp, s | ucx, s")
+    assert text.splitlines()[0].startswith("|  | workers | tcp, s | ucx, s")
     assert "All results that were compared are equal" in text
     head, cells = table.details(record)
     assert all(len(each) == len(head) for each in cells)
     assert cells[0][head.index("peak memory, GiB")] == "10.00 / 16.00 / 5.00"
+    assert cells[0][head.index("with the page cache of its files, GiB")] == "20.00 / 32.00 / 10.00"
     assert "join: lost" in table.text(record)
+    assert "Commits: abc of weft" in text
+
+
+def test_the_readme_has_whole_jobs_before_single_fetches(record):
+    rows = benchmarks.five({"whole_jobs": record}).splitlines()[2:]
+    assert rows[0] == "| Coiled's benchmarks, array: 2 whole jobs | 20.0 s | 15.1 s | 0.71 (0.51-1.00) |"
+    assert rows[1] == "| Coiled's benchmarks, join: 1 whole job | 10.0 s | 16.0 s | 1.60 (1.60-1.60) |"
 
 
 def test_bytes_are_lent_staged_or_copied():
     sent = {"weft/sent_nbytes": 10, "weft/lent_nbytes": 3, "weft/staged_total_nbytes": 2, "execute/disk-write/bytes": 4}
+    sent["p2p/disk-write/bytes"] = 100  # a shuffle writes whether or not there is room
     found = ran(1, **sent)
     assert [value(found) for _, value in table.MOVED] == [3, 2, 5]
     assert table.spilled_nbytes(found) == 4
@@ -139,6 +161,44 @@ def test_equal_results_have_one_checksum(value, same, other):
     assert results.checksum(value) != results.checksum(other)
 
 
+def test_a_table_in_another_order_has_the_same_checksum():
+    table = pd.DataFrame({"a": [0.1, 0.2, 0.3], "b": ["x", "y", None]})
+    other = table.iloc[[2, 0, 1]].reset_index(drop=True)
+
+    def checksum(table):
+        return results.table_checksum(table).tolist()
+
+    assert checksum(table) == checksum(other)
+    assert checksum(table) != checksum(table.assign(a=table["a"] + 1))
+    assert checksum(table.set_index("a")) != checksum(table.set_index("a").set_index(pd.Index([0.1, 0.2, 9], name="a")))
+
+
+@pytest.fixture
+def dataframes(monkeypatch):
+    """Give back what watching replaces."""
+    import dask.dataframe
+    import dask.distributed
+    import distributed
+
+    replaced = [(module, "wait") for module in (distributed, dask.distributed)]
+    replaced += [(distributed.Client, "gather"), (dask.dataframe.DataFrame, "size")]
+    for owner, name in replaced:
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    return dask.dataframe
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_table_whose_size_is_asked_for_is_compared_in_a_check(dataframes, check):
+    looked = results.Results(check=check)
+    looked.watch()
+    table = pd.DataFrame({"a": range(6)})
+    sizes = [
+        int(dataframes.from_pandas(each, npartitions=2).size.compute(scheduler="sync")) for each in (table, -table)
+    ]
+    assert (sizes == [6, 6]) is not check
+    assert bool(looked.unchecked) is not check
+
+
 def test_the_seeds_make_the_data_the_same():
     import dask.array as da
 
@@ -160,8 +220,18 @@ def test_counters_grow_and_add_up():
 
 
 def test_the_peak_is_that_of_the_functions_time():
-    memory = run.Memory(0, samples=[(0.0, 9), (1.0, 2), (2.0, 3), (3.0, 8)])
-    assert memory.peaks(0.5, 2.5) == {"peak_nbytes": 3, "peak_pss_nbytes": 0}
+    samples = [(0.0, 9), (1.0, 2), (2.0, 3), (3.0, 8)]
+    found = memory.Memory(0, Path(), samples=samples, cached_samples=[(1.0, 7)])
+    assert found.peaks(0.5, 2.5) == {"peak_nbytes": 3, "peak_with_cache_nbytes": 7, "peak_pss_nbytes": 0}
+
+
+def test_what_a_run_wrote_is_counted_while_it_is_in_the_page_cache(tmp_path):
+    folder = tmp_path / "scratch"
+    assert memory.cached_nbytes(folder) == 0  # it is not there yet
+    (folder / "below").mkdir(parents=True)
+    for name, nbytes in (("a", 10000), ("below/b", 1), ("empty", 0)):
+        (folder / name).write_bytes(bytes(nbytes))
+    assert memory.cached_nbytes(folder) == 4 * mmap.PAGESIZE
 
 
 def test_rows_are_chosen_by_their_names():
@@ -174,12 +244,24 @@ def test_rows_are_chosen_by_their_names():
     }
 
 
-@pytest.mark.parametrize("name", ["whole_jobs", "whole_jobs_4"])
-def test_the_commands_are_understood(name):
+def test_queries_share_a_cluster():
+    nodes = {"array: a": "tests/benchmarks/test_array.py::a", "tpch: 1": f"{TPCH}::1", "tpch: 2": f"{TPCH}::2"}
+    assert [list(each) for each in coiled_benchmarks.together(nodes)] == [["array: a"], ["tpch: 1", "tpch: 2"]]
+
+
+@pytest.mark.parametrize(("name", "workers"), [("whole_jobs", [2, 4]), ("whole_jobs_days", [2])])
+def test_the_commands_are_understood(name, workers):
     command, tiny = benchmarks.MEASURED[name]
     words = command.partition("scripts/coiled_benchmarks.py ")[2].split()
     parsed = coiled_benchmarks.parse([*words, *tiny.split(), "--json", "x.json"])
     assert (parsed.json.name, parsed.rows, parsed.protocols) == ("x.json", "query_06", ["tcp", "ucx", "inproc"])
+    assert parsed.workers == workers
+
+
+def test_a_day_that_there_is_not_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        coiled_benchmarks.parse(["--source", "x", "--days", "half,hot"])
+    assert "half,killed,shm" in capsys.readouterr().err
 
 
 def test_tables_are_rewritten_with_floats_and_timestamps(tmp_path, monkeypatch):
@@ -272,13 +354,104 @@ def source(tmp_path):
 
 def rounds(folder, tmp_path, **more):
     """Make ready what runs rows; workers of a test are small."""
-    asked = {"protocols": ["ucx", "inproc"], "rounds": 1, "workers": 2, "threads": 1, "memory": 1 << 30, "scale": 1.0}
+    asked = {"protocols": ["ucx", "inproc"], "rounds": 1, "threads": 1, "memory": 1 << 30, "scale": 1.0, "days": []}
     asked |= {"timeout": 100.0, "no_check": False, "data": None, "json": tmp_path / "record.json", "add": False}
+    asked |= {"source": tmp_path}
     return coiled_benchmarks.Rounds(folder, argparse.Namespace(**asked | more))
 
 
 def node(name):
     return f"tests/benchmarks/test_few.py::test_{name}"
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Stand in for runs: each function waited for one result, and ended ten tasks. Give what was asked for."""
+    asked = []
+
+    def measure(folder, nodes, each, timeout_s, *more):
+        asked.append((list(nodes), each.protocol, each.workers, each.day, each.check, each.kill_after))
+        return {node: ran(1) | {"ended_tasks": 10, "unchecked": [] if each.check else ["large"]} for node in nodes}
+
+    monkeypatch.setattr(run, "measure", measure)
+    return asked
+
+
+def test_a_record_gets_what_it_lacks(tmp_path, measured):
+    some = {"few: a": node("a")}
+    rounds(tmp_path, tmp_path, no_check=True).rows(some, 2)
+    assert [each[1] for each in measured] == ["ucx", "inproc"]
+    measured.clear()
+    rounds(tmp_path, tmp_path, no_check=True, add=True, rounds=2).rows(some, 2)
+    rounds(tmp_path, tmp_path, no_check=True, add=True, rounds=2).rows(some, 2)
+    assert [each[1] for each in measured] == ["ucx", "inproc"]
+    measured.clear()
+    rounds(tmp_path, tmp_path, add=True, rounds=2).rows(some, 2)  # the checks
+    assert [(each[1], each[4]) for each in measured] == [("ucx", True), ("inproc", True)]
+    measured.clear()
+    rounds(tmp_path, tmp_path, add=True, no_check=True).rows(some, 4)
+    assert [each[2] for each in measured] == [4, 4]
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert [(row["workers"], len(row["runs"]["ucx"]), list(row["checks"])) for row in record["rows"]] == [
+        (2, 2, ["ucx", "inproc"]),
+        (4, 1, []),
+    ]
+
+
+def test_a_worker_is_killed_when_half_of_a_plain_days_tasks_have_ended(tmp_path, measured):
+    rounds(tmp_path, tmp_path, days=["killed", "shm"]).bad_days({"few: a": node("a")}, 2)
+    assert [(protocol, day, after) for _, protocol, _, day, _, after in measured] == [
+        ("ucx", "", 0),
+        ("ucx", "killed", 5),
+        ("ucx", "shm", 0),
+        ("inproc", "", 0),
+        ("inproc", "shm", 0),  # of one process none can be killed
+    ]
+    assert all(check for *_, check, _ in measured)
+
+
+def test_how_a_bad_day_went_is_told(record):
+    after = {"held_nbytes": 0, "left_in_shm": [], "killed": True}
+    plain = row("a: b", {p: ran(1, [1]) | after for p in ("tcp", "ucx", "inproc")})
+    fared = {
+        "killed": {"tcp": ran(1, [1]) | after | {"killed": False}, "ucx": ran(1, [2]) | after},
+        "half": {"tcp": {"failed": "no way"}, "ucx": ran(1, [1], **{"memory/disk-write/bytes": 2048}) | after},
+        "shm": {"tcp": ran(1, [1]) | after, "ucx": ran(1, [1]) | after | {"held_nbytes": 1024, "left_in_shm": ["x"]}},
+    }
+    record["rows"] = [plain, *(row("a: b", checks, day) for day, checks in fared.items())]
+    head, cells = table.bad_days(record)
+    assert head == ["", "workers", "day", "tcp", "ucx", "inproc"]
+    assert [each[3:] for each in cells] == [
+        ["**failed: no way**", "right, 2 KiB spilled", "-"],
+        ["right, **nothing was killed**", "**other results**", "-"],
+        ["right", "right, **1 KiB not given back**, **left in /dev/shm: x**", "-"],
+    ]
+    assert "half the memory" in table.text(record)
+    assert "half the memory" in benchmarks.whole_jobs_days(record)
+
+
+def test_a_worker_is_killed_once_so_many_tasks_have_ended():
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    nanny = types.SimpleNamespace(process=types.SimpleNamespace(pid=sleeper.pid))
+    killer = days.Killer(types.SimpleNamespace(workers={0: nanny}), after=2)
+    killer.transition("a", "processing", "memory")
+    killer.transition("a", "memory", "released")
+    assert not killer.killed
+    killer.transition("b", "processing", "memory")
+    assert sleeper.wait() == -9
+    killer.transition("c", "processing", "memory")  # the second time there is nobody to kill
+    assert (killer.ended, killer.killed) == (3, True)
+    sleeper.stdin.close()
+
+
+def test_a_small_shm_is_only_seen_by_what_runs_there():
+    command = [sys.executable, "-c", "import os; s = os.statvfs('/dev/shm'); print(s.f_frsize * s.f_blocks)"]
+    assert days.around("half", command) == command
+    done = subprocess.run(days.around("shm", command), capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    assert int(done.stdout) == 64 << 20
+    assert subprocess.run(command, capture_output=True, text=True).stdout != done.stdout
 
 
 @pytest.mark.slow
@@ -287,7 +460,7 @@ def test_functions_run_unchanged_and_are_checked(source, tmp_path):
     with run.checkout(source) as folder:
         assert run.collect(folder, ["tests/benchmarks/test_few.py"])[0] == node("nowhere")
         taken = rounds(folder, tmp_path)
-        taken.row("few: nowhere", node("nowhere"))
+        taken.rows({"few: nowhere": node("nowhere")}, 2)
     record = json.loads((tmp_path / "record.json").read_text())
     assert table.wrong(record) == []
     assert table.unchecked(record) == []
@@ -310,12 +483,14 @@ def test_a_function_that_does_not_end_well_is_said_to(source, tmp_path):
     before = set(psutil.Process().children(recursive=True))
     with run.checkout(source) as folder:
         taken = rounds(folder, tmp_path, protocols=["inproc"])
-        taken.row("few: skips", node("skips"))
-        taken.row("few: raises", node("raises"))
+        taken.rows({"few: skips": node("skips")}, 2)
+        taken.rows({f"few: {name}": node(name) for name in ("raises", "nowhere")}, 2)
         late = rounds(folder, tmp_path, protocols=["inproc"], timeout=12.0)
-        late.row("few: sleeps", node("sleeps"))
-    assert table.wrong(taken.record) == ["few: raises, inproc, round 1: ValueError: no way"]
-    assert table.wrong(late.record) == ["few: sleeps, inproc, round 1: did not end within 12 s"]
+        late.rows({"few: sleeps": node("sleeps")}, 2)
+    assert table.wrong(taken.record) == ["few: raises, 2 workers, inproc, round 1: ValueError: no way"]
+    assert [row["name"] for row in taken.record["rows"]] == ["few: raises", "few: nowhere"]
+    assert taken.record["rows"][1]["runs"]["inproc"][0]["checksums"]  # what comes after runs all the same
+    assert table.wrong(late.record) == ["few: sleeps, 2 workers, inproc, round 1: did not end within 12 s"]
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
