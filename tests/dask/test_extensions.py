@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from distributed import Scheduler, Worker
 
+from weft.dask.learn.measured import Report
 from weft.dask.observe import traffic
 from weft.dask.observe.attach import attach
 from weft.dask.observe.scheduler import SchedulerTraffic
@@ -26,7 +27,7 @@ def test_a_heartbeat_tells_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> 
     quiet, busy = (traffic.CommTraffic(peer(name), "ucx://them:1") for name in ("quiet", "busy"))
     for comm in (quiet, busy):
         comm.sent(3, time.perf_counter())
-    extension = WorkerTraffic()
+    extension = WorkerTraffic(Report())
     assert set(extension.heartbeat()["peers"]) == {"quiet", "busy"}
     assert extension.heartbeat() == {"process": traffic.PROCESS, "peers": {}}
     busy.received(5)
@@ -42,6 +43,7 @@ def test_only_a_scheduler_that_is_weft_s_is_told(scheduler: str, told: bool) -> 
     # Another's heartbeat handler would look the extension up, fail, and the worker would close itself.
     worker = object.__new__(Worker)
     worker.extensions, worker.handlers, worker.scheduler = {}, {}, SimpleNamespace(address=scheduler)
+    worker.rpc = SimpleNamespace(connection_args={})
     attach(worker)
     assert (EXTENSION in worker.extensions) is told
     assert "weft_join" in worker.handlers  # an unknown request would never be answered

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import math
 import time
@@ -11,12 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from distributed import Client, Scheduler, Worker
 from tests.dask.clusters import local_cluster, workers_of
 
 import weft.dask
 from weft.dask.learn import measured
-from weft.dask.learn.collect import SchedulerLinks
+from weft.dask.learn.collect import KeepUp, SchedulerLinks
 from weft.dask.learn.view import Links, tell
+from weft.dask.observe.traffic import EXTENSION
 from weft.links import LinkModel, Place
 
 MiB = 1 << 20
@@ -31,65 +35,70 @@ class FakePeer(SimpleNamespace):
 
 @pytest.fixture(autouse=True)
 def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured, "by_process", {})
     monkeypatch.setattr(measured, "listeners", [])
 
 
-def comm_of(peer: Any, worker: str = "ucx://them:1") -> measured.CommLinks:
-    return measured.CommLinks(peer, "them", worker)
+@pytest.fixture
+def report() -> measured.Report:
+    return measured.Report()
 
 
-def test_a_transfer_is_told_once() -> None:
+def comm_of(report: measured.Report, peer: Any, worker: str = "") -> measured.CommLinks:
+    return measured.CommLinks(peer, "them", worker, report)
+
+
+def test_a_transfer_is_told_once(report: measured.Report) -> None:
     peer = FakePeer()
-    comm = comm_of(peer)
+    comm = comm_of(report, peer)
     peer.landed = (8 * MiB, 0.5, 1.5)
     comm.received(8 * MiB)
-    assert measured.report() == {"them": {"transfers": [[8 * MiB, 0.5, 3.0]], "received": [0, 8 * MiB]}}
-    assert measured.report() == {}
+    assert report.take() == {"them": {"transfers": [[8 * MiB, 0.5, 3.0]], "received": [0, 8 * MiB]}}
+    assert report.take() == {}
 
 
-def test_small_messages_are_not_told() -> None:
-    comm = comm_of(FakePeer())
+def test_small_messages_are_not_told(report: measured.Report) -> None:
+    comm = comm_of(report, FakePeer())
     comm.received(1000)
     assert comm.begin_send(1000) is None
-    assert measured.report() == {}
+    assert report.take() == {}
 
 
-def test_what_was_lent_took_no_time() -> None:
+def test_what_was_lent_took_no_time(report: measured.Report) -> None:
     peer = FakePeer(same_host=True)
-    comm = comm_of(peer)
+    comm = comm_of(report, peer)
     peer.lent_nbytes = (0, 7 * MiB)
     comm.received(8 * MiB)
-    assert measured.report() == {"them": {"received": [7 * MiB, MiB]}}
+    assert report.take() == {"them": {"received": [7 * MiB, MiB]}}
 
 
-def test_only_the_latest_transfers_and_peers_are_kept() -> None:
+def test_only_the_latest_transfers_and_peers_are_kept(report: measured.Report) -> None:
     peer = FakePeer()
-    comm = comm_of(peer)
+    comm = comm_of(report, peer)
     for i in range(20):
         peer.landed = ((i + 1) * MiB, i + 1.0, i + 1.0)
         comm.received(MiB)
-    assert len(measured.report()["them"]["transfers"]) == measured.MOST_TRANSFERS
+    assert len(report.take()["them"]["transfers"]) == measured.MOST_TRANSFERS
     for i in range(2 * measured.MOST_PEERS):
-        measured.CommLinks(FakePeer(round_trip_s=0.1), str(i), "")
-    assert len(measured.report()) == measured.MOST_PEERS
+        measured.CommLinks(FakePeer(round_trip_s=0.1), str(i), "", report)
+    assert len(report.take()) == measured.MOST_PEERS
 
 
-def test_sends_at_the_same_time_are_counted_over_the_network_only() -> None:
-    a, b = comm_of(FakePeer()), comm_of(FakePeer())
+def test_sends_at_the_same_time_are_counted_over_the_network_only(report: measured.Report) -> None:
+    a, b = comm_of(report, FakePeer()), comm_of(report, FakePeer())
     began = a.begin_send(MiB), b.begin_send(MiB)
     a.end_send(began[0])
     b.end_send(began[1])
-    assert 1 <= measured.report()["them"]["sending"] <= 2
-    assert comm_of(FakePeer(same_host=True)).begin_send(MiB) is None
+    assert 1 <= report.take()["them"]["sending"] <= 2
+    assert comm_of(report, FakePeer(same_host=True)).begin_send(MiB) is None
 
 
-def test_this_process_hears_of_workers_that_it_reached() -> None:
+def test_this_process_hears_of_workers_that_it_reached(report: measured.Report) -> None:
     heard: list[str] = []
     measured.listeners.append(lambda worker, _: heard.append(worker))
-    comm_of(FakePeer(round_trip_s=0.1))
-    comm_of(FakePeer(round_trip_s=0.1), worker="")
+    comm_of(report, FakePeer(round_trip_s=0.1), "ucx://them:1")
+    comm_of(report, FakePeer(round_trip_s=0.1))
     assert heard == ["ucx://them:1"]
+    assert set(report.take()) == {"ucx://them:1", "them"}, "one that came by itself has no address that is known"
 
 
 # ---- the scheduler --------------------------------------------------------------------------------------------------
@@ -190,12 +199,31 @@ def test_a_sender_tells_how_many_shared_its_port() -> None:
     assert 1 / cluster.links.model.port_seconds_per_byte("egress", "10.0.0.1") == pytest.approx(20e6, rel=0.1)
 
 
+def test_workers_of_one_process_are_told_apart_by_their_addresses() -> None:
+    cluster = Workers(A, B, C)
+    slow, fast = ({"transfers": [[8 * MiB, 8 * MiB / rate, 1.0]] * 4} for rate in (10e6, 100e6))
+    one = "a process of two workers"
+    cluster.links.take(A, one, {})
+    cluster.links.take(B, one, {})
+    cluster.links.take(C, "another", {A: slow, B: fast})
+    assert cluster.rate(A, C) == pytest.approx(10e6, rel=0.1)
+    assert cluster.rate(B, C) == pytest.approx(100e6, rel=0.1)
+    cluster.links.take(A, one, {"another": {"sending": 4.0}})
+    cluster.links.take(C, "another", {A: {"transfers": [[8 * MiB, 8 * MiB / 5e6, 1.0]] * 4}})
+    assert 1 / cluster.links.model.port_seconds_per_byte("egress", "10.0.0.1") == pytest.approx(20e6, rel=0.1)
+
+
 def test_who_left_is_forgotten() -> None:
     cluster = Workers(A, B, C)
     cluster.transfers(A, B, 10e6)
+    cluster.tell(A, {f"process of {B}": {"sending": 4.0}})
     del cluster.workers[A]
-    cluster.tell(B, {})
+    KeepUp(cluster.links).remove_worker(cluster, A, stimulus_id="")  # type: ignore[arg-type]
     assert cluster.links.model.pairs == {}
+    assert A not in cluster.links.model.workers()
+    assert cluster.links._sending == {}  # pyright: ignore[reportPrivateUsage]
+    cluster.tell(A, {f"process of {B}": {"round_trip_s": 0.1}})
+    assert A not in cluster.links.model.workers(), "a heartbeat that comes late"
     cluster.tell(C, {f"process of {A}": {"round_trip_s": 0.1}})
     assert cluster.links.model.pairs == {}
 
@@ -248,3 +276,34 @@ def test_a_cluster_learns_by_itself() -> None:
         assert {link.known_from for link in shown.links} <= {"assumed", "pair"}
         assert shown.mode == "observe"
         assert not shown.decides
+
+
+def test_each_worker_of_a_process_tells_of_its_own_links() -> None:
+    async def test() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            scheduler = await stack.enter_async_context(
+                Scheduler(protocol="ucx", host="127.0.0.1", dashboard_address=":0")
+            )
+            a, b, c = [
+                await stack.enter_async_context(
+                    Worker(scheduler.address, host="127.0.0.1", nthreads=1, dashboard_address=":0")
+                )
+                for _ in range(3)
+            ]
+            client = await stack.enter_async_context(Client(scheduler.address, asynchronous=True))
+            for worker in (a, b, c):
+                worker.periodic_callbacks["heartbeat"].stop()
+            for reader, nbytes in ((b, 1_000_000), (c, 2_000_000)):
+                value = client.submit(bytes, nbytes, workers=[a.address])
+                assert await client.submit(len, value, workers=[reader.address]) == nbytes
+            told = {w: w.extensions[EXTENSION].heartbeat().get("links", {}) for w in (a, b, c)}
+            assert a.address not in told[a]
+            for reader, nbytes in ((b, 1_000_000), (c, 2_000_000)):
+                assert sum(told[reader][a.address]["received"]) == pytest.approx(nbytes, abs=10_000)
+                assert {b.address, c.address}.isdisjoint(told[reader])
+
+    async def bounded() -> None:
+        async with asyncio.timeout(100):
+            await test()
+
+    asyncio.run(bounded())

@@ -68,7 +68,16 @@ _comms: weakref.WeakSet[UCX] = weakref.WeakSet()
 class UCX(Comm):  # type: ignore[misc]
     """A comm between two Dask processes: each Dask message is one weft message."""
 
-    def __init__(self, peer: Peer, *, local_addr: str, peer_addr: str, deserialize: bool, worker: str = "") -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        *,
+        local_addr: str,
+        peer_addr: str,
+        deserialize: bool,
+        worker: str = "",
+        report: measured.Report | None = None,
+    ) -> None:
         super().__init__(deserialize=deserialize)
         self._peer = peer
         self._to_cuda = "cuda" in peer.memory_types
@@ -77,8 +86,8 @@ class UCX(Comm):  # type: ignore[misc]
         self._peer_addr = peer_addr
         self._traffic = traffic.CommTraffic(peer, peer_addr)
         mode = config.links()
-        measures = mode != "off"
-        self._links = measured.CommLinks(peer, self._traffic.with_process.process, worker) if measures else None
+        process, report = self._traffic.with_process.process, report or measured.nobodys
+        self._links = measured.CommLinks(peer, process, worker, report) if mode != "off" else None
         self._compresses = mode == "learn" and not peer.same_host
         _comms.add(self)
 
@@ -306,6 +315,7 @@ class UCXConnector(Connector):  # type: ignore[misc]
             peer_addr=PREFIX + address,
             deserialize=deserialize,
             worker=PREFIX + address,
+            report=connection_args.get(measured.REPORT),
         )
 
 
@@ -333,16 +343,19 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         self.default_host = default_host
         self._listener: Listener | None = None
         self._host_port: tuple[str, int] | None = None
+        self._report: measured.Report | None = None
 
     async def start(self) -> None:
         config.check()
-        from weft.dask.observe.attach import attach  # lazy: distributed may load this module while half imported
+        # lazy: distributed may load this module while it is itself half imported
+        from weft.dask.observe.attach import attach, report_of
 
         server = patches.server_of(self.comm_handler)
         if isinstance(server, Worker):
             _arrays_of_tasks_in_pool()
             count_worker(server)
             serve_host_freely(server)
+            self._report = report_of(server)
             self.default_host = self.default_host or _host_towards(server.scheduler.address, self.ip)
         elif patches.is_nanny(server):
             count_in_nanny(server)
@@ -373,6 +386,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
             local_addr=PREFIX + peer.local_address,
             peer_addr=PREFIX + peer.remote_address,
             deserialize=self.deserialize,
+            report=self._report,
         )
         comm.allow_offload = self.allow_offload
         if self._listener is None:

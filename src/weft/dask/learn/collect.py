@@ -7,6 +7,7 @@ Decisions made with it are in ``place``, views of it in ``view``.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -92,7 +93,7 @@ class SchedulerLinks:
         self.timed: deque[Timed] = deque(maxlen=_MOST_REMEMBERED)
         self.placing = Placing(scheduler, self.model)
         self._worker_of: dict[str, str] = {}  # the worker's address, by process
-        self._sending: dict[tuple[str, str], tuple[float, float]] = {}
+        self._sending: dict[tuple[str, str], tuple[float, float]] = {}  # by worker, and its peer's address or process
         self._saved_s = time.monotonic()
         self._saved_samples = 0
         self.placing.switch_copies(mode == "learn")
@@ -100,30 +101,43 @@ class SchedulerLinks:
             store.load(self.model, store.path_of(cluster), time.monotonic())
 
     def take(self, address: str, process: str, rows: Mapping[str, Any]) -> None:
-        """Add a worker's measurements, by the processes of its peers. Every value is validated."""
-        if self.mode == "off":
+        """Add a worker's measurements, by the addresses or processes of its peers. Every value is validated."""
+        if self.mode == "off" or address not in self.scheduler.workers:
             return
-        self._worker_of[process] = address
-        self._know_workers(address)
         now = time.monotonic()
-        for peer, row in rows.items():
-            other = self._worker_of.get(peer)
+        try:
+            self._worker_of[process] = address
+            self._know_worker(address)
+            peers = list(rows.items())
+        except (TypeError, AttributeError) as e:
+            self._malformed(address, e)
+            return
+        for peer, row in peers:
+            other = peer if peer in self.scheduler.workers else self._worker_of.get(peer)
             if other is None or other == address:
                 continue  # the scheduler or a client: no decision depends on their links
+            self._know_worker(other)
             try:
-                self._take_row(other, address, row, now)
+                self._take_row(other, address, (peer, process), row, now)
             except (TypeError, ValueError, KeyError, AttributeError) as e:
-                self.malformed += 1
-                logger.debug("links: a report of %s is malformed: %r", address, e)
+                self._malformed(address, e)
         self.placing.switch(self.decides)
         if self.decides:
             self.placing.roots.look(now)
         if self.cluster is not None and now - self._saved_s > _SAVE_EVERY_S:
             self._save_soon(now)
 
-    def _take_row(self, source: str, destination: str, row: Mapping[str, Any], now: float) -> None:
+    def _malformed(self, address: str, error: Exception) -> None:
+        self.malformed += 1
+        logger.debug("links: a report of %s is malformed: %r", address, error)
+
+    def _take_row(
+        self, source: str, destination: str, names: tuple[str, str], row: Mapping[str, Any], now: float
+    ) -> None:
+        """Take what a destination tells of a source; `names` are what each calls the other where it came by itself."""
         model = self.model
-        sending, at = self._sending.get((source, destination), (1.0, -_SENDING_FRESH_S))
+        told = (self._sending.get((source, name), (1.0, -math.inf)) for name in (destination, names[1]))
+        sending, at = max(told, key=lambda each: each[1])
         egress = sending if now - at < _SENDING_FRESH_S else 1.0
         for nbytes, seconds, flows in row.get("transfers", ())[:_MOST_TRANSFERS]:
             expected = model.predict(source, destination, now)
@@ -138,21 +152,20 @@ class SchedulerLinks:
         if "sending" in row:  # for the opposite direction: this worker is the sender
             flows = row["sending"]
             if 1 <= flows <= 1e6:
-                self._sending[destination, source] = (float(flows), now)
+                self._sending[destination, names[0]] = (float(flows), now)
             else:
                 model.refused += 1
 
-    def _know_workers(self, address: str) -> None:
-        model, workers = self.model, self.scheduler.workers
-        if address in workers and address not in model.workers():
-            model.place(address, place_of(address))
-        if len(model.workers()) > len(workers):
-            for left in [each for each in model.workers() if each not in workers]:
-                model.forget(left)
-            self._worker_of = {p: a for p, a in self._worker_of.items() if a in workers}
-            self._sending = {
-                pair: at for pair, at in self._sending.items() if pair[0] in workers and pair[1] in workers
-            }
+    def _know_worker(self, address: str) -> None:
+        if address in self.scheduler.workers and address not in self.model.workers():
+            self.model.place(address, place_of(address))
+
+    def forget(self, left: str) -> None:
+        """Forget a worker that has left."""
+        self.model.forget(left)
+        names = {left, *(process for process, address in self._worker_of.items() if address == left)}
+        self._worker_of = {process: address for process, address in self._worker_of.items() if address != left}
+        self._sending = {pair: at for pair, at in self._sending.items() if not names & set(pair)}
 
     def route(self, **asked: Any) -> dict[str, Any]:
         """Answer a worker that receives a large value over a slow link with the name of a relay."""
@@ -189,13 +202,16 @@ class SchedulerLinks:
             logger.warning("could not save the link measurements: %s", e)
 
 
-class SaveAtEnd(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
-    """Saves what was learned when the scheduler closes."""
+class KeepUp(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
+    """Forgets workers that leave, and saves what was learned when the scheduler closes."""
 
     name = "weft-links"
 
     def __init__(self, links: SchedulerLinks) -> None:
         self._links = links
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
+        self._links.forget(worker)
 
     async def close(self) -> None:
         self._links.save()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What this process's comms measure about their links, collected until a heartbeat reports it.
+"""What a worker's comms measure about their links, collected until a heartbeat reports it.
 
 The receiver times a transfer, from its request for announced data until the data has arrived (`Peer.landed`). A
 sender's time would include waiting for the receiver, so it reports only how many network transfers it had in flight
@@ -58,26 +58,39 @@ class Measured:
         return row
 
 
-#: Peers with news, by process.
-by_process: dict[str, Measured] = {}
 #: Called for each transfer from a worker, with the address that it was reached at; by this process's workers.
 listeners: list[Callable[[str, Measured], None]] = []
 
 
-def _of(process: str) -> Measured:
-    measured = by_process.get(process)
-    if measured is None:
-        if len(by_process) >= MOST_PEERS:
-            by_process.pop(next(iter(by_process)))
-        measured = by_process[process] = Measured()
-    return measured
+class Report:
+    """What one worker's comms have measured since its last heartbeat. A process may have several workers.
+
+    Peers are named by the address that they were reached at, and by their process if they came by themselves.
+    """
+
+    def __init__(self) -> None:
+        self._by_peer: dict[str, Measured] = {}  # those with news
+
+    def of(self, peer: str) -> Measured:
+        """Return what is new of a peer, to be added to."""
+        measured = self._by_peer.get(peer)
+        if measured is None:
+            if len(self._by_peer) >= MOST_PEERS:
+                self._by_peer.pop(next(iter(self._by_peer)))
+            measured = self._by_peer[peer] = Measured()
+        return measured
+
+    def take(self) -> dict[str, dict[str, Any]]:
+        """Return what is new of each peer, and begin anew."""
+        known = dict(self._by_peer)  # at once: another thread's comms may add to it
+        self._by_peer.clear()
+        return {peer: row for peer, measured in known.items() if (row := measured.row())}
 
 
-def report() -> dict[str, dict[str, Any]]:
-    """Return the news of each peer, by process, and reset them."""
-    known = dict(by_process)  # a copy, because other threads' comms may add to it
-    by_process.clear()
-    return {process: row for process, measured in known.items() if (row := measured.row())}
+#: A connection argument of Dask's: the report of the worker that connects.
+REPORT = "weft_report"
+#: The report of comms that belong to no worker; nobody reads it.
+nobodys = Report()
 
 
 class _Outflow:
@@ -115,16 +128,18 @@ class CommLinks:
         The peer's process.
     worker : str
         The address that the peer was reached at; empty if the peer connected.
+    report : Report
+        The report of this side's worker.
     """
 
-    __slots__ = ("_borrowed", "_landed", "_peer", "_process", "_worker")
+    __slots__ = ("_borrowed", "_landed", "_name", "_peer", "_report", "_worker")
 
-    def __init__(self, peer: Peer, process: str, worker: str) -> None:
-        self._peer, self._process, self._worker = peer, process, worker
+    def __init__(self, peer: Peer, process: str, worker: str, report: Report) -> None:
+        self._peer, self._name, self._worker, self._report = peer, worker or process, worker, report
         self._landed = peer.landed
         self._borrowed = peer.lent_nbytes[1]
         if peer.round_trip_s > 0:
-            measured = _of(process)
+            measured = report.of(self._name)
             measured.round_trip_s = peer.round_trip_s
             if worker:
                 alone = Measured()
@@ -144,7 +159,7 @@ class CommLinks:
         moved, seconds = landed[0] - before[0], landed[1] - before[1]
         if moved >= LEAST_NBYTES and seconds > 0:
             news.transfers.append((moved, seconds, max(1.0, (landed[2] - before[2]) / seconds)))
-        measured = _of(self._process)
+        measured = self._report.of(self._name)
         measured.transfers += news.transfers
         measured.lent_nbytes += news.lent_nbytes
         measured.moved_nbytes += news.moved_nbytes
@@ -165,7 +180,7 @@ class CommLinks:
         whole = nbytes if of_nbytes is None else of_nbytes
         if seconds and asked_s > 0 and whole >= LEAST_NBYTES:
             news.transfers.append((whole, seconds, max(1.0, (landed[2] - before[2]) / asked_s / at_once)))
-        measured = _of(self._process)
+        measured = self._report.of(self._name)
         measured.transfers += news.transfers
         measured.moved_nbytes += nbytes
         if self._worker:
@@ -182,7 +197,7 @@ class CommLinks:
         if began is None:
             return
         now, flow_s = _outflow.change(-1)
-        measured = _of(self._process)
+        measured = self._report.of(self._name)
         measured.sending += flow_s - began[1]
         measured.sending_s += now - began[0]
 

@@ -14,10 +14,17 @@ from typing import TYPE_CHECKING, Any
 from distributed import Scheduler, Worker
 
 from weft.dask import config, patches
+from weft.dask.learn import measured
 from weft.dask.observe.traffic import EXTENSION
 
 if TYPE_CHECKING:
     from weft.dask.observe.scheduler import SchedulerTraffic
+
+
+def report_of(worker: Worker) -> measured.Report:
+    """Return what a worker's comms measure; those that it makes know of it from then on."""
+    report: measured.Report = worker.rpc.connection_args.setdefault(measured.REPORT, measured.Report())
+    return report
 
 
 def attach(server: object) -> None:
@@ -34,10 +41,10 @@ def attach(server: object) -> None:
         # A scheduler reached by another protocol may not know weft; a heartbeat with data for weft's extension would
         # then end the worker.
         if server.scheduler.address.startswith("ucx://"):
-            patches.extend(server, EXTENSION, WorkerTraffic())
+            patches.extend(server, EXTENSION, WorkerTraffic(report_of(server)))
         _register_metrics()
     elif isinstance(server, Scheduler):
-        from weft.dask.learn.collect import SaveAtEnd
+        from weft.dask.learn.collect import KeepUp
         from weft.dask.observe.scheduler import SchedulerTraffic
 
         extension = SchedulerTraffic(server)
@@ -49,7 +56,7 @@ def attach(server: object) -> None:
             patches.serve(server, {"weft_route": route})
             _register_metrics()
             _add_page(server, extension)
-            server.add_plugin(SaveAtEnd(extension.links))
+            server.add_plugin(KeepUp(extension.links))
 
 
 def _register_metrics() -> None:

@@ -10,18 +10,26 @@ from weft.dask.observe import traffic
 
 
 class WorkerTraffic:
-    """A worker's extension: reports to the scheduler what has changed since the last report."""
+    """A worker's extension: reports to the scheduler what has changed since the last report.
 
-    def __init__(self) -> None:
+
+    Parameters
+    ----------
+    links : Report
+        What the worker's comms measure.
+    """
+
+    def __init__(self, links: measured.Report) -> None:
+        self._links = links
         self._told: dict[str, tuple[int, ...]] = {}
 
     def heartbeat(self) -> dict[str, Any]:
-        """Return the report of this process, with changed peers only. Counts are totals, never differences."""
+        """Return the news: totals of this process, by process, and what this worker's links took, by peer."""
         peers = traffic.report()["peers"]
         before = self._told
         self._told = {p: (row["sent_messages"], row["received_messages"], row["errors"]) for p, row in peers.items()}
         news = {p: row for p, row in peers.items() if before.get(p) != self._told[p]}
         told: dict[str, Any] = {"process": traffic.PROCESS, "peers": news}
-        if links := measured.report():
+        if links := self._links.take():
             told["links"] = links
         return told
