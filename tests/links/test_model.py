@@ -90,6 +90,33 @@ def test_a_link_that_becomes_a_hundred_times_slower_is_followed_and_so_is_its_re
     assert rate_of(model, "a", "b", 35) == pytest.approx(100e6, rel=0.15)
 
 
+@pytest.mark.parametrize(("flows", "enough"), [(1.0, 3), (3.0, 1)])
+@pytest.mark.parametrize("before", [4, 40])
+def test_three_transfers_teach_that_a_link_is_a_hundred_times_slower_and_three_that_it_recovered(
+    before: int, flows: float, enough: int
+) -> None:
+    """Of a link in mid-job: after how many samples is the prediction, of its pair and of its hosts, within 2x?
+
+    Where the port was always shared, nothing was known of the pair but that it delivers as much: one is enough.
+    """
+    model = model_of({"a": "h", "b": "i", "a2": "h", "b2": "i"})
+
+    def transfer(rate: float, now: float) -> bool:
+        """Feed one; tell whether both are within 2x now."""
+        model.observe("a", "b", 8 * MiB, 8 * MiB / (rate / flows), now, ingress_flows=flows)
+        predicted = rate_of(model, "a", "b", now), rate_of(model, "a2", "b2", now)
+        return all(rate / flows / 2 < each < 2 * rate for each in predicted)
+
+    for i in range(before):
+        transfer(100e6, float(i))
+    slow = [transfer(1e6, before + float(i)) for i in range(20)]
+    assert slow.index(True) + 1 == enough
+    assert all(slow[enough - 1 :])
+    again = [transfer(100e6, before + 20 + float(i)) for i in range(20)]
+    assert again.index(True) + 1 == 3
+    assert all(again[2:])
+
+
 def test_a_link_that_is_fast_or_slow_by_turns_has_its_mean_and_its_spread() -> None:
     model = model_of({"a": "h", "b": "i"})
     rng = random.Random(1)

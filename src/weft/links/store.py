@@ -7,6 +7,7 @@ Workers' addresses change at each start; hosts stay. A damaged file is rejected 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import math
@@ -29,9 +30,18 @@ _MOST_NBYTES = 512 << 20
 
 
 def path_of(cluster: str) -> Path:
-    """Return the path of a cluster's file, in the user's cache directory (``XDG_CACHE_HOME``)."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "weft" / "links" / f"{quote(cluster, safe='')}.json"
+    """Return the file of a cluster, in the user's cache (``XDG_CACHE_HOME``).
+
+    Raises
+    ------
+    OSError
+        The user has no home.
+    """
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
+    except RuntimeError as e:
+        raise OSError(errno.ENOENT, "this user has no home; set XDG_CACHE_HOME") from e
+    return cache / "weft" / "links" / f"{quote(cluster, safe='')}.json"
 
 
 def cluster_of(path: Path) -> str:
@@ -43,7 +53,7 @@ def files() -> list[Path]:
     """Return the files of all clusters in the user's cache, the latest first."""
     found: list[tuple[float, Path]] = []
     with contextlib.suppress(OSError):  # there is no such folder, or one of them has just gone
-        found = [(path.stat().st_mtime, path) for path in path_of("").parent.glob("*.json")]
+        found = [(path.stat().st_mtime, path) for path in path_of("x").parent.glob("*.json")]
     return [path for _, path in sorted(found, reverse=True)]
 
 
@@ -74,27 +84,29 @@ def load(model: LinkModel, path: Path, now_s: float) -> bool:
     -------
     bool
         Whether the file was loaded.
+
+    Raises
+    ------
+    OSError
+        The file exists, but cannot be read.
     """
     try:
         read(model, path, now_s)
     except FileNotFoundError:
         return False
-    except OSError as e:
-        why = e.strerror or str(e)
-        remedy = "nothing is kept until that is a file which can be read and written, or weft.cluster is another name"
     except ValueError as e:
-        why = f"it is spoiled, or another version's ({e})"
-        remedy = "the file is replaced by what is learned now: copy it first if you need it"
-    else:
-        return True
-    logger.warning(
-        "what was learned of links is not taken from %s: %s; learning begins anew, and %s", path, why, remedy
-    )
-    return False
+        logger.warning(
+            "the link measurements in %s are ignored, because the file is damaged, or of another version (%s). Learning "
+            "starts anew and replaces the file; copy it first if you need it",
+            path,
+            e,
+        )
+        return False
+    return True
 
 
 def read(model: LinkModel, path: Path, now_s: float, *, most_weight: float = _MOST_WEIGHT) -> None:
-    """Take what is in a file; samples count as `most_weight` at most.
+    """Load a file; its samples count as `most_weight` at most.
 
     Raises
     ------

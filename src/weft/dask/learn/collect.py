@@ -97,8 +97,12 @@ class SchedulerLinks:
         self._saved_s = time.monotonic()
         self._saved_samples = 0
         self.placing.switch_copies(mode == "learn")
+        self._unkept = False
         if mode != "off" and cluster is not None:
-            store.load(self.model, store.path_of(cluster), time.monotonic())
+            try:
+                store.load(self.model, store.path_of(cluster), time.monotonic())
+            except OSError as e:
+                self._say_unkept(e)
 
     def take(self, address: str, process: str, rows: Mapping[str, Any]) -> None:
         """Add a worker's measurements, by the addresses or processes of its peers. Every value is validated."""
@@ -148,7 +152,8 @@ class SchedulerLinks:
             lent, moved = row["received"]
             model.observe_lent(source, destination, lent, moved)
         if "round_trip_s" in row:
-            model.observe(source, destination, 1, row["round_trip_s"] + SOFTWARE_S, now)
+            round_trip_s = row["round_trip_s"]
+            model.observe(source, destination, 1, round_trip_s + SOFTWARE_S if round_trip_s >= 0 else -1, now)
         if "sending" in row:  # for the opposite direction: this worker is the sender
             flows = row["sending"]
             if 1 <= flows <= 1e6:
@@ -199,7 +204,17 @@ class SchedulerLinks:
         try:
             store.save(self.model, store.path_of(self.cluster))
         except OSError as e:
-            logger.warning("could not save the link measurements: %s", e)
+            self._say_unkept(e)
+
+    def _say_unkept(self, error: OSError) -> None:
+        if not self._unkept:
+            self._unkept = True
+            logger.warning(
+                "the link measurements of cluster %s are not saved: %s. Make that a file which the scheduler can read "
+                "and write, or set weft.cluster to another name or null",
+                self.cluster,
+                error,
+            )
 
 
 class KeepUp(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
