@@ -71,7 +71,7 @@ SCENARIOS = {
     "reduce": Scenario("8 hosts add up what each has", 8, 1, "200mbit", _REDUCE),
     "route": Scenario("10 Mb/s, beside two links of 100", 3, 1, "100mbit", ("by relay",), 24 * MIB, slow="10mbit"),
     "flows": Scenario("200 Mb/s, 50 for a flow", 2, 1, "200mbit", ("fetch",), warm=1, rate_per_flow="50mbit"),
-    "islands": Scenario("2 hosts of 4 workers", 2, 4, "100mbit", _GRAPHS, nbytes=32 * MIB, warm=2),
+    "islands": Scenario("2 hosts of 4 workers", 2, 4, "100mbit", _GRAPHS, nbytes=32 * MIB, warm=1),
     "there": Scenario("2 hosts of 4 workers", 2, 4, "100mbit", _ON_DATA, nbytes=32 * MIB, warm=2),
     "uniform": Scenario("2 hosts of 1 worker, no limit", 2, 1, "", _GRAPHS, nbytes=32 * MIB, warm=2),
     "one": Scenario("1 host of 2 workers", 1, 2, "", _GRAPHS, nbytes=32 * MIB, warm=2),
