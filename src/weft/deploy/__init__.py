@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """``weft deploy``: the scripts that start a cluster elsewhere, printed and never run.
 
-A script is its parameters, as assignments at the top, and a text below that is always the same; so nothing is
-filled into the middle of a command, and what was printed can be read and changed by hand.
+A script assigns its parameters at the top; the text below is always the same. So nothing is filled into the middle
+of a command, and you can read and edit what was printed.
 
 - ``command``: the options.
 - ``cluster``: what every cluster needs, and its quoting.

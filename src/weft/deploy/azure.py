@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Virtual machines with GPUs and InfiniBand on Azure: a script of ``az`` commands, and cloud-init for each machine.
 
-The defaults are those of July 2026; where they are from, docs/deploy.md says. What decides here:
+The defaults are of July 2026; docs/deploy.md gives their sources. The constraints:
 
 - Only machines of one placement group share an InfiniBand network: a uniform scale set with a single one, one fault
   domain, no spare machines.
@@ -28,18 +28,19 @@ DRIVERS = ("image", "doca", "inbox")
 
 @dataclass(frozen=True)
 class ScaleSet:
-    """What is asked of Azure.
+    """The machines to create on Azure.
 
     Parameters
     ----------
     package : str
-        What pip is to install: the path of a wheel, a URL, a requirement.
+        What pip installs: the path of a wheel, a URL, a requirement.
     count : int
         How many machines.
     ssh_from : str
-        Addresses that may log in, as ``203.0.113.7`` or ``203.0.113.0/24``; the machines get public addresses.
+        Addresses that may log in, such as ``203.0.113.7`` or ``203.0.113.0/24``; the machines get public addresses.
     subnet : str
-        The resource id of a subnet of yours, in place of `ssh_from`; no public addresses. cloud-init needs a way out.
+        The resource id of a subnet of yours, in place of `ssh_from`; the machines get no public addresses, and need a
+        route to the internet for cloud-init.
     name, group, location, size, image, user : str
         Of the scale set; its resource group; region; the machines' size, image (URN) and user.
     drivers : str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a cluster needs wherever it runs: interpreter, protocols, where workers go, environment, program; as shell."""
+"""What every cluster needs: interpreter, protocols, placement of workers, environment, program; written as shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from weft.errors import InvalidParamError
 
-#: In a word of the program, where the schedulers' addresses go, with commas between them.
+#: In the program's arguments, this is replaced by the schedulers' addresses, separated by commas.
 PLACEHOLDER = "{scheduler}"
 
 
@@ -31,14 +31,14 @@ class Cluster:
     env : tuple of str
         ``NAME=VALUE`` each, for every process.
     setup : tuple of str
-        Lines of shell that come before, as they are: ``module load``, ``source``.
+        Lines of shell to run first, unchanged: ``module load``, ``source``.
     program : tuple of str
-        Its words; none: the cluster runs until it is ended.
+        Its words. If empty, the cluster runs until it is stopped.
 
     Raises
     ------
     InvalidParamError
-        `env` has something else, or a name that shells do not take.
+        An entry of `env` is not ``NAME=VALUE``, or its name is not valid in a shell.
     """
 
     python: str
@@ -66,17 +66,17 @@ class Cluster:
 
 
 def array(name: str, words: Iterable[str]) -> str:
-    """Return the assignment of a Bash array, each of `words` one element whatever it contains."""
+    """Return the assignment of a Bash array, with each of `words` as one element, whatever it contains."""
     return f"{name}=({shlex.join(words)})"
 
 
 def one_line(option: str, value: str) -> str:
-    """Return `value`, which is to stand in a line that no quoting can continue.
+    """Return `value` if it can stand in a line that quoting cannot continue.
 
     Raises
     ------
     InvalidParamError
-        It has a line break or another control character.
+        `value` has a line break or another control character.
     """
     if re.search(r"[\x00-\x1f\x7f]", value):
         raise InvalidParamError(f"{option} {value!r}: a control character; it must fit into one line")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``weft deploy``: options, and the script that they ask for, on standard output."""
+"""``weft deploy``: read the options and print the script."""
 
 from __future__ import annotations
 

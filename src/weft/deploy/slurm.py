@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A batch script for Slurm: schedulers and program on the job's first node, ``weft worker`` on every node.
 
-Slurm's part is to give each node's one task all that the job has there; the rest is the plan's, which sees the job's
-CPUs by cpuset or affinity, its memory by control group and its GPUs by ``CUDA_VISIBLE_DEVICES``. srun would bind that
-task to a single core of a node that the job has whole, hence ``--cpu-bind``; since Slurm 22.05 it takes no CPUs over
-from the job either, hence ``--cpus-per-task`` again. ``--overlap`` (Slurm 20.11) lets steps of several protocols, and
-the plan's before them, run beside each other.
+Slurm gives the one task of each node everything that the job has there. The plan does the rest: it sees the job's CPUs
+by cpuset or affinity, its memory by control group, and its GPUs by ``CUDA_VISIBLE_DEVICES``. srun would bind the task
+to a single core even if the job has the whole node, hence ``--cpu-bind``; since Slurm 22.05 srun does not inherit the
+job's CPUs either, hence ``--cpus-per-task`` again. ``--overlap`` (Slurm 20.11) lets the steps of several protocols,
+and the plan's step before them, run side by side.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from weft.errors import InvalidParamError
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of Slurm.
+    """The job to request from Slurm.
 
     Parameters
     ----------
     name : str
         The job's name.
     nodes : int
-        Each gets workers.
+        Number of nodes; each runs workers.
     cpus, gpus : int, optional
-        Of each node. Without `cpus` nodes are asked for whole.
+        Of each node. Without `cpus`, whole nodes are requested.
     memory, time, partition, account : str, optional
-        As sbatch takes them.
+        In the form that sbatch reads.
     folder : str, optional
-        On a file system that all nodes have; a folder for each job is made in it. The one of submission, if none.
+        On a file system that all nodes mount; each job makes a folder in it. By default the folder of submission.
     directives : tuple of str
-        More options of sbatch, as they are.
+        More options of sbatch, passed unchanged.
     """
 
     name: str = "weft"
@@ -87,7 +87,7 @@ def _directives(job: Job) -> list[str]:
         "--partition": job.partition,
         "--account": job.account,
     }
-    # sbatch reads these lines by rules of its own, which shlex's quotes satisfy
+    # sbatch parses these lines itself; shlex's quotes suit it
     given = [f"#SBATCH {name}={shlex.quote(one_line(name, value))}" for name, value in wanted.items() if value]
     if job.cpus is None:
         given.append("#SBATCH --exclusive")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A script for hosts that are reached by SSH: schedulers on the first, ``weft worker`` on the others, the program here.
 
-dask's SSHCluster starts workers by their class and cannot ask each host for its plan; so it is ``ssh`` itself. A
-command there has a terminal (``-tt``), whose shell is hung up when the connection goes, whatever way, and then asks
-the command to end; that is in a session of its own, or the hangup would kill its workers first.
+Dask's SSHCluster starts workers by class and cannot ask each host for its plan, so the script calls ``ssh`` itself. A
+remote command gets a terminal (``-tt``): however the connection ends, its shell receives a hangup and stops the
+command. The command runs in its own session; otherwise the hangup would kill its workers first.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from dataclasses import dataclass
 from weft.deploy.cluster import Cluster, array
 from weft.errors import InvalidParamError
 
-# what ssh could take for an option, or the remote end for more than a name, is none
+# no name that ssh could read as an option, or the remote shell as more than a name
 _HOST = re.compile(r"(?!-)(?:[\w.-]+@)?(?!-)[\w.:%-]+", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where what goes.
+    """The hosts, and what runs on each.
 
     Parameters
     ----------
     hosts : tuple of str
-        As ssh takes them. The first is the schedulers', the others are the workers'; it may be among them again.
+        As ssh reads them. The first runs the schedulers, the others the workers; the first may be repeated among them.
     address : str, optional
-        Of the first host, as the others reach it; its name, if none.
+        Of the first host, as the others reach it. By default its name.
     port : int
-        Of the first scheduler; those of further protocols have the second next one each.
+        Of the first scheduler; the scheduler of each further protocol gets a port that is 2 higher.
     here : str
-        The interpreter of this machine, where the program runs.
+        The interpreter on this machine, which runs the program.
     options : tuple of str
-        Of ssh, one word each.
+        For ssh, one word each.
 
     Raises
     ------
     InvalidParamError
-        Fewer than two hosts, or one that is no host's name.
+        There are fewer than two hosts, or a name is not valid.
     """
 
     hosts: tuple[str, ...]
@@ -56,13 +56,13 @@ class Layout:
                 raise InvalidParamError(f"--hosts {host!r}: not a host; write NAME or USER@NAME")
 
     def schedulers(self, protocols: tuple[str, ...]) -> list[str]:
-        """Return the address of the scheduler of each of `protocols`; raise if there is no port for one."""
+        """Return the address of the scheduler of each of `protocols`; raise if the ports do not suffice."""
         name = self.address or self.hosts[0].rpartition("@")[2]
         last = self.port + 2 * (len(protocols) - 1)
         if last > 65535:
             raise InvalidParamError(f"--port {self.port}: the last of {len(protocols)} schedulers would have {last}")
         host = f"[{name}]" if ":" in name else name
-        # a port further is where a scheduler's dashboard is, 8787
+        # the next port is the scheduler's dashboard, 8787
         return [f"{protocol}://{host}:{self.port + 2 * i}" for i, protocol in enumerate(protocols)]
 
 

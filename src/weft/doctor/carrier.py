@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether weft's own ring carries messages between processes of this machine, or UCX, by what can be read of it."""
+"""Whether weft's own ring or UCX carries messages between processes of this machine, as far as files show it."""
 
 from __future__ import annotations
 
 from weft._connect import ring
 from weft.doctor.machine import Machine
 
-#: Each gives the transports of a connection, and then UCX carries its messages.
+#: Each names transports of a connection; UCX then carries its messages.
 _TRANSPORTS = ("UCX_TLS", "DASK_WEFT__UCX__TLS")
 
 
 def why_ucx(machine: Machine) -> str:
     """Return why UCX carries messages between processes of `machine`; empty if weft's ring does.
 
-    A program that gives TLS as a setting is not seen.
+    It does not see a program that passes TLS as a setting.
     """
     for name in _TRANSPORTS:
         if machine.environ.get(name):

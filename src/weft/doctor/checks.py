@@ -66,7 +66,7 @@ def examine(machine: Machine, *, port: int | None = None) -> dict[str, Finding]:
 
 
 def _printable(finding: Finding) -> Finding:
-    """Keep what a file or variable holds from moving a terminal's cursor."""
+    """Replace control characters of files and variables, which would move the terminal's cursor."""
     evidence = tuple(map(printable, finding.evidence))
     return dataclasses.replace(
         finding, what=printable(finding.what), evidence=evidence, remedy=printable(finding.remedy)

@@ -102,7 +102,7 @@ def headers(machine: Machine) -> Finding:
 
 
 def peer_memory(machine: Machine) -> Finding:
-    """Look for what lets a NIC read and write GPU memory: nvidia_peermem, nv_peer_mem, or dma-buf."""
+    """Look for a way for NICs to read and write GPU memory: nvidia_peermem, nv_peer_mem, or dma-buf."""
     if not machine.topology.gpus:
         return _none()
     if not any(nic.rdma for nic in machine.topology.nics):

@@ -19,7 +19,7 @@ _THP_SOURCE = "Linux, Documentation/admin-guide/mm/transhuge.rst"
 
 
 def memfd(machine: Machine) -> Finding:
-    """Look whether memfd works: links on one host lie in them."""
+    """Check that memfd works: links on one host use it."""
     if machine.memfd is None:
         return note("whether a memfd can be made is not known", "memfd_create: not tried")
     if not machine.memfd:
@@ -37,7 +37,7 @@ _PROFILE = " (Docker's own does: no --security-opt seccomp=FILE, or one that has
 
 
 def shared_memory(machine: Machine) -> Finding:
-    """Look at ``/dev/shm``: links on one host lie there where UCX carries them, and low-level workers' queues do."""
+    """Check ``/dev/shm``: it holds links that UCX carries on one host, and the queues of low-level workers."""
     why = why_ucx(machine)
     if machine.shm_nbytes is None:
         return _without_shm(machine, why)
@@ -83,7 +83,7 @@ def _without_shm(machine: Machine, why: str) -> Finding:
 
 
 def _beside_the_ring(free: int, evidence: list[str], remedy: str) -> Finding:
-    """Judge what is free where weft's ring carries the links: UCX needs some for workers of its own."""
+    """Judge the free space if weft's ring carries the links: UCX needs some for its own workers."""
     if free < WORKER_FREE_NBYTES:
         what = f"{format_nbytes(free)} free in {_SHM}: a low-level worker needs {format_nbytes(WORKER_FREE_NBYTES)}"
         return note(f"{what}; connections on this host need none", *evidence, remedy=remedy, source=_SHM_SOURCE)
@@ -105,7 +105,7 @@ def _selected(text: str | None) -> str:
 
 
 def shared_huge_pages(machine: Machine) -> Finding:
-    """Look whether shared memory may lie in huge pages: by the machine's setting, or on a mount of weft's own."""
+    """Check whether shared memory can use huge pages, by the machine's setting or on weft's own mount."""
     file = f"{_THP}/shmem_enabled"
     mode, ordinary = _selected(machine.text(file)), _selected(machine.text(f"{_THP}/enabled"))
     evidence = [machine.quote(file), machine.quote(f"{_THP}/enabled")]
@@ -137,7 +137,7 @@ def _may_mount(machine: Machine) -> str:
 
 
 def huge_pages(machine: Machine) -> Finding:
-    """Look whether ordinary memory may lie in huge pages."""
+    """Check whether ordinary memory can use huge pages."""
     file = f"{_THP}/enabled"
     mode = _selected(machine.text(file))
     reserved = machine.number("proc/sys/vm/nr_hugepages")
@@ -155,7 +155,7 @@ def huge_pages(machine: Machine) -> Finding:
 
 
 def numa_balancing(machine: Machine) -> Finding:
-    """Look whether the kernel moves pages between NUMA nodes by itself."""
+    """Check whether the kernel moves pages between NUMA nodes."""
     file = "proc/sys/kernel/numa_balancing"
     count = sum(bool(node.memory_nbytes) for node in machine.topology.nodes)
     if count < 2:
@@ -176,7 +176,7 @@ def numa_balancing(machine: Machine) -> Finding:
 
 
 def memory_limit(machine: Machine) -> Finding:
-    """Look at the memory limit of the control groups, or of the Slurm job."""
+    """Check the memory limit of the control groups or the Slurm job."""
     have, allowed = machine.topology.memory_nbytes, machine.topology.allowed
     if have is None or allowed is None:
         return note("how much memory there is is not known", machine.quote("proc/meminfo"))
@@ -193,7 +193,7 @@ def memory_limit(machine: Machine) -> Finding:
 
 
 def cpus(machine: Machine) -> Finding:
-    """Look at affinity, cpusets and quota of CPU time."""
+    """Check affinity, cpusets and the quota of CPU time."""
     have, allowed = machine.topology.cpus, machine.topology.allowed
     if not have or allowed is None:
         return note("which CPUs there are is not known", machine.quote("sys/devices/system/cpu/online"))

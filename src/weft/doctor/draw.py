@@ -24,7 +24,7 @@ _STYLE = {
 
 
 def table(findings: Mapping[str, Finding], *, verbose: bool) -> Table:
-    """Draw the findings; if `verbose`, also what does not apply, and the evidence of what is ok."""
+    """Draw the findings; if `verbose`, also checks that do not apply, and the evidence of passed ones."""
     drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title=None, caption=counts(findings))
     drawn.caption_justify = "left"
     for name in ("level", "check"):
@@ -40,7 +40,7 @@ def table(findings: Mapping[str, Finding], *, verbose: bool) -> Table:
 
 
 def lines(findings: Mapping[str, Finding], *, verbose: bool) -> list[str]:
-    """Write the findings, one line each, what belongs to it indented below."""
+    """Write the findings, one line each, with details indented below."""
     shown = _shown(findings, verbose=verbose)
     width = max(map(len, shown), default=0)
     made: list[str] = []

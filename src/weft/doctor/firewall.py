@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether this machine's packet filter drops a new TCP connection to a port, by what its tools print.
+"""Whether this machine's packet filter drops a new TCP connection to a port, from the output of its tools.
 
-ufw and firewalld are believed where they are in use: their rules are beyond this reading. Else the rules themselves are
-followed, as nftables' JSON has them; what iptables-save prints is first written like that, because nft shows iptables'
-rules without most of their conditions. A condition holds for the connection, or does not, or does for some (None). A
-port that is open for some counts as open, and for whom is not judged.
+If ufw or firewalld is in use, its own answer is taken: their rules are too complex to follow here. Otherwise the rules
+are followed in the form of nftables' JSON; the output of iptables-save is converted to it first, because nft shows
+iptables' rules without most of their conditions. A condition is true for the connection, false, or true for some
+connections (None). A port that is open for some counts as open; for which ones is not judged.
 
 Source: libnftables-json(5), iptables-extensions(8).
 """
@@ -20,15 +20,15 @@ from typing import Any
 from weft.doctor.machine import Machine
 
 NFT, IPTABLES, FIREWALLD = "nft -j list ruleset", "iptables-save", "firewall-cmd --list-all-zones"
-#: Command lines to ask, and the program of each.
+#: Command lines to run, and the program of each.
 PROGRAMS = {NFT: "nft", IPTABLES: "iptables-save", FIREWALLD: "firewall-cmd"}
 
 _VERDICTS = {"accept": True, "drop": False, "reject": False, "return": None, "jump": None, "goto": None}
-#: Statements that every packet passes.
+#: Statements that let every packet continue.
 _EFFECTS = ("counter", "log", "mangle", "continue")
 _DEEPEST = 16
 
-#: What options of iptables look at, as nftables has it.
+#: The expression in nftables for each option of iptables.
 _LOOKS_AT: Mapping[str, Any] = {
     "-p": {"meta": {"key": "l4proto"}},
     "-i": {"meta": {"key": "iifname"}},
@@ -44,9 +44,9 @@ _Table = list[tuple[str, Any]]
 
 
 def closed(machine: Machine, number: int, evidence: list[str]) -> str | None:
-    """Say what drops packets to that port; empty if nothing does, None if that could not be looked at.
+    """Name what drops packets to that port; empty if nothing does, None if the rules could not be read.
 
-    What was read, or why it could not be, goes to `evidence`.
+    The text that was read, or the reason why none was, is added to `evidence`.
     """
     for look in (_ufw, _firewalld):
         why, in_use = look(machine, number, evidence)
@@ -129,7 +129,7 @@ def _followed(machine: Machine, command: str, number: int, evidence: list[str]) 
 
 
 def _nft(said: str) -> dict[str, _Table]:
-    """Read the tables of nftables: what each has, with its kind."""
+    """Read the tables of nftables: the objects in each, with their kind."""
     tables: dict[str, _Table] = {}
     for kind, what in (item for entry in json.loads(said)["nftables"] for item in entry.items()):
         if kind in ("set", "map", "chain", "rule") and what["family"] in ("ip", "ip6", "inet"):
@@ -175,7 +175,7 @@ def _made_by_iptables(table: _Table) -> bool:
 
 
 def _filtered(name: str, table: _Table, number: int) -> Iterator[tuple[str, str, bool]]:
-    """Yield each chain of `table` that sees input, its policy, and whether it lets in a connection to the port."""
+    """Yield each chain of `table` for input, its policy, and whether it accepts a connection to the port."""
     if _made_by_iptables(table):
         return
     sets = {f"@{what['name']}": what.get("elem", []) for kind, what in table if kind in ("set", "map")}
@@ -193,7 +193,7 @@ def _filtered(name: str, table: _Table, number: int) -> Iterator[tuple[str, str,
 
 
 def _expanded(rule: _Rule, sets: Mapping[str, Any]) -> list[_Rule]:
-    """Put elements in place of named sets, and a rule for each element of a verdict map."""
+    """Replace named sets by their elements, and verdict maps by a rule for each element."""
     made: _Rule = []
     for statement in rule:
         if "vmap" in statement:
@@ -208,7 +208,7 @@ def _expanded(rule: _Rule, sets: Mapping[str, Any]) -> list[_Rule]:
 
 
 def _passes(chains: Mapping[str, list[_Rule]], chain: str, number: int, depth: int = 0) -> bool | None:
-    """Tell whether `chain` lets the connection in; None if it leaves that to the chain that called it."""
+    """Tell whether `chain` accepts the connection; None if it returns to the calling chain."""
     some_returned = False
     for rule in chains.get(chain, ()) if depth < _DEEPEST else ():
         holds, verdict, target = _verdict(rule, number)
@@ -225,7 +225,7 @@ def _passes(chains: Mapping[str, list[_Rule]], chain: str, number: int, depth: i
 
 
 def _verdict(rule: _Rule, number: int) -> tuple[bool | None, str | None, str]:
-    """Return whether the conditions of `rule` hold, its verdict if it has one, and the chain where that leads."""
+    """Return whether the conditions of `rule` hold, its verdict if it has one, and the chain that the verdict names."""
     holds: bool | None = True
     for kind, what in (item for statement in rule for item in statement.items()):
         if kind in _VERDICTS:

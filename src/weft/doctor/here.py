@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""This machine, for the checks. What no file tells is asked of a few commands, all at once and not for long."""
+"""This machine, for the checks. A few commands, run at the same time and briefly, give what no file shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weft.doctor.machine import Machine
 
 #: Seconds for all commands together; they run at the same time.
 LIMIT_S = 1.2
-_MFD_NOEXEC_SEAL = 8  # which some systems ask for; Linux 6.3
+_MFD_NOEXEC_SEAL = 8  # required by some systems; Linux 6.3
 _UNSYNCHRONISED = 0x40  # STA_UNSYNC of struct timex
 
 
@@ -60,7 +60,7 @@ def files() -> Machine:
 
 
 def _ask(programs: Mapping[str, str], environment: Mapping[str, str], limit_s: float) -> dict[str, str | None]:
-    """Run each command line with the program given for it; what each printed, None where it failed."""
+    """Run each command line with its program; return the output of each, None if it failed."""
     until = time.monotonic() + limit_s
     started: dict[str, subprocess.Popen[str]] = {}
     for line, name in programs.items():
@@ -98,7 +98,7 @@ def _space() -> tuple[int, int] | None:
 
 
 def memfd() -> str:
-    """Make a memfd and seal it, as weft's rings need; return what was refused, empty if nothing was."""
+    """Make and seal a memfd, as weft's rings do; return the step that the kernel refused, empty if none."""
     flags, step = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING, "memfd_create"
     try:
         try:
@@ -118,7 +118,7 @@ def memfd() -> str:
 
 
 def _synchronised() -> bool | None:
-    """Ask the kernel, as timedatectl does; reading needs no right, but for a container's seccomp filter."""
+    """Ask the kernel, as timedatectl does; reading needs no privilege, but a container's seccomp filter may refuse."""
     timex = ctypes.create_string_buffer(512)  # struct timex has 208 bytes; modes 0: change nothing
     if ctypes.CDLL(None).adjtimex(timex) < 0:
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a check may look at: files below a root, the environment, and what a few commands said.
+"""The input of a check: files below a root, the environment, and the output of a few commands.
 
-Nothing here raises on what a file holds: a file that is missing, forbidden or full of noise reads as None or as
-text that nobody understands.
+Nothing here raises because of a file's contents: a file that is missing, forbidden or garbled reads as None, or as
+text that matches nothing.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Machine:
     def container(self) -> str:
         """The evidence that this is a container; empty outside of one."""
         if self.own_namespaces == ():
-            return ""  # a virtual machine whose disk was made from an image of a container keeps the marks
+            return ""  # a virtual machine whose disk was made from a container's image keeps these files
         for name in (".dockerenv", "run/.containerenv"):
             if self.has(name):
                 return f"/{name}"
@@ -141,11 +141,11 @@ class Machine:
 
     @property
     def slurm(self) -> bool:
-        """This is a job of Slurm's."""
+        """Whether this is a Slurm job."""
         return "SLURM_JOB_ID" in self.environ
 
     def limit(self, name: str) -> tuple[int | None, int | None] | None:
-        """Read the limit `name` of this process, soft and hard; None inside means unlimited, None alone not known."""
+        """Read the limit `name` of this process, soft and hard; (..., None) means unlimited, None alone not known."""
         found = re.search(rf"^{re.escape(name)}\s+(\S+)\s+(\S+)", self.text("proc/self/limits") or "", re.MULTILINE)
         if not found or not all(re.fullmatch(r"[0-9]{1,20}|unlimited", word, re.ASCII) for word in found.groups()):
             return None
@@ -159,7 +159,7 @@ class Machine:
 
 
 def brief(text: str) -> str:
-    """Return the first line of `text`, printable and not long."""
+    """Return the first line of `text`, printable and shortened."""
     line = printable(text.partition("\n")[0])
     return line if len(line) <= 120 else line[:117] + "..."
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The path between two machines: a short transfer over each transport, both ends started for it.
+"""The path between two machines: a short transfer over each transport, between two processes started for it.
 
-The two doctors talk over a plain TCP socket, a line of JSON each way, so that they can still say what is wrong
-where UCX reaches nothing. Whoever can reach the listener can have it start a trial, one at a time, of a few seconds.
+The two doctors exchange lines of JSON over a plain TCP socket, so that they can report the cause even if UCX cannot
+connect. Everyone who reaches the listener can make it run a trial of a few seconds, one at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from weft.doctor.machine import Machine, brief, printable
 from weft.doctor.trial_end import LIMIT_S
 
 PORT = 13338
-#: What UCX_TLS says in each trial; None leaves the choice to weft and the user's variables.
+#: UCX_TLS of each trial; None leaves the choice to weft and the user's variables.
 TRIALS: Mapping[str, str | None] = {"default": None, "posix": "posix,self", "tcp": "tcp,self", "rc": "rc,self"}
 _LINE_NBYTES = 4096
 _REQUESTS = 16
@@ -37,7 +37,7 @@ _SOURCE = "docs/doctor.md: between two machines"
 
 
 def serve(address: str) -> None:
-    """Take trials from other doctors until interrupted; the first line printed says how to reach this one."""
+    """Answer other doctors until interrupted; the first line printed says how to reach this one."""
     host, port = split(address)
     family, sockaddr = resolve(host, port or (0 if ":" in address else PORT), passive=True)[0]
     try:
@@ -53,7 +53,7 @@ def serve(address: str) -> None:
             caller, _ = server.accept()
             with caller:
                 caller.settimeout(LIMIT_S)
-                with contextlib.suppress(OSError, ValueError):  # a caller that says nonsense, or goes
+                with contextlib.suppress(OSError, ValueError):  # the caller sent garbage, or disconnected
                     _serve(caller)
 
 
@@ -108,7 +108,7 @@ def _examine(lines: io.BufferedRWPair, name: str) -> dict[str, Finding]:
 
 
 def _self() -> dict[str, Any]:
-    """Say what this side is."""
+    """Describe this side."""
     machine = here.files()
     chosen = ucx.chosen(machine)
     return {
@@ -172,7 +172,7 @@ def _judged(trial: str, told: dict[str, Any]) -> Finding:
 
 @contextlib.contextmanager
 def _end(role: str, address: str, tls: str | None) -> Generator[subprocess.Popen[bytes]]:
-    """Start one end of a trial; it has ended when this is left."""
+    """Start one end of a trial; on exit it has ended."""
     environment = dict(os.environ) if tls is None else {**os.environ, "UCX_TLS": tls}
     command = [sys.executable, "-m", "weft.doctor.trial_end", role, address]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment) as process:
@@ -180,7 +180,7 @@ def _end(role: str, address: str, tls: str | None) -> Generator[subprocess.Popen
             yield process
         finally:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1)  # it has said what it had to say; let it close in good order
+                process.wait(1)  # it has printed its answer; let it close cleanly
             process.kill()
 
 

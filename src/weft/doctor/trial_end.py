@@ -2,7 +2,7 @@
 """The two ends of one trial, each a process of its own: ``UCX_TLS`` is read when UCX is loaded.
 
 ``python -m weft.doctor.trial_end listen HOST:0`` prints its address and serves one caller; ``connect ADDRESS``
-prints what it measured, as JSON. Either ends itself after `LIMIT_S`, whatever becomes of its parent.
+prints what it measured, as JSON. Either exits after `LIMIT_S`, even if its parent is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIMIT_S = 30
 _STEP_S = 8.0
 _TRIPS = 50
 _LARGE_NBYTES, _LARGE_COUNT = 1 << 20, 8
-#: The first round pays for pages that nobody has touched.
+#: The first round includes page faults.
 _ROUNDS = 2
 
 
@@ -51,7 +51,7 @@ def _listen(address: str) -> int:
             check = zlib.crc32(peer.recv().wait(_STEP_S), check)
         peer.send(check.to_bytes(4, "little")).wait(_STEP_S)
     with contextlib.suppress(weft.PeerLostError):
-        peer.recv().wait(_STEP_S)  # its goodbye
+        peer.recv().wait(_STEP_S)  # its closing message
     return 0
 
 
@@ -74,7 +74,7 @@ def _measured(peer: Peer) -> dict[str, float]:
 
 
 def _sent(peer: Peer, data: bytes) -> float:
-    """Send `data` several times; return the seconds until the other end says that it has all of it, unchanged."""
+    """Send `data` several times; return the seconds until the other end confirms that it arrived unchanged."""
     check = 0
     for _ in range(_LARGE_COUNT):
         check = zlib.crc32(data, check)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which libucp would be loaded and what it was built with, from its files: the choice of ``weft._load``, unloaded."""
+"""The libucp that ``weft._load`` would choose, and what it was built with, read from files without loading it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES = ("libucp.so", "libucp.so.0")
 
 @dataclass(frozen=True, slots=True)
 class Ucx:
-    """A UCX on this machine: the file of its libucp, who brought it, its version if known, and its modules."""
+    """A UCX on this machine: the file of its libucp, its origin, its version if known, and its modules."""
 
     path: str
     origin: str
@@ -25,12 +25,12 @@ class Ucx:
 
     @property
     def verbs(self) -> bool:
-        """It can use RDMA devices."""
+        """Whether it can use RDMA devices."""
         return any(name.startswith("libuct_ib") for name in self.modules)
 
     @property
     def efa(self) -> bool:
-        """It can use Amazon's RDMA devices, from UCX 1.19 up."""
+        """Whether it can use Amazon's RDMA devices; UCX 1.19 and newer can."""
         return any(name.startswith("libuct_ib_efa") for name in self.modules)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ def variables(machine: Machine) -> list[str]:
 
 
 def chosen(machine: Machine) -> Ucx | None:
-    """Return what weft would load in a new process; None if it would find none."""
+    """Return the UCX that weft would load in a new process; None if it would find none."""
     wanted = machine.environ.get("WEFT_LIBUCX", "")
     found = None
     if wanted in ("", "wheel"):
@@ -79,7 +79,7 @@ def system(machine: Machine) -> Ucx | None:
 
 
 def tool(machine: Machine) -> tuple[str, dict[str, str]]:
-    """Return the ``ucx_info`` of that UCX, and an environment in which it finds its libraries and no settings."""
+    """Return the ``ucx_info`` of that UCX, and an environment with its libraries' paths and no UCX settings."""
     environment = {name: value for name, value in machine.environ.items() if not name.startswith("UCX_")}
     found = chosen(machine)
     if found is None or found.origin == "system":

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Which wire carries a connection's data, and why that one: for :meth:`weft.Peer.explain` and ``weft explain``.
 
-- ``evidence``, with ``ucx_info``: what this machine shows. ``protocols``: what UCX's tables say.
-- ``ring``: connections that weft's own ring carries; for them UCX is neither asked nor loaded.
-- ``reasons``: why each transport is used or not. ``explanation``: the whole, as JSON and as tables.
-- ``command``: ``weft explain``. ``round_trip``: its two processes; only they send anything and measure.
+- ``evidence``, with ``ucx_info``: facts read from this machine. ``protocols``: UCX's tables.
+- ``ring``: connections that weft's own ring carries; they do not load UCX.
+- ``reasons``: why each transport is used or not. ``explanation``: the result, as JSON and as tables.
+- ``command``: ``weft explain``. ``round_trip``: its two processes; only they send and measure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.explain import evidence, protocols, ring
 from weft.explain.explanation import WITHIN_HOST, Explanation, Time, lines, lines_of_ring
 from weft.explain.reasons import Case, Setting, verdicts
 
-#: What the processes of ``weft explain`` tell each other of themselves goes by this name in the handshake.
+#: The name in the handshake under which the processes of ``weft explain`` exchange their locations.
 LOCATION = "location"
 #: Sizes for which UCX is asked what it expects.
 TIMED_NBYTES = (8, 64 << 10, 4 << 20)
@@ -110,7 +110,7 @@ def limits(config: Mapping[str, tuple[str, str]], *, same_host: bool) -> dict[st
 
 
 def announce(link: Link, config: Mapping[str, tuple[str, str]], *, why_ucx: str | None, same_host: bool) -> None:
-    """Tell of a new link in two lines: to the logger ``weft`` as info if it takes that, else to stderr."""
+    """Report a new link in two lines: to the logger ``weft`` if its level permits info, else to stderr."""
     if why_ucx is None:
         told = lines_of_ring(link.transports)
     else:

@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
     Raises
     ------
     UnreachableError, HandshakeError, TimedOutError
-        Nobody answers at the address.
+        No ``weft explain --listen`` answers at the address.
     InvalidParamError
-        Both an address and ``--listen``; there is no file of the cluster.
+        Both an address and ``--listen`` were given, or the cluster has no file.
     """
     if args.listen is not None:
         if args.address is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is read from this machine before anything is said of a transport; nothing is concluded here."""
+"""Facts about this machine from which `reasons` draws its conclusions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft._load import Library
 from weft.explain import ucx_info
 
 _NAMESPACES = ("net", "ipc", "pid")
-#: Device nodes without which a transport has nothing to work with.
+#: Device nodes that transports need.
 NODES = ("/dev/knem", "/dev/xpmem", "/dev/nvidiactl", "/dev/gdrdrv", "/dev/kfd", "/dev/dri")
 
 
@@ -24,11 +24,11 @@ class Evidence:
     Attributes
     ----------
     folders : str
-        Where this UCX looks for its modules, for people.
+        Where this UCX looks for its modules, as text.
     modules : frozenset of str
-        The modules that lie there, as ``cma`` for ``libuct_cma.so``.
+        The modules found there: ``cma`` for ``libuct_cma.so``.
     reported : dict of str to Found, or None
-        The transports that ``ucx_info -d`` lists; None where it could not be asked.
+        The transports that ``ucx_info -d`` lists; None if it could not be run.
     infiniband : tuple of str
         Devices under ``/sys/class/infiniband``.
     nodes : frozenset of str
@@ -58,7 +58,7 @@ def read(library: Library, settings: Mapping[str, str], root: Path = Path("/")) 
     return Evidence(
         folders=" or ".join(["ucx beside libucp", *folders[1:]]),
         modules=frozenset(name.removeprefix("libuct_").partition(".")[0] for name in files),
-        reported=reported or None,  # a tool that lists nothing at all has told nothing
+        reported=reported or None,  # a tool that lists nothing at all has failed
         infiniband=tuple(sorted(device.name for device in (root / "sys/class/infiniband").glob("*"))),
         nodes=frozenset(node for node in NODES if (root / node[1:]).exists()),
         ptrace_scope=scope.read_text().strip() if scope.is_file() else "",
@@ -74,12 +74,12 @@ def location() -> dict[str, str]:
 
 
 def apart(here: Mapping[str, str], there: Mapping[str, object], *, own_address: bool) -> str:
-    """Say what is known of why the other process could not prove that it is on this host.
+    """Return the known reason why the other process could not prove that it is on this host.
 
     Parameters
     ----------
     here, there : mapping
-        Of :func:`location`; `there` is what the other process told, empty if it told nothing.
+        From :func:`location`; `there` is the other process's, empty if it sent none.
     own_address : bool
         The other process's address is one of this network namespace.
     """
@@ -98,5 +98,5 @@ def apart(here: Mapping[str, str], there: Mapping[str, object], *, own_address: 
 
 
 def _printable(told: object) -> str:
-    """Keep what a stranger told from the terminal's control sequences."""
+    """Replace control characters in text from an untrusted process."""
     return "".join(character for character in str(told)[:64] if character.isprintable())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""An explanation: what it holds, and how it reads as JSON, as two lines, and as tables. Nothing is found out here."""
+"""An explanation: its contents, and its forms as JSON, as two lines and as tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft._units import format_deviation, format_rate, format_seconds, format_si
 from weft.explain.protocols import Lane, Size
 from weft.explain.reasons import Setting, Verdict
 
-#: The scope of a connection that the ring carries, as UCX calls it.
+#: The scope of a connection that the ring carries, in UCX's words.
 WITHIN_HOST = "intra-node"
 _WIDTH = 120
 

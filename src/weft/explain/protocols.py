@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which size goes by which protocol and lane: UCX's own tables, read from its text, with what weft decides before it.
+"""The protocol and lane for each message size: UCX's own tables, parsed from its text, after weft's own decisions.
 
-The text is for people and differs between versions: from 1.22 on a table has its title in two lines and names its
-columns, before that the title is one line of two cells. What cannot be read is left out, and then told as unknown.
+The text is meant for people and differs between versions: from 1.22 on a table has a title of two lines and names its
+columns; before, the title is one line of two cells. Rows that cannot be parsed are left out and shown as unknown.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A wire between the two workers, and what UCX uses it for, in its own words (``am``, ``rma_bw#0``, ...)."""
+    """A wire between the two workers, and its roles in UCX's words (``am``, ``rma_bw#0``, ...)."""
 
     transport: str
     device: str
@@ -54,7 +54,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How messages between `first` and `last` bytes travel, and who decides so: weft or UCX."""
+    """The protocol of messages between `first` and `last` bytes, and whether weft or UCX decides it."""
 
     operation: str
     first: int
@@ -65,7 +65,7 @@ class Size:
 
 
 def tables(text: str) -> list[Table]:
-    """Read the tables in what ``ucp_ep_print_info`` prints, in their order; rows that are none are left out."""
+    """Read the tables in what ``ucp_ep_print_info`` prints, in their order; other lines are skipped."""
     found: list[tuple[str, str, list[Row]]] = []
     for line in text.splitlines():
         line = line.removeprefix("#").strip()
@@ -95,7 +95,7 @@ def _nbytes(number: str, unit: str) -> int:
 
 
 def lanes(text: str, transports: Sequence[str]) -> list[Lane]:
-    """List the lanes, which are `transports` (from ``ucp_ep_query``), with the roles that the text tells of each."""
+    """List the lanes, which are `transports` (from ``ucp_ep_query``), with the roles that the text gives to each."""
     roles: dict[str, list[str]] = {}
     for _, name, _, told in _LANE.findall(text):
         roles.setdefault(name, []).extend(told.split())
@@ -116,7 +116,7 @@ def scope(found: Sequence[Table]) -> str:
 
 
 def by_weft(*, lends: bool) -> list[Size]:
-    """Tell what weft decides before anything is sent; memory can be lent if `lends`: to a process on this host."""
+    """List weft's own decisions; memory can be lent if `lends`, which is to a process on this host."""
     large, lend, stage = _frames.LARGE_NBYTES, Channel.lend_nbytes, Channel.stage_nbytes
     rows = [
         Size("send_frames", 0, large - 1, "copied into the message's first segment", "", "weft"),
@@ -133,7 +133,7 @@ def by_weft(*, lends: bool) -> list[Size]:
 
 
 def sizes(found: Sequence[Table], *, lends: bool) -> list[Size]:
-    """Tell how messages of each size travel that UCX carries.
+    """List the protocols of a connection that UCX carries, by message size.
 
     Parameters
     ----------
@@ -145,12 +145,12 @@ def sizes(found: Sequence[Table], *, lends: bool) -> list[Size]:
     Returns
     -------
     list of Size
-        In bytes of the message; what UCX counts has weft's header on top of it. weft's own rules come first.
+        In bytes of the message; UCX also counts weft's header. weft's own rules come first.
     """
     eager = _of(found, _EAGER)
     rows = [*by_weft(lends=lends), *_part(eager, 0, Channel.rendezvous_nbytes - 1)]
     asked = _of(found, _RENDEZVOUS)
-    if not asked:  # none was sent yet: what UCX would choose by itself
+    if not asked:  # no such message was sent yet: UCX's own choice
         asked = [row for row in eager if "rendezvous" in row.protocol]
         asked = [Row(0, None, asked[-1].protocol, asked[-1].lanes, True)] if asked else []
     return rows + _part(asked, Channel.rendezvous_nbytes, None)
@@ -161,7 +161,7 @@ def _of(found: Sequence[Table], operation: str) -> list[Row]:
 
 
 def _part(rows: Sequence[Row], first: int, last: int | None) -> list[Size]:
-    """Cut `rows` to the messages from `first` to `last` bytes; what they leave open is unknown."""
+    """Cut `rows` to the messages from `first` to `last` bytes; sizes that they do not cover are unknown."""
     header = Channel.header_nbytes
     cut: list[Size] = []
     at: int | None = first

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Why a transport carries a connection, or does not: each answer rests on something that was read, or is "unknown".
+"""Why a transport is used or not: each reason is based on evidence, or is "unknown".
 
-The checks go from what nobody can change without installing (the module), over the machine (device, permission) and
-the settings, to what UCX decided by itself; the first that the evidence supports is the answer.
+The checks begin with what only an installation can change (the module), then look at the machine (device, permission)
+and the settings, and end with UCX's own decision. The first reason that the evidence supports is the answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weft.explain.ucx_info import Found
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a transport needs: a module beside libuct, a device; and whom it leads to."""
+    """What a transport needs, a module beside libuct and a device, and what it reaches."""
 
     module: str = ""
     node: str = ""
@@ -24,7 +24,7 @@ class Kind:
 
 
 _RDMA = "/sys/class/infiniband"
-#: The transports that Linux builds of UCX 1.16 to 1.22 may have, and what they rest on.
+#: The transports that Linux builds of UCX 1.16 to 1.22 may have, and what they need.
 KNOWN = {
     "self": Kind(reach="itself"),
     "posix": Kind(reach="host"),
@@ -48,7 +48,7 @@ KNOWN = {
 }
 _SHM = ("posix", "sysv", "xpmem", "knem", "cma")
 _IB = ("rc_verbs", "ud_verbs", "rc_mlx5", "ud_mlx5", "dc_mlx5", "gga_mlx5", "srd", "rc_gda")
-#: What a name in UCX_TLS stands for beside itself.
+#: The other names that a name in UCX_TLS includes.
 ALIASES = {
     "mm": ("posix", "sysv", "xpmem"),
     "sm": _SHM,
@@ -66,7 +66,7 @@ ALIASES = {
     "rocm": ("rocm_copy", "rocm_ipc", "rocm_gdr"),
     "ze": ("ze_copy", "ze_ipc", "ze_gdr"),
 }
-#: Why weft itself leaves some out between processes of one host; across a network it leaves out what shares memory.
+#: Why weft excludes some between processes of one host; across a network it excludes those that share memory.
 _BY_DESIGN = {
     "sysv": "it cannot tell a dead peer",
     "cma": "a peer that is killed in mid-receive would abort this process with it",
@@ -85,7 +85,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a transport is among the lanes, why, and from what that was concluded."""
+    """Whether a transport is among the lanes, the reason, and the evidence for it."""
 
     transport: str
     chosen: bool
@@ -95,7 +95,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A connection before the judge.
+    """The input of `verdicts`: a connection and the evidence about it.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Case:
     same_host : bool
         The other process has proved that it is here.
     apart : str
-        What is known of why it has not.
+        The known reason why it has not.
     evidence : Evidence
     """
 
@@ -118,7 +118,7 @@ class Case:
 
 
 def verdicts(case: Case) -> list[Verdict]:
-    """Judge every known transport, and each other that UCX reports or uses; those in use come first."""
+    """Return a verdict for every known transport, and for others that UCX reports or uses; those in use come first."""
     used = [lane.partition("/")[0] for lane in case.lanes]
     names = dict.fromkeys([*used, *KNOWN, *(case.evidence.reported or ())])
     return [_verdict(name, name in used, case) for name in names]
@@ -145,7 +145,7 @@ def _verdict(name: str, chosen: bool, case: Case) -> Verdict:
 
 def _module(name: str, kind: Kind, case: Case) -> tuple[str, str] | None:
     seen = case.evidence
-    # before 1.18 the module of the verbs had mlx5 in it
+    # before 1.18 the verbs' module contained mlx5
     module = "ib" if kind.module == "ib_mlx5" and seen.ucx < (1, 18) else kind.module
     if not module or module in seen.modules or name in (seen.reported or ()):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A connection that weft's own ring carries, between two processes of one host; UCX is neither asked nor loaded."""
+"""A connection that weft's own ring carries, between two processes of one host; UCX is not loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lanes(transports: Sequence[str]) -> list[Lane]:
 
 
 def sizes() -> list[Size]:
-    """Tell how messages of each size travel, in bytes of the message."""
+    """List the protocols by message size, in bytes."""
     whole, announced = Channel.whole_nbytes - Channel.header_nbytes, Channel.rendezvous_nbytes
     pieces, large = (f"pieces of {format_size(n)}" for n in (Channel.piece_nbytes, Channel.large_piece_nbytes))
     return [
@@ -33,14 +33,14 @@ def sizes() -> list[Size]:
 
 
 def verdicts() -> list[Verdict]:
-    """Tell of the ring that it is used, and of each of UCX's transports why it is not."""
+    """Return the verdicts: the ring is used, and each of UCX's transports is not, with the reason."""
     why = "weft's own ring carries messages between two processes of one host"
     used = Verdict(NAME, True, "in use on memory", "the connection's lanes")
     return [used, *(Verdict(name, False, why, "UCX_TLS: not set; set it to have UCX carry them") for name in KNOWN)]
 
 
 def verdict_of_ucx(why_ucx: str, *, same_host: bool, apart: str) -> Verdict:
-    """Tell why UCX carries a connection in place of the ring; `why_ucx` is what the handshake came to."""
+    """Return the reason why UCX and not the ring carries a connection; `why_ucx` is from the handshake."""
     if not same_host:
         return Verdict(NAME, False, "works within one host only", apart)
     return Verdict(NAME, False, why_ucx or "unknown", "what both sides told in the handshake")

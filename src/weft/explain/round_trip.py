@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The two processes of ``weft explain``: one echoes each message, the other measures and explains what is between them.
+"""The two processes of ``weft explain``: one echoes each message, the other measures and explains the connection.
 
-Both tell each other their location, which an ordinary connection does not. ``python -m weft.explain.round_trip`` is
+They exchange their locations, which an ordinary connection does not. ``python -m weft.explain.round_trip`` is
 the echo that `child` starts: it prints its address and serves one caller.
 """
 
@@ -22,7 +22,7 @@ from weft.explain.explanation import Explanation
 
 #: Seconds that either process waits for the other's next message.
 _PATIENCE_S = 30.0
-#: Most round trips of one size, and most seconds for them; the first ones warm memory up.
+#: Limits for one size: round trips, and seconds. The first round trips are warm-up.
 _ROUNDS, _MEASURE_S, _WARM_UP = 200, 1.0, 3
 
 
@@ -30,13 +30,13 @@ def explain(address: str) -> Explanation:
     """Connect to the echo at `address`, measure, and explain."""
     with weft.connect(address, info={LOCATION: evidence.location()}) as peer:
         observed = {nbytes: _one_way(peer, nbytes) for nbytes in TIMED_NBYTES}
-        explanation = peer.explain()  # only now: by now UCX has chosen for large messages, too
+        explanation = peer.explain()  # after the transfers: UCX has now chosen for large messages, too
     times = [dataclasses.replace(each, observed_s=observed[each.nbytes]) for each in explanation.times]
     return dataclasses.replace(explanation, times=times)
 
 
 def _one_way(peer: weft.Peer, nbytes: int) -> float:
-    """Send `nbytes` there and back for a while; return half of the median round trip, in seconds."""
+    """Send `nbytes` back and forth; return half of the median round trip, in seconds."""
     data, trips_s, end = bytes(nbytes), list[float](), time.perf_counter() + _MEASURE_S
     for _ in range(_WARM_UP + _ROUNDS):
         since = time.perf_counter()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What UCX finds on this machine, by its own tool: UCP has no call that lists it, and the wheel brings ``ucx_info``."""
+"""The transports that UCX finds on this machine, from its tool ``ucx_info``: UCP has no call that lists them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Found:
     ----------
     devices : tuple of str
     error_handling : frozenset of str
-        What it can do where a peer may be lost: ``peer failure``, ``keepalive``, ...; empty if UCX says nothing.
+        Its abilities when a peer is lost: ``peer failure``, ``keepalive``, ...; empty if UCX lists none.
     """
 
     devices: tuple[str, ...]
@@ -40,16 +40,16 @@ def ask(library: Library, settings: Mapping[str, str] | None = None) -> str | No
     Parameters
     ----------
     library : Library
-        The UCX in use; the tool beside it is taken before one on the path.
+        The UCX in use; the tool beside it is preferred to one on the path.
     settings : mapping of str to str, optional
-        UCX settings without prefix, for the transports' abilities. All transports and devices are asked for.
+        UCX settings without prefix, which affect the transports' abilities. All transports and devices are listed.
     """
     beside = Path(library.path).parent
     tool = beside.parent / "bin" / "ucx_info"
     command = str(tool) if tool.is_file() else shutil.which("ucx_info")
     if command is None:
         return None
-    # the wheel's tools do not find the wheel's libraries by themselves
+    # the wheel's tools do not find the wheel's libraries without it
     paths = [str(beside), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     environment = {**os.environ, **{f"UCX_{name}": value for name, value in (settings or {}).items()}}
     for limit in ("UCX_TLS", "UCX_NET_DEVICES"):

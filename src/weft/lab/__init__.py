@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Several emulated hosts on one machine: network namespaces joined by cables with a rate and a delay.
 
-``network`` is the file and what follows from it, ``lab`` builds and removes, ``command`` is ``weft lab``.
+``network`` reads the file, ``lab`` builds and removes what it describes, ``command`` is ``weft lab``.
 """
 
 from weft.lab.lab import Lab, clean, leftovers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``weft lab``: run a command on each host of a lab, or on one, and take the lab down however that ends."""
+"""``weft lab``: run a command on each host of a lab, or on one, and remove the lab however the command ends."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0 if every host's command returned that, else the first other status, by the order of the hosts.
+        0 if every host's command returned 0, else the first other status in the order of the hosts.
 
     Raises
     ------
     InvalidParamError
-        The file describes no lab, or there is no command, or no such host.
+        The file does not describe a lab, there is no command, or no such host.
     UnsupportedError
-        This is not root, or a tool or the kernel's permission is missing.
+        The process is not root, a tool is missing, or the kernel does not permit it.
     """
     if args.clean:
         _options.refuse_unused("nothing is run with --clean", on=args.on)
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _split(rest: list[str]) -> tuple[str | None, list[str]]:
-    """Find ``--on HOST`` and ``--`` between the file and the command: argparse leaves all of it together."""
+    """Find ``--on HOST`` and ``--`` between the file and the command: argparse keeps all of it in one list."""
     on = None
     if rest[:1] == ["--on"]:
         on, rest = "".join(rest[1:2]), rest[2:]
@@ -94,13 +94,13 @@ class _Started:
             text=True,
             errors="replace",
         )
-        # a daemon: a grandchild that has taken the pipe along must not hold the command up
+        # a daemon: a grandchild that inherited the pipe must not block this command
         self._thread = threading.Thread(target=self._pass_on, daemon=True)
         self._thread.start()
 
     def _pass_on(self) -> None:
         assert self._process.stdout is not None
-        # closed at the end: when nobody reads this command's output, the host's process learns of it, too
+        # closed at the end: if this command's output has no reader, the host's process gets SIGPIPE, too
         with contextlib.suppress(BrokenPipeError), self._process.stdout as lines:
             for line in lines:
                 sys.stdout.write(f"{self._host} | {line.rstrip()}\n")
@@ -113,15 +113,15 @@ class _Started:
 
 
 def _status(returncode: int) -> int:
-    return returncode if returncode >= 0 else 128 - returncode  # as a shell says it
+    return returncode if returncode >= 0 else 128 - returncode  # as a shell reports it
 
 
 @contextlib.contextmanager
 def ended_by_signals() -> Generator[None]:
-    """Have SIGTERM and SIGHUP unwind as Ctrl-C does; within, the lab is taken down."""
+    """Make SIGTERM and SIGHUP unwind like Ctrl-C, which removes the lab."""
 
     def end(number: int, _: FrameType | None) -> NoReturn:
-        # the first one is enough: a second must not cut short what the first began
+        # one is enough: a second must not interrupt the cleanup
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(each, signal.SIG_IGN)
         if number == signal.SIGINT:

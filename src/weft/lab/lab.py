@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A lab that stands: namespaces, cables and processes on this machine, all of which go with it.
+"""A running lab: its namespaces, cables and processes on this machine, all removed with it.
 
-Everything is named ``weft-PID-...`` after the process that made it: what a killed one left is found by that name, and
-swept once no such process is there. Two labs never meet, nor does anything appear in the caller's namespace, but for
-the folders under ``/etc/netns`` from which ``ip netns exec`` gives each host its ``/etc/hosts``.
+Everything is named ``weft-PID-...`` after the process that made it, so leftovers of a killed process can be found and
+removed. Labs are separate from each other, and nothing appears in the caller's namespace except the folders under
+``/etc/netns``, from which ``ip netns exec`` gives each host its ``/etc/hosts``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weft.lab.network import Network
 
 _PREFIX = re.compile(r"weft-(\d+)-\S+")
 _ETC = Path("/etc/netns")
-#: What is run, and the package that has it.
+#: The programs that are run, and their packages.
 _TOOLS = {
     "ip": "iproute2",
     "tc": "iproute2",
@@ -35,19 +35,19 @@ _TOOLS = {
     "nsenter": "util-linux",
     "taskset": "util-linux",
 }
-#: The kernel's modules that shape, and the keys of the file that need them.
+#: Kernel modules for traffic shaping, and the keys of the file that need them.
 _MODULES = {"sch_netem": "delay", "sch_tbf": "rate", "sch_htb": "pairs and rate_per_flow"}
 _COMMAND_S = 10.0
-#: Seconds that devices have to come up, and processes to end when they are asked to.
+#: Seconds for devices to come up, and for processes to end after SIGTERM.
 _UP_S, _END_S = 10.0, 5.0
 _KILL_ROUNDS = 5
 _serial = itertools.count()
-#: Holds the namespaces that a host's processes share, beside that of its network: for its name and its IPC.
+#: Keeps the other namespaces that a host's processes share, of its name and its IPC.
 _KEEPER = 'printf %s "$0" > /proc/sys/kernel/hostname && echo up && exec sleep infinity'
 
 
 class Lab:
-    """Emulated hosts on this machine, joined by cables; a context manager that builds and removes them.
+    """Emulated hosts on this machine, joined by cables; a context manager that creates and removes them.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class Lab:
         (folder / "hosts").write_text("".join(f"{line}\n" for line in lines))
 
     def _keep(self, host: str) -> None:
-        """Start the process whose namespaces are the host's; without one they would end with each command."""
+        """Start a process that keeps the host's namespaces; without it they would end with each command."""
         command = [
             "ip",
             "netns",
@@ -181,7 +181,7 @@ class Lab:
         until = time.monotonic() + _UP_S
         for i, cable in enumerate(self.network.cables):
             for host in cable.between:
-                # the kernel declares it up in its own time, and UCX takes no device before
+                # the kernel brings it up asynchronously, and UCX skips a device that is not up
                 while "state UP" not in self.ip(host, "link", "show", f"lab{i}"):
                     if time.monotonic() > until:
                         raise TimedOutError(f"lab: the device lab{i} of host {host} did not come up in {_UP_S:.0f} s")
@@ -209,9 +209,9 @@ def _alive(pid: int) -> bool:
 
 
 def _remove(namespace: str) -> None:
-    """End every process in a namespace, all of which were started for it, and remove it; what is gone is passed by."""
+    """End all processes in a namespace, all started for it, and remove it; ignore what is already gone."""
     with contextlib.suppress(UnsupportedError, TimedOutError):
-        for _ in range(_KILL_ROUNDS):  # one that forks just then leaves a child for the next round
+        for _ in range(_KILL_ROUNDS):  # a child forked meanwhile is found in the next round
             pids = _run("ip", "netns", "pids", namespace).split()
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -238,7 +238,7 @@ def _check_tools() -> None:
 
 
 def _run(*command: str) -> str:
-    # A session of its own: Ctrl-C at the terminal must not end the command that takes things down.
+    # Its own session: Ctrl-C at the terminal must not end the command that cleans up.
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, start_new_session=True)
     except subprocess.TimeoutExpired:

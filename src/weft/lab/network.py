@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A lab's network: its hosts and cables, from its file, and the iproute2 commands that build it. Runs nothing."""
+"""A lab's network: the hosts and cables in its file, and the iproute2 commands that create it. Runs nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SWITCH = "switch"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host: its name, which the others find in ``/etc/hosts``, and the CPUs of its processes; None means all."""
+    """A host: its name, which is in the others' ``/etc/hosts``, and the CPUs of its processes; None means all."""
 
     name: str
     cpus: str | None = None
@@ -30,7 +30,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two hosts of a cable between which rate and delay are others than its own, each way."""
+    """Two hosts of a cable whose rate and delay, each way, differ from the cable's."""
 
     between: tuple[str, str]
     rate: str | None = None
@@ -39,7 +39,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """A cable between two hosts, or a switch with a cable to each of more; rate and delay hold one way, each way.
+    """A cable between two hosts, or a switch between more; rate and delay apply to each direction separately.
 
     `rate_per_flow` is what a single TCP connection gets at most, except between `pairs`.
     """
@@ -195,14 +195,14 @@ def commands(network: Network, namespaces: Mapping[str, str]) -> Iterator[list[s
         device = f"lab{i}"
         if len(cable.between) == 2:
             a, b = (namespaces[name] for name in cable.between)
-            # Made where they belong: nothing ever appears in the caller's own namespace.
+            # Created in their own namespaces: nothing appears in the caller's.
             yield ["ip", "link", "add", device, "netns", a, "type", "veth", "peer", "name", device, "netns", b]
         else:
             yield from _switch(i, cable, namespaces)
         for name in cable.between:
             for version, bits in ((4, 24), (6, 64)):
                 address = f"{network.address(name, cable=i, version=version)}/{bits}"
-                # an IPv6 address is not used before the kernel has looked for another of its kind, which takes seconds
+                # without nodad the kernel first looks for a duplicate of an IPv6 address, which takes seconds
                 yield ["ip", "-n", namespaces[name], "addr", "add", address, "dev", device, *["nodad"][: version == 6]]
             yield ["ip", "-n", namespaces[name], "link", "set", device, "up"]
             ways = tuple(_ways(network, i, name))
@@ -227,4 +227,4 @@ def _switch(index: int, cable: Cable, namespaces: Mapping[str, str]) -> Iterator
         ends = ["netns", namespaces[name], "type", "veth", "peer", "name", port, "netns", switch]
         yield ["ip", "link", "add", f"lab{index}", *ends]
         yield ["ip", "-n", switch, "link", "set", port, "master", "bridge", "up"]
-        yield from shape(switch, port, cable.rate, None)  # the way to the host; the delay is on the way from it
+        yield from shape(switch, port, cable.rate, None)  # towards the host; the delay is on the other direction

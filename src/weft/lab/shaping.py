@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How fast packets leave a lab's hosts and switches: the ``tc`` commands for a device. Runs nothing.
 
-A rate alone is a token bucket. Where some destinations differ, or each flow has a cap, it is a tree of HTB's classes:
-one for each such destination, and many among which flows are spread by their ports. (``fq maxrate`` would cap flows
+A rate alone is a token bucket. If some destinations differ, or each flow has a cap, it is a tree of HTB classes: one
+for each such destination, and many across which flows are hashed by their ports. (``fq maxrate`` would cap flows
 without collisions, but fewer kernels have it.)
 """
 
@@ -15,14 +15,14 @@ from typing import NamedTuple
 RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
 DELAY = re.compile(r"\d+(?:\.\d+)?(?:us|ms|s)")
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-#: A shaper lets so much pass at once: 10 ms of the rate, and two of the largest packets that a veth takes.
+#: The burst of a shaper: 10 ms of the rate, and two of the largest packets that a veth takes.
 _BURST_S, _BURST_NBYTES = 0.01, 128 << 10
-#: What an HTB tree takes for no limit, and what each class has for itself: the rest it borrows.
+#: The rate that HTB treats as no limit, and the guaranteed rate of each class, which borrows the rest.
 _ANY, _OWN = "100gbit", "64kbit"
-#: Flows are spread among so many classes, so two of four share one in 5 % of cases.
+#: Flows are hashed to this many classes, so two of four flows share one in 5 % of cases.
 FLOW_CLASSES = 128
 _FIRST_FLOW, _FIRST_WAY = 0x1000, 0x10
-#: Half the exclusive or of both ports, whose lowest bit is the same for all that call, as the number of a class.
+#: The class is half of the xor of both ports: the lowest bit is the same for all connecting sockets.
 _BY_PORTS = (
     (0xB1, 14),  # x = length of the IP header, behind Ethernet's
     (0x48, 14),  # a = source port
@@ -38,7 +38,7 @@ _BY_PORTS = (
 
 
 class Way(NamedTuple):
-    """The way to one destination, by its addresses, where it differs from that to others."""
+    """Rate and delay to one destination, by its addresses, that differ from those to others."""
 
     addresses: tuple[str, str]
     rate: str | None = None
@@ -54,7 +54,7 @@ def shape(
     ways: tuple[Way, ...] = (),
     rate_per_flow: str | None = None,
 ) -> Iterator[list[str]]:
-    """Yield what has packets leave a device at `rate` after `delay`, those of `ways` and of each flow at theirs."""
+    """Yield the commands that limit a device to `rate` after `delay`, with other limits for `ways` and each flow."""
     if ways or rate_per_flow is not None:
         yield from _tree(["tc", "-n", namespace], ["dev", device], rate, delay, ways, rate_per_flow)
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Put this process where a plan says: CPUs for all its threads, memory for those to come.
+"""Bind this process as a plan says: the CPUs of all its threads, the memory policy of future ones.
 
 Affinity and memory policy belong to threads, and a thread inherits both from the one that starts it. Affinity can
 be set for other threads, so all that exist are moved; the memory policy cannot, so call this early, from the thread
@@ -27,7 +27,7 @@ _BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 def bind(cpus: Sequence[int], nodes: Sequence[int]) -> None:
     """Restrict this process to `cpus`, and let this thread prefer memory of `nodes`.
 
-    What the kernel refuses is logged as a warning: a worker in the wrong place is slow, and not wrong.
+    A refusal by the kernel is logged as a warning: a worker in the wrong place is slow, but correct.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def bind(cpus: Sequence[int], nodes: Sequence[int]) -> None:
 
 def _bind_threads(cpus: Sequence[int]) -> None:
     bound: set[int] = set()
-    # a thread that was started meanwhile by one not yet bound is found in the next turn
+    # a thread that an unbound thread started meanwhile is found in the next turn
     for _ in range(10):
         found = {int(name) for name in os.listdir("/proc/self/task")} - bound
         if not found:
@@ -72,7 +72,7 @@ def _prefer(nodes: Sequence[int]) -> None:
         mask[node // _BITS] |= 1 << node % _BITS
     mode = _PREFERRED if len(nodes) == 1 else _PREFERRED_MANY
     libc = ctypes.CDLL(None, use_errno=True)
-    # the kernel takes one bit less than it is told
+    # the kernel reads one bit less than it is given
     bits = ctypes.c_ulong(len(mask) * _BITS + 1)
     if libc.syscall(ctypes.c_long(number), ctypes.c_int(mode), mask, bits) != 0:
         raise OSError(ctypes.get_errno(), f"set_mempolicy: {os.strerror(ctypes.get_errno())}")

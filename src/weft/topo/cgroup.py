@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What of the machine this process may use: affinity, cpusets, the limits of its control groups and of its Slurm job.
+"""The part of the machine that this process may use: affinity, cpusets, limits of its control groups and Slurm job.
 
-A limit holds for a group and all below it, so each way from the process's group up to the mount is walked and
-the tightest limit counts. Both versions of cgroups may be mounted at once, each controller in one of them.
+A limit applies to a group and all below it, so the groups from the process's own up to the mount are read, and the
+tightest limit counts. Both versions of cgroups may be mounted at once, each controller in one of them.
 
 Source: Linux, Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst; proc_pid_status(5), proc_pid_mountinfo(5).
 """
@@ -57,7 +57,7 @@ def read(
 def _narrowed(
     what: str, have: tuple[int, ...], limits: list[tuple[str, tuple[int, ...]]], why: list[str]
 ) -> tuple[int, ...]:
-    """Intersect; an empty limit is one that is not set."""
+    """Intersect; an empty limit is not set."""
     left = set(have)
     for name, numbers in limits:
         if numbers and not left <= set(numbers):
@@ -129,6 +129,6 @@ def _way(root: Path, point: str, at: str, path: str) -> list[Path]:
     """List the folders from the group `path` up to the mount at `point`, which shows the group `at`."""
     top = root / point.lstrip("/")
     below = Path(path).relative_to(at) if Path(path).is_relative_to(at) else Path()
-    # a container may see its own group by the path that it has outside
+    # a container may see its own group under its path on the host
     folders = [top / below, *(top / parent for parent in below.parents)] if ".." not in below.parts else [top]
     return [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]

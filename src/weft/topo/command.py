@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``weft topo``: what this machine consists of, or one that ``nvidia-smi topo -m`` tells of, and where workers go."""
+"""``weft topo``: the parts of this machine, or of one described by ``nvidia-smi topo -m``, and where workers go."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def add_placing_arguments(parser: argparse.ArgumentParser, title: str) -> tuple[
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what `args` ask for.
+    """Print the machine or the plan.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     TopologyError
         The text of ``--nvidia-smi`` is malformed.
     InvalidParamError
-        The file cannot be read, or there are no such places for workers.
+        The file cannot be read, or the machine has no such places for workers.
     """
     if not args.plan:
         limit = None if args.memory_limit == "auto" else args.memory_limit
@@ -133,12 +133,12 @@ def _plan_options(args: argparse.Namespace, described: Topology) -> options.Plan
 
 
 def show(args: argparse.Namespace, record: dict[str, Any], drawn: RenderableType) -> None:
-    """Print what is drawn, as wide as it needs, or `record` as JSON."""
+    """Print the drawing at its full width, or `record` as JSON."""
     if not _options.print_text(args.json, record):
         return
     console = _options.console(args.color)
     size = console.measure(drawn, options=console.options.update(width=10_000))
-    # A matrix is not folded: a line of it that the terminal breaks can still be read, one of single letters cannot. A
+    # A matrix is not folded: columns of single letters would be unreadable, lines that the terminal wraps are not. A
     # file or a pipe has no width to fold to.
     width = max(console.width, size.minimum) if console.is_terminal else size.maximum
     _options.console(args.color, width=width, highlight=False, markup=False).print(drawn)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-#: Larger than any Linux takes (NR_CPUS is 8192 at most); a slip of the keyboard must not fill the memory.
+#: Larger than any Linux supports (NR_CPUS is 8192 at most); a typing error must not fill the memory.
 MOST = 2**16
 
 _PART = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")

@@ -31,7 +31,7 @@ def _stands_for_hardware(path: Path) -> bool:
 
 
 def _paired(path: Path) -> bool:
-    """Tell whether its other end is another device: veth, macvlan and their kin."""
+    """Tell whether the device is one end of a pair: veth, macvlan and similar."""
     own, other = sysfs.number(path / "ifindex"), sysfs.number(path / "iflink")
     return own is not None and other is not None and own != other
 
@@ -60,7 +60,7 @@ def pci_path(path: Path) -> tuple[str, ...]:
 
 
 def over_pci(a: Gpu | Nic, b: Gpu | Nic) -> Interconnect:
-    """Tell what lies between two devices, in nvidia-smi's words, by their paths on PCI."""
+    """Return the interconnect of two devices, in nvidia-smi's words, from their paths on PCI."""
     if a.node is not None and b.node is not None and a.node != b.node:
         return Interconnect(InterconnectClass.SYS)
     if not a.pci or not b.pci:
@@ -92,7 +92,7 @@ def _rdma(path: Path) -> Nic:
 
 
 def _kind(path: Path, layers: set[str | None]) -> str:
-    """Tell InfiniBand from what else is in that class: RoCE and iWARP both say Ethernet, Amazon's EFA Unspecified."""
+    """Distinguish the RDMA devices: RoCE and iWARP both report Ethernet, Amazon's EFA Unspecified."""
     if "InfiniBand" in layers:  # a card may have a port of each
         return "infiniband"
     if "Ethernet" in layers:
@@ -103,7 +103,7 @@ def _kind(path: Path, layers: set[str | None]) -> str:
 
 def _netdev(path: Path) -> Nic:
     state = sysfs.text(path / "operstate") or "unknown"
-    speed = None if _paired(path) else sysfs.number(path / "speed")  # Mb/s; a veth says 10000, whatever it can
+    speed = None if _paired(path) else sysfs.number(path / "speed")  # Mb/s; a veth always reports 10000
     port = Port(None, state in ("up", "unknown"), state, speed * 1e6 if speed else None)
     device = path / "device"
     kind = "ipoib" if sysfs.number(path / "type") == _ARPHRD_INFINIBAND else "ethernet"

@@ -24,7 +24,7 @@ def read(root: Path = Path("/"), *, driver: Any | None = None, environ: Mapping[
         ``pynvml``, from `weft.topo.nvml.load`, for the GPUs' names, memory, NVLinks and MIG instances. Without it, the
         GPUs are read from the PCI bus.
     environ : mapping of str to str, optional
-        The environment of the process to place; it has the memory of a Slurm job.
+        The environment of the process to place; it gives the memory of a Slurm job.
 
     Returns
     -------
@@ -35,7 +35,7 @@ def read(root: Path = Path("/"), *, driver: Any | None = None, environ: Mapping[
     memory = sysfs.memory(root)
     gpus, nvlinks, said = _gpus(root, driver)
     nics = devices.read_nics(root)
-    if len(nodes) == 1:  # then firmware seldom says of a device that it is there
+    if len(nodes) == 1:  # then firmware seldom gives the node of a device
         gpus = tuple(gpu if gpu.node is not None else replace(gpu, node=nodes[0].id) for gpu in gpus)
         nics = tuple(nic if nic.node is not None else replace(nic, node=nodes[0].id) for nic in nics)
     twos: list[tuple[Gpu | Nic, Gpu | Nic]] = list(itertools.combinations((*gpus, *nics), 2))

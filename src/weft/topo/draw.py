@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A topology and a plan for people: tables and a tree, by rich."""
+"""A topology and a plan as text: tables and a tree, drawn by rich."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STYLES = {
 
 
 def topology(topology: Topology) -> RenderableType:
-    """Draw the machine as a tree, then what joins its devices, and what that is assumed to carry."""
+    """Draw the machine as a tree, then the interconnects between its devices and their assumed bandwidth."""
     parts: list[RenderableType] = [_tree(topology)]
     if topology.allowed and topology.allowed.why:
         parts += ["", "withheld from this process:", *map(_indented, topology.allowed.why)]
@@ -43,7 +43,7 @@ def topology(topology: Topology) -> RenderableType:
 
 
 def plan(made: Plan) -> RenderableType:
-    """Show the layout, then each reason with the workers that it holds for, and what is left out."""
+    """Show the layout, then each reason with its workers, and the parts that are not used."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="workers", title_justify="left")
     named = any(worker.interface for worker in made.workers)
     for heading in ("worker", "place", "CPUs", "node", "threads", "memory", "GPU", "NIC", *["interface"] * named):
@@ -133,7 +133,7 @@ def _cards(topology: Topology) -> list[Nic]:
 
 
 def _by_cpus(topology: Topology, tree: Tree) -> None:
-    """Draw what nvidia-smi alone tells: GPUs by the CPUs beside them, NICs where their nearest GPU is."""
+    """Draw a machine known from nvidia-smi alone: GPUs by their nearest CPUs, NICs with their nearest GPU."""
     groups: dict[tuple[int, ...], list[Gpu | Nic]] = {}
     for gpu in topology.gpus:
         groups.setdefault(gpu.cpus, []).append(gpu)

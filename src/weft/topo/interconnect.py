@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What joins two devices, nearest first, and what it is assumed to carry before anything is measured.
+"""The interconnect of two devices by class, nearest first, and the bandwidth to assume until it is measured.
 
 The classes between devices are nvidia-smi's; those between processes are ours.
 """
@@ -25,7 +25,7 @@ class InterconnectClass(enum.IntEnum):
     SAME_NUMA = 7
     SYS = 8  # PCIe and the interconnect between NUMA nodes
     CROSS_SOCKET = 9
-    SAME_HOST = 10  # one host, the places in it unknown
+    SAME_HOST = 10  # one host, the places in it are not known
     NETWORK = 11
 
 
@@ -44,7 +44,7 @@ _CELLS = {"X": InterconnectClass.SELF} | {kind.name: kind for kind in Interconne
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """A bandwidth to assume until one is measured, in bytes/second one way, and where the number is from."""
+    """A bandwidth to assume until one is measured, in bytes/second one way, and the source of the number."""
 
     bandwidth_Bps: float  # noqa: N815 - the unit
     source: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.topo.interconnect import Interconnect
 
-#: What `Nic.kind` is called where people read it.
+#: The names of `Nic.kind` in text.
 KINDS = {
     "infiniband": "InfiniBand",
     "roce": "RoCE",

@@ -27,11 +27,11 @@ class Choice:
         return self.nic.name if self.nic else None
 
     def net_devices(self, interface: str | None, towards: str | None = None) -> tuple[tuple[str, ...], str]:
-        """Return what ``UCX_NET_DEVICES`` should name, and why; nothing where UCX should be left alone.
+        """Return what ``UCX_NET_DEVICES`` should name, and why; nothing if UCX should choose.
 
-        Beside the RDMA port stand network devices for tcp: with the port alone, a UCX without verbs (the wheel's)
-        would reach no other host at all. It listens on each that is named, so that is one where it can be known: that
-        of the worker's address, `interface` or else `towards` the scheduler.
+        The value names network devices for tcp besides the RDMA port: with the port alone, a UCX without verbs (the
+        wheel's) would reach no other host. UCX listens on each device that is named, so only one is, if it is known:
+        the device of the worker's address, `interface` or else `towards` the scheduler.
         """
         ports = [port for port in self.nic.ports if port.up] if self.nic else []
         if self.nic is None or not ports:
@@ -47,7 +47,7 @@ class Choice:
 def choose(topology: Topology, ends: Sequence[tuple[str | None, int | None]]) -> list[Choice]:
     """Choose a NIC for each of `ends`: the name of a GPU or None, and a NUMA node or None.
 
-    Of several that are equally near, the one that fewest have is taken, so that they share the rails.
+    Of several at the same distance it takes the one with the fewest workers, so that all rails are used.
     """
     rdma = [nic for nic in topology.nics if nic.rdma]
     up = _one_network([nic for nic in rdma if any(port.up for port in nic.ports)])
@@ -75,8 +75,8 @@ def interfaces(
 ) -> list[str | None]:
     """Return the network device of each worker's address.
 
-    It is `wanted`, or where that begins the names of several (``ib`` those of ``ib0`` and ``ib1``, as for dask-cuda's
-    ``DGX``), the one on the worker's NIC, else one of its NUMA node.
+    This is `wanted`. If `wanted` is a prefix of several names (``ib`` of ``ib0`` and ``ib1``, as for dask-cuda's
+    ``DGX``), it is the one on the worker's NIC, else one on its NUMA node.
     """
     here = [nic for nic in topology.nics if nic.kind in _TCP and any(port.up for port in nic.ports)]
     several = [nic for nic in here if wanted and nic.name.removeprefix(wanted).isdecimal()]
@@ -90,7 +90,7 @@ def interfaces(
 
 
 def left_out(topology: Topology) -> list[str]:
-    """Say of each RDMA device that is up and that `choose` passes over, why."""
+    """Return the reason for each RDMA device that is up and that `choose` does not use."""
     up = [nic for nic in topology.nics if nic.rdma and any(port.up for port in nic.ports)]
     taken = _one_network(up)
     return [
@@ -101,7 +101,7 @@ def left_out(topology: Topology) -> list[str]:
 
 
 def _one_network(up: list[Nic]) -> list[Nic]:
-    """Keep devices of one kind: by RDMA, a worker with RoCE does not reach one with InfiniBand."""
+    """Keep devices of one kind: over RDMA, a worker with RoCE cannot reach one with InfiniBand."""
     kind = next((kind for kind in ("infiniband", "roce", "efa") if any(nic.kind == kind for nic in up)), "")
     return [nic for nic in up if nic.kind == kind]
 

@@ -7,9 +7,8 @@ The table has had several forms, all read here:
 - CPU affinity in a table of its own below, or as a column, with ``NUMA Affinity`` and ``GPU NUMA ID`` beside it;
 - tabs or spaces; the header underlined by escape sequences, which newer drivers write to files too.
 
-People keep such tables in web pages and mails, so text around the table is skipped. What is inside is taken
-strictly: a table that was cut off, or whose columns ran together when it was copied, must not become a
-different machine.
+Such tables are copied from web pages and mails, so text around the table is skipped. The table itself is read
+strictly: one that was cut off, or whose columns merged when it was copied, must not be read as a different machine.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _AMD = re.compile(r"ROCm|AMD-?SMI|between two GPUs|\bXGMI\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """What ``nvidia-smi topo -m`` says.
+    """The contents of ``nvidia-smi topo -m``.
 
     Attributes
     ----------
@@ -103,7 +102,7 @@ def parse(text: str, *, name: str = "nvidia-smi topo -m") -> Matrix:
 
 
 class _Table:
-    """The lines, and how far they are read: `at` is the index of the line that is read next."""
+    """The lines of a text; `at` is the index of the next line to read."""
 
     def __init__(self, lines: Sequence[str], name: str) -> None:
         self.lines = lines
@@ -174,7 +173,7 @@ class _Table:
         return row, affinity
 
     def affinity(self, name: str, words: list[str], titles: list[str]) -> list[str | None]:
-        """Match what follows the cells to the columns. Blank cells leave no trace in it."""
+        """Match the text after the cells to the columns; blank cells leave no text."""
         if not words:
             return [None] * len(titles)
         if words == ["N/A"] and titles:  # as on WSL: all blank but the last
@@ -220,7 +219,7 @@ class _Table:
 
 
 def topology(matrix: Matrix, *, source: str = "nvidia-smi topo -m") -> Topology:
-    """Make a topology of what the table says: GPUs, NICs by their own names, and what joins them."""
+    """Make a topology from the table: GPUs, NICs by their own names, and their interconnects."""
     own = dict(matrix.legend)
     names = [own.get(name, name) for name in matrix.names]
     cpus, nodes = matrix.column("CPU Affinity"), matrix.column("NUMA Affinity")

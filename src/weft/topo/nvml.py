@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""GPUs as NVIDIA's driver tells them, through the package nvidia-ml-py where it is installed."""
+"""GPUs as NVIDIA's driver reports them, through the package nvidia-ml-py if it is installed."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def read(nvml: Any, root: Path) -> tuple[tuple[Gpu, ...], dict[tuple[str, str], 
     Parameters
     ----------
     nvml : module
-        ``pynvml``, or what behaves like it.
+        ``pynvml``, or an object with the same functions.
     root : Path
-        Where ``sys`` is: paths on PCI and NUMA nodes come from there.
+        The folder with ``sys``, for paths on PCI and NUMA nodes.
 
     Raises
     ------
     nvml.NVMLError
-        There is no driver, or it does not answer.
+        There is no driver, or it returns an error.
     """
     nvml.nvmlInit()
     try:
@@ -95,7 +95,7 @@ def _nvlinks(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> dict[tuple
 
 
 def _asked(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any | None:
-    """Ask what not every GPU or driver can answer; None if this one cannot."""
+    """Call a function that not every GPU or driver supports; None if this one does not."""
     with contextlib.suppress(nvml.NVMLError):
         return function(*arguments)
     return None

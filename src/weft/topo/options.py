@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a plan is asked for: by the options of commands, and of `TopologyCluster`."""
+"""The options of a plan, as commands and `TopologyCluster` take them."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ def of(
     interface: str | None = None,
     towards: str | None = None,
 ) -> PlanOptions:
-    """Make them of what users write; what is not given follows from the machine.
+    """Make the options from users' input; the machine gives the rest.
 
     Parameters
     ----------
     per : str, optional
-        As in `PlanOptions`; ``gpu`` where there is one to be seen, else ``numa``.
+        As in `PlanOptions`; ``gpu`` if a GPU is visible, else ``numa``.
     memory : str, int, float or None
         See `weft.topo.size.memory_limit`.
     visible : str or sequence, optional
-        What ``CUDA_VISIBLE_DEVICES`` holds, or its entries.
+        The value of ``CUDA_VISIBLE_DEVICES``, or its entries.
 
     Raises
     ------
@@ -92,5 +92,5 @@ def of(
 
 
 def is_device(name: str) -> bool:
-    """Tell whether `name` is of the form by which CUDA takes a device: a number or a UUID."""
+    """Tell whether `name` has a form that CUDA accepts for a device: a number or a UUID."""
     return _DEVICE.fullmatch(name) is not None

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where to put workers: a pure function of a topology and options, each choice with its reason.
+"""Where to place workers: a pure function of a topology and options, with a reason for each choice.
 
-Nothing is read, set or started here. A worker's CPUs lie together: first the places (a GPU's surroundings, a NUMA
-node, an L3 group, some cores) are cut out of what may be used, then the rest follows from the place.
+Nothing is read, set or started here. The CPUs of a worker are neighbours: first the places (those near a GPU, a NUMA
+node, an L3 group, some cores) are cut out of the part that may be used; the rest follows from the place.
 
 Two choices that others make differently:
 
 - GPUs beside the same CPUs share them, as with dask-cuda: such a worker computes on its GPU, and threads that
-  feed different GPUs seldom work at once. All other workers have their CPUs alone.
-- Memory is *preferred* on the node, not bound to it: a full node then costs speed and not the process.
+  feed different GPUs seldom work at once. No other workers share CPUs.
+- Memory is *preferred* on the node, not bound to it: a full node then costs speed, and does not kill the process.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Place:
     node: int | None
     why: str
     gpu: Gpu | None = None
-    device: str | None = None  # what CUDA is to see first
+    device: str | None = None  # the device that CUDA numbers first
 
 
 def plan(topology: Topology, options: PlanOptions) -> Plan:
@@ -154,7 +154,7 @@ def _sharing(gpu: Gpu, gpus: tuple[Gpu, ...]) -> str:
 
 
 def _devices(gpus: tuple[Gpu, ...], wanted: tuple[str, ...] | None) -> Iterator[tuple[Gpu, str]]:
-    """Go through the GPUs, or their MIG instances, with the name by which CUDA takes each."""
+    """List the GPUs, or their MIG instances, with CUDA's name for each."""
     all_of = [(gpu, device) for gpu in gpus for device in (gpu.mig or (str(gpu.index),))]
     if wanted is None:
         yield from all_of
@@ -174,7 +174,7 @@ def _begins(uuid: str | None, name: str) -> bool:
 
 
 def _whole_places(topology: Topology, per: str, notes: list[str]) -> list[_Place]:
-    """Take NUMA nodes or L3 groups as they are."""
+    """Use whole NUMA nodes or L3 groups."""
     groups: dict[int, list[Cpu]] = {}
     places: list[_Place] = []
     for cpu in topology.cpus:
@@ -199,7 +199,7 @@ def _whole_places(topology: Topology, per: str, notes: list[str]) -> list[_Place
 
 
 def _core_places(topology: Topology, cores: int, notes: list[str]) -> list[_Place]:
-    """Cut `cores` whole cores at a time out of each NUMA node, along its L3 groups."""
+    """Cut groups of `cores` whole cores out of each NUMA node, along its L3 groups."""
     nodes: dict[int, dict[int, list[Cpu]]] = {}
     for cpu in sorted(_usable(topology), key=lambda c: (c.node, c.l3 or 0, c.core, c.id)):
         nodes.setdefault(cpu.node, {}).setdefault(cpu.core, []).append(cpu)

@@ -10,12 +10,12 @@ from weft.errors import InvalidParamError
 
 _SCALE = "kmgtp"
 _SIZE = re.compile(r"([0-9]*\.?[0-9]+(?:e[0-9]{1,2})?) ?(?:([kmgtp])(i?))?b?", re.IGNORECASE)
-#: A limit that is smaller is a slip: 4, meant as GiB.
+#: A smaller limit is a mistake, such as 4 for 4 GiB.
 _LEAST_NBYTES = 1 << 20
 
 
 def memory_limit(asked: str | float | None, have_nbytes: int | None) -> int | None:
-    """Return the limit in bytes; 0 for none, None where the plan is to choose.
+    """Return the limit in bytes; 0 for none, None if the plan chooses.
 
     Parameters
     ----------
@@ -23,12 +23,12 @@ def memory_limit(asked: str | float | None, have_nbytes: int | None) -> int | No
         ``auto`` leaves it to the plan; None and 0 are no limit; up to 1 is a fraction of `have_nbytes`, as for
         ``dask worker``; else bytes, as a number or such as ``4GiB``, ``500 MB``, ``2e9``.
     have_nbytes : int or None
-        What may be used of the machine's memory, if it is known.
+        The memory that may be used, if it is known.
 
     Raises
     ------
     InvalidParamError
-        It is none of these, less than 1 MiB, or a fraction of what is not known.
+        `asked` has another form, is less than 1 MiB, or is a fraction of an unknown amount.
     """
     if asked == "auto":
         return None

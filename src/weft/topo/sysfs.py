@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """CPUs, caches, NUMA nodes and their memory, as the kernel shows them below ``/sys`` and ``/proc``.
 
-The root is a parameter everywhere, so that a tree recorded elsewhere reads the same. The kernel leaves out what
-it does not know (no NUMA, no L3 in many guests), so a file that cannot be read is None and not an error.
+The root is a parameter everywhere, so that a tree recorded elsewhere can be read, too. The kernel omits what it
+does not know (NUMA and L3 in many guests), so a file that cannot be read is None and not an error.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
 
 
 def read_nodes(root: Path) -> tuple[NumaNode, ...]:
-    """Read the NUMA nodes; a kernel without NUMA has one, with all CPUs and all memory."""
+    """Read the NUMA nodes; without NUMA there is one, with all CPUs and all memory."""
     folders = numbered(root / "sys/devices/system/node", "node")
     if not folders:
         return (NumaNode(0, _online(root), memory(root)),)
     if len(folders) == 1:
-        # a guest whose memory was plugged in later: its only node said 6.5 of 23.5 GiB (Linux 6.18, Firecracker)
+        # a guest whose memory was plugged in later: its only node reported 6.5 of 23.5 GiB (Linux 6.18, Firecracker)
         return (NumaNode(folders[0][0], numbers(folders[0][1] / "cpulist"), memory(root)),)
     return tuple(NumaNode(i, numbers(path / "cpulist"), _total(path / "meminfo")) for i, path in folders)
 
@@ -68,7 +68,7 @@ def read_cpus(root: Path, nodes: tuple[NumaNode, ...]) -> tuple[Cpu, ...]:
 
 
 def memory(root: Path) -> int | None:
-    """Read how much memory there is, in bytes."""
+    """Read the size of the memory, in bytes."""
     return _total(root / "proc/meminfo")
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``weft worker``: the workers that a plan lays out on this machine, for a scheduler elsewhere.
+"""``weft worker``: start the workers of a plan on this machine, for a scheduler elsewhere.
 
-- ``command``: its options, and what they ask of the plan.
+- ``command``: its options, and the plan that they describe.
 - ``scheduler_file``: the file that the scheduler wrote its address to.
-- ``nannies``: starting a nanny for each worker, and ending them all.
+- ``nannies``: start a nanny for each worker, and stop them all.
 """

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Refused(argparse.Action):
-    """Keep the name of an option that is not supported, for a line of error of its own."""
+    """Keep the name of an option that is not supported, so that `run` can say why."""
 
     def __call__(
         self, parser: object, namespace: argparse.Namespace, values: object, option: str | None = None
@@ -74,7 +74,7 @@ class _Refused(argparse.Action):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the workers, with as many open files as the hard limit allows, and wait for their end; or print the plan.
+    """Start the workers with the hard limit of open files, and wait until they end; or print the plan.
 
     Returns
     -------
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     Raises
     ------
     InvalidParamError
-        An option that is not supported or cannot be read, no scheduler, or no such places for workers.
+        An option is not supported or cannot be read, no scheduler is given, or the machine has no such places.
     Error
         The workers could not be started.
     """
@@ -125,9 +125,9 @@ def request(args: argparse.Namespace, topology: Topology) -> PlanOptions:
 
 
 def _device_towards(args: argparse.Namespace) -> str | None:
-    """Name the network device that the workers' addresses will be on; None where it is not known, or the loopback.
+    """Name the network device of the workers' addresses; None if it is not known, or is the loopback.
 
-    As distributed does: that of ``--host``, else the one on the way to the scheduler.
+    As in distributed: the device of ``--host``, else the one on the route to the scheduler.
     """
     scheduler = scheduler_file.address(args.scheduler_file) if args.scheduler_file else args.scheduler
     host = _host(args.host or scheduler or "")

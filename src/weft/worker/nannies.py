@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A nanny for each worker: started together, ended together, by a signal or by the scheduler."""
+"""A nanny for each worker: all start together, and a signal or the scheduler stops them together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("weft")
 _config: Any = dask.config  # these have only some of their types
 _utils: Any = dask.utils
 
-#: Seconds that workers have for their farewell after a signal, as dask worker gives them.
+#: Seconds that workers have to leave the cluster after a signal, as with dask worker.
 _CLOSE_S = 10.0
 #: Seconds between looks for the scheduler's file.
 _LOOK_S = 0.1
@@ -40,7 +40,7 @@ def run(options: Sequence[dict[str, Any]]) -> int:
     ------
     InvalidParamError
         No scheduler is named, neither in `options` nor in Dask's configuration; a file for TLS is missing; the death
-        timeout is no time.
+        timeout cannot be read.
     TimedOutError
         The scheduler's file was not written within the death timeout.
     Error
@@ -73,7 +73,7 @@ async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> N
         loop.add_signal_handler(number, stop.set)
     stopped = asyncio.create_task(stop.wait())
     if file := options[0]["scheduler_file"]:
-        # A nanny would wait for it in its constructor, where no signal is heard.
+        # A nanny would wait for it in its constructor, where signals are not handled.
         address = asyncio.create_task(_address(file, patience_s))
         await asyncio.wait([stopped, address], return_when=asyncio.FIRST_COMPLETED)
         if not address.done():
@@ -101,7 +101,7 @@ async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> N
 
 
 def _not_started(options: Sequence[dict[str, Any]], error: Exception) -> Error:
-    """Make the error of workers that did not start: a nanny's own says that it failed, and its cause says why."""
+    """Make the error of workers that did not start; the cause of a nanny's own error says why."""
     scheduler = options[0]["scheduler_ip"] or _config.get("scheduler-address")
     cause = error.__cause__ or error
     return Error(f"start workers for {scheduler}: {str(cause) or type(cause).__name__}")

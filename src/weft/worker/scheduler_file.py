@@ -10,7 +10,7 @@ from weft.errors import InvalidParamError
 
 
 def address(file: str) -> str | None:
-    """Return the scheduler's address; None if `file` is not there, or not written to its end.
+    """Return the scheduler's address; None if `file` does not exist yet, or is incomplete.
 
     Raises
     ------
