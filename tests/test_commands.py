@@ -136,6 +136,8 @@ def test_all_commands_are_in_the_list_of_their_group():
         ("simulate none", "none: nothing to simulate: name networks, or give --lab FILE"),
         ("simulate none --lab x.json --graphs svd", "--graphs: none simulates no network"),
         ("bench sweep --measures latency --window 8", "--window: latency has one message on its way"),
+        ("demo --protocol tcp,nope", "--protocol nope: unknown address scheme 'nope'"),
+        ("bench tasks --protocol nope", "--protocol nope: unknown address scheme 'nope'"),
         ("lab --clean x.toml", "--clean runs nothing"),
         ("deploy azure --package weft --ssh-from 203.0.113.7 --doca x", "--doca: the image has its own drivers"),
         ("demo --json --verbose", "--verbose: JSON has all of it anyway"),

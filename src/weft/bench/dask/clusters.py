@@ -15,13 +15,13 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.bench.common.errors import BenchError
+from weft.bench.common.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -154,6 +154,17 @@ class Reading(NamedTuple):
     def total(self, name: str) -> float:
         """Add up one figure of the workers."""
         return float(sum(w[name] for w in self.workers))
+
+
+def refuse_unknown(protocols: Iterable[str]) -> None:
+    """Raise for protocols that Dask does not know."""
+    from distributed.comm.registry import get_backend
+
+    for protocol in protocols:
+        try:
+            get_backend(protocol)
+        except ValueError as error:
+            raise UsageError(f"--protocol {protocol}: {error}") from error
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from weft.bench.common import outcome
 from weft.bench.common.environment import collect
 from weft.bench.common.errors import BenchError
 from weft.bench.dask import report
-from weft.bench.dask.clusters import Cluster, Deployment, idle_cpu, named, running
+from weft.bench.dask.clusters import Cluster, Deployment, idle_cpu, named, refuse_unknown, running
 
 if TYPE_CHECKING:
     from weft.bench.dask.workloads import Workload
@@ -69,9 +69,12 @@ def measure(
 
     Raises
     ------
+    UsageError
+        Dask does not know a protocol.
     BenchError
         A step failed, or did not end in time.
     """
+    refuse_unknown(deployments)
     environment = collect()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=errors, transient=True) as progress, contextlib.ExitStack() as stack:
