@@ -83,12 +83,12 @@ def test_the_page_shows_what_is_printed(capsys, monkeypatch):
     ("arguments", "why"),
     [
         (["slurm", "--partition", "a\nb"], "--partition 'a\\nb': a control character"),
-        (["slurm", "--sbatch", "x"], "--sbatch 'x': an option of sbatch"),
+        (["slurm", "--sbatch", "x"], "--sbatch 'x': write an option of sbatch"),
         (["slurm", "--env", "x"], "--env 'x': write NAME=VALUE"),
         (["slurm", "--", "\udcff"], "deploy slurm: an option is not UTF-8"),
         (["ssh", "--hosts", "a"], "give the scheduler's host, then at least one for workers"),
         (["ssh", "--hosts", "a,b c"], "--hosts 'b c': not a host"),
-        (["ssh", "--hosts", "a,b", "--protocol", "tcp,ucx", "--port", "65534"], "of 2 schedulers would have 65536"),
+        (["ssh", "--hosts", "a,b", "--protocol", "tcp,ucx", "--port", "65534"], "needs 65536; choose a lower one"),
         (AZURE, "give --ssh-from ADDRESS, or --subnet ID"),
     ],
 )

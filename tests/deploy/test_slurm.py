@@ -45,7 +45,7 @@ def test_what_is_asked_of_slurm():
         (slurm.Job("a\n#SBATCH --uid=0"), "--job-name 'a\\n#SBATCH --uid=0': a control character"),
         (slurm.Job(partition="a\rb"), "--partition"),
         (slurm.Job(directives=("-C\nib",)), "--sbatch"),
-        (slurm.Job(directives=("rm -r",)), "--sbatch 'rm -r': an option of sbatch"),
+        (slurm.Job(directives=("rm -r",)), "--sbatch 'rm -r': write an option of sbatch"),
     ],
 )
 def test_directives_cannot_be_left(job, why):

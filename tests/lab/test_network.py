@@ -40,11 +40,11 @@ def test_a_file(tmp_path):
     [
         ("", "no hosts"),
         ("hosts = 1", "no hosts"),
-        ("[hosts.a]\n[host.b]", "the file: unknown key host; there are hosts, links"),
+        ("[hosts.a]\n[host.b]", "the file: unknown key host; the keys are hosts, links"),
         ("[hosts.A]", "host 'A': a name is"),
         ("[hosts.switch]", "host 'switch'"),
         ("[hosts.a]\ncpu = '0'", "host a: unknown key cpu"),
-        ("[hosts]\na = 1", "host a: 1 is no table"),
+        ("[hosts]\na = 1", "host a: 1 is not a table"),
         ("[hosts.a]\ncpus = 'x'", "host a: cpus='x'"),
         ("[hosts.a]\ncpus = ''", "host a: cpus=''"),
         ("links = 1\n[hosts.a]", "links must be tables"),
@@ -58,7 +58,7 @@ def test_a_file(tmp_path):
         (f"{PAIRED}between = ['a', 'c']", "must name two hosts of the link"),
         (f"{PAIRED}between = ['a', 'b']\n[[links.pairs]]\nbetween = ['b', 'a']", "are the same hosts"),
         ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\npairs = 1", "pairs must be tables"),
-        ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\nrate_per_flow = 1", "rate_per_flow=1 is no rate"),
+        ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\nrate_per_flow = 1", "rate_per_flow=1 is not a rate"),
         ("[hosts.a", "lab "),
     ],
 )

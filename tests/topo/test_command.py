@@ -64,7 +64,7 @@ def test_stdin(capsys, monkeypatch):
     [
         (["--nvidia-smi", "/no/such"], "No such file"),
         (["--plan", "--per", "gpu"], "plan per gpu: no GPU found"),
-        (["--plan", "--memory-limit", "4"], "memory limit '4': a size from 1 MiB up such as 4GiB"),
+        (["--plan", "--memory-limit", "4"], "memory limit '4': write a size from 1 MiB up such as 4GiB"),
         (["--plan", "--memory-limit", "0.5"], "which is not known here"),
     ],
 )

@@ -15,7 +15,7 @@ def test_cells_are_read_and_written(cell):
     "cell", ["", "NV", "NV0", "NV-1", "NV1000", "pix", "SELF", "NETWORK", "NODENODE", "XGMI", "N/A"]
 )
 def test_other_cells_are_refused(cell):
-    with pytest.raises(ValueError, match="is no interconnect"):
+    with pytest.raises(ValueError, match="is not an interconnect"):
         Interconnect.parse(cell)
 
 

@@ -78,7 +78,7 @@ HEAD = "     GPU0 GPU1 CPU Affinity NUMA Affinity\n"
         (HEAD + "GPU0 X SYS 0-1 0\nGPU2 X\n", 3, "the row of GPU1 should be here, not 'GPU2'"),
         (HEAD + "GPU0 X SYS 0-1 0\n\n", 3, "the row of GPU1 should be here, not nothing"),
         (HEAD + "GPU0 X\n", 2, "1 cells for 2 devices"),
-        (HEAD + "GPU0 X SYSSYS 0-1 0\n", 2, "'SYSSYS' is no interconnect"),
+        (HEAD + "GPU0 X SYSSYS 0-1 0\n", 2, "'SYSSYS' is not an interconnect"),
         (HEAD + "GPU0 X NV2 0-10\n", 2, "1 entries after its cells for 2 columns"),
         (HEAD + "GPU0 X NV2 0-1 0 1\n", 2, "3 entries"),
         (HEAD + "GPU0 X NV2 0-x 0\n", 2, "'0-x'"),

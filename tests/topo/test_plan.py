@@ -142,7 +142,7 @@ def test_dgx_1_by_its_matrix():
 
 
 def test_a_matrix_plans_gpus_only():
-    with pytest.raises(weft.InvalidParamError, match="tells CPUs by GPU only"):
+    with pytest.raises(weft.InvalidParamError, match="shows CPUs only by GPU"):
         plan(described(matrices.ND40), PlanOptions("numa"))
 
 

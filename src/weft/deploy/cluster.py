@@ -79,5 +79,5 @@ def one_line(option: str, value: str) -> str:
         `value` has a line break or another control character.
     """
     if re.search(r"[\x00-\x1f\x7f]", value):
-        raise InvalidParamError(f"{option} {value!r}: a control character; it must fit into one line")
+        raise InvalidParamError(f"{option} {value!r}: a control character; it must fit on one line")
     return value

@@ -238,5 +238,5 @@ def _cluster(args: argparse.Namespace) -> Cluster:
 def _protocols(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if not all(re.fullmatch(r"[a-z][a-z0-9]*", name) for name in names) or len(set(names)) < len(names):
-        raise argparse.ArgumentTypeError(f"{text!r}: names such as ucx, once each, with commas between them")
+        raise argparse.ArgumentTypeError(f"{text!r}: write names such as tcp,ucx, each once")
     return names

@@ -93,7 +93,7 @@ def _directives(job: Job) -> list[str]:
         given.append("#SBATCH --exclusive")
     for each in job.directives:
         if not each.startswith("-"):
-            raise InvalidParamError(f"--sbatch {each!r}: an option of sbatch, as in --sbatch=--constraint=ib")
+            raise InvalidParamError(f"--sbatch {each!r}: write an option of sbatch, as in --sbatch=--constraint=ib")
         given.append(f"#SBATCH {one_line('--sbatch', each)}")
     return given
 

@@ -60,7 +60,9 @@ class Layout:
         name = self.address or self.hosts[0].rpartition("@")[2]
         last = self.port + 2 * (len(protocols) - 1)
         if last > 65535:
-            raise InvalidParamError(f"--port {self.port}: the last of {len(protocols)} schedulers would have {last}")
+            raise InvalidParamError(
+                f"--port {self.port}: the last of {len(protocols)} schedulers needs {last}; choose a lower one"
+            )
         host = f"[{name}]" if ":" in name else name
         # the next port is the scheduler's dashboard, 8787
         return [f"{protocol}://{host}:{self.port + 2 * i}" for i, protocol in enumerate(protocols)]

@@ -85,7 +85,7 @@ def _sent(peer: Peer, data: bytes) -> float:
     for request in sent:
         request.wait(_STEP_S)
     if told != check:
-        raise weft.Error(f"{_LARGE_COUNT} messages of 1 MiB to {peer.remote_address} arrived changed")
+        raise weft.Error(f"{_LARGE_COUNT} messages of 1 MiB to {peer.remote_address} arrived corrupted")
     return seconds
 
 

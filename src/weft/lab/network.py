@@ -124,7 +124,7 @@ def _host(name: str, table: Any) -> Host:
             if not cpulist.parse(str(cpus)):
                 raise ValueError("none")
         except ValueError as e:
-            raise InvalidParamError(f'host {name}: cpus={cpus!r} is no list as "0-3,8": {e}') from None
+            raise InvalidParamError(f'host {name}: cpus={cpus!r} is not a list such as "0-3,8": {e}') from None
     return Host(name, None if cpus is None else str(cpus))
 
 
@@ -156,29 +156,29 @@ def _between(what: str, table: Mapping[str, Any]) -> tuple[str, ...]:
     given: list[Any] | None = table.get("between")
     between = [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
     if between != given or len(between) not in range(2, _MOST + 1) or len({*between}) < len(between):
-        raise InvalidParamError(f'{what}: between={given!r} must name two hosts or more, as ["a", "b"]')
+        raise InvalidParamError(f'{what}: between={given!r} must name two hosts or more, such as ["a", "b"]')
     return tuple(between)
 
 
 def _rate(what: str, table: Mapping[str, Any], key: str) -> str | None:
     rate = table.get(key)
     if rate is not None and not RATE.fullmatch(str(rate)):
-        raise InvalidParamError(f'{what}: {key}={rate!r} is no rate as "100mbit" (kbit, mbit, gbit)')
+        raise InvalidParamError(f'{what}: {key}={rate!r} is not a rate such as "100mbit" (kbit, mbit, gbit)')
     return rate
 
 
 def _delay(what: str, table: Mapping[str, Any]) -> str | None:
     delay = table.get("delay")
     if delay is not None and not DELAY.fullmatch(str(delay)):
-        raise InvalidParamError(f'{what}: delay={delay!r} is no time as "5ms" (us, ms, s)')
+        raise InvalidParamError(f'{what}: delay={delay!r} is not a time such as "5ms" (us, ms, s)')
     return delay
 
 
 def _refuse_others(what: str, table: Any, known: set[str]) -> None:
     if not isinstance(table, Mapping):
-        raise InvalidParamError(f"{what}: {table!r} is no table")
+        raise InvalidParamError(f"{what}: {table!r} is not a table")
     if others := [key for key in cast("Mapping[str, Any]", table) if key not in known]:
-        raise InvalidParamError(f"{what}: unknown key {', '.join(others)}; there are {', '.join(sorted(known))}")
+        raise InvalidParamError(f"{what}: unknown key {', '.join(others)}; the keys are {', '.join(sorted(known))}")
 
 
 def namespaces(network: Network, prefix: str) -> dict[str, str]:

@@ -98,7 +98,7 @@ class Interconnect:
         if match := _NVLINK.fullmatch(cell):
             return cls(InterconnectClass.NVLINK, int(match[1]))
         if cell not in _CELLS:
-            raise ValueError(f"{cell!r} is no interconnect: X, NV#, PIX, PXB, PHB, NODE or SYS are")
+            raise ValueError(f"{cell!r} is not an interconnect: X, NV#, PIX, PXB, PHB, NODE or SYS")
         return cls(_CELLS[cell])
 
     def prior(self, *, rate_bps: float | None = None) -> Prior | None:

@@ -86,7 +86,7 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
     if options.per == "gpu":
         places = _gpu_places(topology, options, notes)
     elif not topology.cpus:
-        raise InvalidParamError(f"plan per {options.per}: nvidia-smi's text tells CPUs by GPU only: plan per gpu")
+        raise InvalidParamError(f"plan per {options.per}: the text of nvidia-smi shows CPUs only by GPU: plan per gpu")
     elif options.per in ("numa", "l3"):
         places = _whole_places(topology, options.per, notes)
     else:
@@ -117,7 +117,7 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
 
 def _cores_of(per: str) -> int:
     if not per.isdecimal() or int(per) == 0:
-        raise InvalidParamError(f"plan per {per!r}: gpu, numa, l3 or a number of cores")
+        raise InvalidParamError(f"plan per {per!r}: write gpu, numa, l3 or a number of cores")
     return int(per)
 
 
@@ -181,7 +181,7 @@ def _whole_places(topology: Topology, per: str, notes: list[str]) -> list[_Place
         key = cpu.node if per == "numa" else cpu.l3
         if key is None:
             raise InvalidParamError(
-                "plan per l3: the kernel tells of no L3 cache here; plan per numa or a number of cores"
+                "plan per l3: the kernel shows no L3 cache here; plan per numa or a number of cores"
             )
         groups.setdefault(key, []).append(cpu)
     may = {cpu.id for cpu in _usable(topology)}

@@ -36,14 +36,15 @@ def memory_limit(asked: str | float | None, have_nbytes: int | None) -> int | No
     if 0 < value <= 1:
         if have_nbytes is None:
             raise InvalidParamError(
-                f"memory limit {asked!r}: a fraction of the machine's memory, which is not known here"
+                f"memory limit {asked!r}: a fraction of the machine's memory, which is not known here; "
+                "write a size such as 4GiB"
             )
         return int(value * have_nbytes)
     if math.isfinite(value) and (value == 0 or value >= _LEAST_NBYTES):
         return int(value)
     raise InvalidParamError(
-        f"memory limit {asked!r}: a size from 1 MiB up such as 4GiB, a number of bytes, up to 1 for a fraction of the "
-        "machine's memory, 0 for none, or auto"
+        f"memory limit {asked!r}: write a size from 1 MiB up such as 4GiB, a number of bytes, up to 1 for a fraction "
+        "of the machine's memory, 0 for none, or auto"
     )
 
 

@@ -53,7 +53,7 @@ def run(options: Sequence[dict[str, Any]]) -> int:
     try:
         patience_s: float | None = _utils.parse_timedelta(options[0]["death_timeout"])
     except (ValueError, KeyError, OverflowError) as error:
-        raise InvalidParamError(f"--timeout {options[0]['death_timeout']!r}: {error}; 60, or such as 5m") from error
+        raise InvalidParamError(f"--timeout {options[0]['death_timeout']!r}: {error}; write 60, or 5m") from error
     asyncio.run(_run(options, patience_s))
     return 0
 
