@@ -42,6 +42,8 @@ def main() -> int | str:
         _release(args, here, architectures, others)
     except subprocess.CalledProcessError as error:
         return f"{Path(error.cmd[0]).name} ended with {error.returncode}; the command is above"
+    except subprocess.TimeoutExpired as error:
+        return f"{Path(error.cmd[0]).name} did not end within {error.timeout:.0f} s; the command is above"
     return 0
 
 
