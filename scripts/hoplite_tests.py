@@ -173,23 +173,25 @@ def main() -> int:
     cells = [(collective, size) for collective in told.collectives.split(",") for size in sizes]
     came_to = Outcome()
     described = network(told.workers, told.rate)
-    with drop_in.checkout(told.source, told.rev, [PROGRAM]) as folder, ended_by_signals():
-        for round_, protocol in ((r, p) for r in range(told.rounds) for p in protocols):
-            began = time.monotonic()
-            try:
+    try:
+        with drop_in.checkout(told.source, told.rev, [PROGRAM]) as folder, ended_by_signals():
+            for round_, protocol in ((r, p) for r in range(told.rounds) for p in protocols):
+                began = time.monotonic()
                 take_turn(described, protocol, folder / PROGRAM, cells, came_to)
-            except weft.UnsupportedError as e:
-                print(e)
-                return 2
-            print(f"round {round_ + 1}, {protocol}://: {time.monotonic() - began:.0f} s", flush=True)
+                print(f"round {round_ + 1}, {protocol}://: {time.monotonic() - began:.0f} s", flush=True)
+    except weft.UnsupportedError as e:
+        print(e)
+        return 2
+    finally:  # what was measured stays, if this is ended before the last round
+        if came_to.seconds or came_to.failed:
+            record = {"workers": told.workers, **dataclasses.asdict(came_to), "lab": lab_hosts.described(described)}
+            write_record(told.json, record | {"environment": surroundings})
     for cell, each in came_to.seconds.items():
         collective, size = cell.split()
         medians = ", ".join(f"{p}:// {format_seconds(statistics.median(taken))}" for p, taken in each.items())
         print(f"{collective:10} {format_size(int(size)):>8}  {medians}")
     for cell, why in came_to.failed.items():
         print(f"FAILED {cell}: {why}")
-    record = {"workers": told.workers, **dataclasses.asdict(came_to), "lab": lab_hosts.described(described)}
-    write_record(told.json, record | {"environment": surroundings})
     return 1 if came_to.failed else 0 if came_to.seconds else 2
 
 
