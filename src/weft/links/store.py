@@ -96,7 +96,7 @@ def load(model: LinkModel, path: Path, now_s: float) -> bool:
         return False
     except ValueError as e:
         logger.warning(
-            "the link measurements in %s are ignored, because the file is damaged, or of another version (%s). Learning "
+            "the link measurements in %s are ignored, since the file is damaged, or of another version (%s). Learning "
             "starts anew and replaces the file; copy it first if you need it",
             path,
             e,
