@@ -104,7 +104,8 @@ class Results:
         import distributed
 
         distributed.wait = dask.distributed.wait = self._watched_wait(distributed.wait)
-        distributed.Client.gather = self._watched_gather(distributed.Client.gather)
+        distributed.Client.gather = self._watched_fetch(distributed.Client.gather)
+        distributed.Future.result = self._watched_fetch(distributed.Future.result)
         dask.dataframe.DataFrame.size = property(self._watched_size(dask.dataframe.DataFrame.size.fget))
 
     def _watched_size(self, size: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -125,11 +126,13 @@ class Results:
 
         return watched
 
-    def _watched_gather(self, gather: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(gather)
-        def watched(client: Any, *args: Any, **kwargs: Any) -> Any:
-            found = gather(client, *args, **kwargs)
-            if not (self._inside or client.asynchronous):
+    def _watched_fetch(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
+        """Watch a method of a client, or of a future, which has one."""
+
+        @functools.wraps(fetch)
+        def watched(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            found = fetch(owner, *args, **kwargs)
+            if not (self._inside or getattr(owner, "client", owner).asynchronous):
                 self._look(lambda: self.checksums.append(checksum(found)))
             return found
 

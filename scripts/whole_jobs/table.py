@@ -199,7 +199,10 @@ def rows(record: Row) -> tuple[list[str], list[list[str]]]:
     ]
     cells = []
     for row in losing_first(record):
-        seconds = [points([wall for (wall,) in walls(row, protocol)]) for protocol in record["protocols"]]
+        seconds = [
+            points([wall for (wall,) in walls(row, protocol)]) if row["runs"][protocol] else "-"
+            for protocol in record["protocols"]
+        ]
         found, above = ratio(row), left(row)
         told = "-" if found is None else f"**{found.value:.2f}**" if found.low > 1 else f"{found.value:.2f}"
         each = " ".join(f"{a / b:.2f}" for a, b in walls(row, "ucx", "tcp"))
@@ -302,7 +305,7 @@ def _fared(plain: Row, row: Row, protocol: str) -> str:
     if run is None:
         return "-"
     if "failed" in run:
-        return f"**failed: {run['failed']}**"
+        return f"**failed: {run['failed'].partition(': ')[0].rpartition('.')[2]}**"
     right = all(run["checksums"] == other.get("checksums") for other in plain["checks"].values())
     said = ["right" if right else "**other results**"]
     if row["day"] == days.KILLED and not run["killed"]:

@@ -81,6 +81,11 @@ def test_losing_rows_come_first_and_rounds_that_differ_are_written(record):
     ]
 
 
+def test_a_row_that_did_not_run_in_one_process_has_no_floor(record):
+    record["rows"] = [row("array: large", tcp=[10], ucx=[5], inproc=[])]
+    assert table.rows(record)[1] == [["`array: large`", "2", "10", "5", "-", "0.50", "-"]]
+
+
 def test_each_kind_of_rows_has_its_means(record):
     assert list(table.summary(record)) == [
         "array, 2 rows: ucx/tcp 0.71 (geometric mean); 0.17 left above the floor (median of 1); "
@@ -174,27 +179,36 @@ def test_a_table_in_another_order_has_the_same_checksum():
 
 
 @pytest.fixture
-def dataframes(monkeypatch):
+def watchable(monkeypatch):
     """Give back what watching replaces."""
     import dask.dataframe
     import dask.distributed
     import distributed
 
     replaced = [(module, "wait") for module in (distributed, dask.distributed)]
-    replaced += [(distributed.Client, "gather"), (dask.dataframe.DataFrame, "size")]
+    replaced += [(distributed.Client, "gather"), (distributed.Future, "result"), (dask.dataframe.DataFrame, "size")]
     for owner, name in replaced:
         monkeypatch.setattr(owner, name, getattr(owner, name))
     return dask.dataframe
 
 
+def test_what_a_future_gives_is_compared(watchable):
+    import distributed
+
+    looked = results.Results(check=False)
+    looked.watch()
+    with distributed.Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+        assert client.submit(abs, -7).result() == 7
+        assert client.gather(client.map(abs, [-8])) == [8]
+    assert looked.checksums == [results.checksum(7), results.checksum([8])]
+
+
 @pytest.mark.parametrize("check", [True, False])
-def test_a_table_whose_size_is_asked_for_is_compared_in_a_check(dataframes, check):
+def test_a_table_whose_size_is_asked_for_is_compared_in_a_check(watchable, check):
     looked = results.Results(check=check)
     looked.watch()
     table = pd.DataFrame({"a": range(6)})
-    sizes = [
-        int(dataframes.from_pandas(each, npartitions=2).size.compute(scheduler="sync")) for each in (table, -table)
-    ]
+    sizes = [int(watchable.from_pandas(each, npartitions=2).size.compute(scheduler="sync")) for each in (table, -table)]
     assert (sizes == [6, 6]) is not check
     assert bool(looked.unchecked) is not check
 
@@ -415,14 +429,14 @@ def test_how_a_bad_day_went_is_told(record):
     plain = row("a: b", {p: ran(1, [1]) | after for p in ("tcp", "ucx", "inproc")})
     fared = {
         "killed": {"tcp": ran(1, [1]) | after | {"killed": False}, "ucx": ran(1, [2]) | after},
-        "half": {"tcp": {"failed": "no way"}, "ucx": ran(1, [1], **{"memory/disk-write/bytes": 2048}) | after},
+        "half": {"tcp": {"failed": "a.NoWay: x"}, "ucx": ran(1, [1], **{"memory/disk-write/bytes": 2048}) | after},
         "shm": {"tcp": ran(1, [1]) | after, "ucx": ran(1, [1]) | after | {"held_nbytes": 1024, "left_in_shm": ["x"]}},
     }
     record["rows"] = [plain, *(row("a: b", checks, day) for day, checks in fared.items())]
     head, cells = table.bad_days(record)
     assert head == ["", "workers", "day", "tcp", "ucx", "inproc"]
     assert [each[3:] for each in cells] == [
-        ["**failed: no way**", "right, 2 KiB spilled", "-"],
+        ["**failed: NoWay**", "right, 2 KiB spilled", "-"],
         ["right, **nothing was killed**", "**other results**", "-"],
         ["right", "right, **1 KiB not given back**, **left in /dev/shm: x**", "-"],
     ]
