@@ -10,6 +10,7 @@ from typing import Any
 import dask
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from distributed import Client, LocalCluster, wait
 from tests.dask.clusters import workers_of
@@ -49,6 +50,10 @@ def in_a_thread() -> np.ndarray:
         return pool.submit(np.arange, N).result()
 
 
+def strings() -> pd.Series:
+    return pd.Series([f"{n:012}" for n in range(N)], dtype="str")  # offsets of 8 B
+
+
 MAKERS: dict[str, tuple[Any, int]] = {
     "array": (lambda: np.arange(N), 8 * N),
     "result": (lambda: np.arange(N) + np.arange(N)[::-1], 8 * N),
@@ -57,6 +62,7 @@ MAKERS: dict[str, tuple[Any, int]] = {
     "zeros": (lambda: np.zeros(N), 8 * N),
     "small": (lambda: np.arange(1000), 0),
     "frame": (lambda: pd.DataFrame({"a": np.arange(N), "b": np.arange(N)}), 16 * N),
+    "Arrow strings": (strings, 12 * N + 8 * (N + 1)),
     "list of arrays": (lambda: [np.arange(N), "x", np.arange(N)], 16 * N),
     # A thread begins with an empty context, and NumPy's allocator is in the context.
     "array of a task's own thread": (in_a_thread, 0),
@@ -74,8 +80,27 @@ def test_where_results_are_born(client: Client, kind: str) -> None:
         arrived, value = arrived[0], value[0]
     if isinstance(value, bytes):
         assert arrived == value
+    elif isinstance(value, pd.Series):
+        assert arrived.equals(value)
     else:
         assert np.array_equal(np.asarray(arrived), np.asarray(value))
+
+
+def test_a_table_is_written_into_the_pool(client: Client) -> None:
+    """Dask writes it as a stream of Arrow's, into one of Arrow's buffers."""
+    lent, arrived = fetch(client, lambda: pa.table({"a": range(N)}))
+    assert 8 * N < lent < 8 * N + 4096
+    assert arrived == pa.table({"a": range(N)})
+
+
+def test_what_was_fetched_is_lent_on_and_not_copied(client: Client) -> None:
+    here, there = workers_of(client)
+    made = client.submit(strings, workers=[here], pure=False)
+    fetched = client.submit(lambda x: x, made, workers=[there], pure=False)
+    wait(fetched)
+    assert client.submit(lambda x: x.equals(strings()), fetched, workers=[here], pure=False).result()
+    staged = client.run(lambda: _native.pool_statistics()["staged_total_nbytes"])
+    assert set(staged.values()) == {0}
 
 
 class Counter:

@@ -208,6 +208,19 @@ def test_shuffles_make_their_buffer_as_read() -> None:
     assert "raise DataUnavailable(id)" in source(DiskShardsBuffer.read)
 
 
+def test_shuffles_of_dataframes_write_their_shards_as_read() -> None:
+    from distributed.shuffle import _arrow, _shuffle
+    from distributed.shuffle._disk import DiskShardsBuffer
+
+    assert parameters(_arrow.serialize_table) == ["table"]
+    assert "with pa.ipc.new_stream(stream, table.schema) as writer:" in source(_arrow.serialize_table)
+    assert "pa.ipc.open_stream(pa.py_buffer(buffer))" in source(_arrow.deserialize_table)
+    assert "serialize_table(t)" in source(_shuffle.DataFrameShuffleRun._shard_partition)
+    assert "serialize_table(v)" in source(_shuffle.DataFrameShuffleRun._repartition_buffers)
+    assert "deserialize_table(buffer)" in source(_shuffle.DataFrameShuffleRun.deserialize)
+    assert "if isinstance(shards[0], bytes):" in source(DiskShardsBuffer._process)
+
+
 # ---- canaries: the dashboard ----------------------------------------------------------------------------------------
 
 

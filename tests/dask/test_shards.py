@@ -9,17 +9,23 @@ from typing import Any
 
 import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
+from dask.sizeof import sizeof
 from distributed import Client
+from distributed.shuffle._arrow import deserialize_table, serialize_table
 from distributed.shuffle._disk import DiskShardsBuffer
 from distributed.shuffle._limiter import ResourceLimiter
 from distributed.shuffle._rechunk import ArrayRechunkRun
+from distributed.shuffle._shuffle import DataFrameShuffleRun
 from tests.dask.clusters import TIMEOUT_S, local_cluster
 
 from weft import _native
 from weft.dask.memory.shards import Room
-from weft.dask.patches_p2p import _keeping
+from weft.dask.patches_p2p import _keeping, _lending
 
 MIB = 1 << 20
 
@@ -101,19 +107,70 @@ def client() -> Iterator[Client]:
         yield client
 
 
-def moved(dask_worker: Any) -> tuple[int, int]:
-    """Return the bytes that a worker read back from P2P's files, and those that it lent, since it began."""
+def moved(dask_worker: Any) -> tuple[int, int, int]:
+    """Return the bytes that a worker read back from P2P's files, those that it lent and those that it staged."""
     totals = dask_worker.digests_total.items()
     read = sum(n for name, n in totals if name[0] == "p2p" and name[-2:] == ("disk-read", "bytes"))
-    return int(read), _native.pool_statistics()["lent_total_nbytes"]
+    pool = _native.pool_statistics()
+    return int(read), pool["lent_total_nbytes"], pool["staged_total_nbytes"]
 
 
 def leave_room_for(nbytes: int, dask_worker: Any) -> None:
     dask_worker.extensions["weft-shards"]._most = nbytes
 
 
+def numbers(part: int, rows: int) -> Any:
+    values = np.arange(part * rows, (part + 1) * rows)
+    return pd.DataFrame({"key": values % 97, "value": values})
+
+
 def numbered(n: int, chunks: tuple[int, int]) -> Any:
     return da.fromfunction(lambda i, j: i * n + j, shape=(n, n), chunks=chunks, dtype="f8")
+
+
+def table(rows: int) -> Any:
+    return pa.table({"a": np.arange(rows), "b": pa.array([f"{row:08}" for row in range(rows)])})
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(0, bytes), (100, bytes), (100_000, np.ndarray)])
+def test_large_shards_of_a_dataframe_are_arrays_and_as_on_disk(rows: int, kind: type) -> None:
+    shard = _lending(serialize_table)(table(rows))
+    assert type(shard) is kind
+    assert sizeof(shard) >= len(shard) == len(serialize_table(table(rows)))
+    assert bytes(shard) == serialize_table(table(rows))
+    assert deserialize_table(shard) == table(rows)
+
+
+async def test_a_dataframes_shards_are_found_in_memory_and_on_disk(tmp_path: Path) -> None:
+    class Tables(Run):
+        deserialize = staticmethod(deserialize_table)
+        read = DataFrameShuffleRun.read
+
+    room = Room(16 * MIB, 8 * MIB, measure=lambda: 0)  # a quarter: two of these
+    buffer = _keeping(DiskShardsBuffer)(tmp_path / "shards", Tables(room).read, ResourceLimiter(None))
+    write = _lending(serialize_table)
+    for _ in range(4):
+        await buffer.write({"0": write(table(100_000)), "1": write(table(10))})
+    await buffer.flush()
+    assert (tmp_path / "shards" / "0").stat().st_size == 2 * len(write(table(100_000)))
+    assert sum(len(found) for found in buffer.read("0")) == 400_000
+    assert sum(len(found) for found in buffer.read("1")) == 40
+    await buffer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [400_000, 4_000_000])  # 6 MiB, and 61 MiB: some of it goes to disk
+def test_a_shuffle_of_a_dataframe_lends_shards(client: Client, n: int) -> None:
+    client.run(leave_room_for, 10 * MIB)
+    before = client.run(moved)
+    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+        frame = dd.from_map(numbers, range(4), rows=n // 4).shuffle("key", npartitions=4)
+        sums = frame.map_partitions(lambda part: part.sum().to_frame().T).compute()
+    assert sums["value"].sum() == n * (n - 1) // 2
+    after = client.run(moved)
+    lent, staged = (sum(after[w][i] - before[w][i] for w in after) for i in (1, 2))
+    assert lent > 16 * n // 4
+    assert staged == 0
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <new>
 #include <vector>
 
 #include "ucp/forks.hpp"
@@ -119,6 +121,7 @@ struct Arrow {
 
   private:
     static constexpr size_t proxy_nbytes = 256;  // a ProxyMemoryPool has two pointers
+    static constexpr uintptr_t unwritten = 0x5a5a;
 
     void *make_pool(void *library) {
         auto **table = static_cast<void **>(find(library, "_ZTVN5arrow15ProxyMemoryPoolE"));
@@ -145,8 +148,25 @@ struct Arrow {
         auto **proxy = static_cast<void **>(std::calloc(1, proxy_nbytes));
         reinterpret_cast<void (*)(void *, void *)>(find(library, "_ZN5arrow15ProxyMemoryPoolC1EPNS_10MemoryPoolE"))(
             proxy, default_pool());
+        check_status(proxy);
         proxy[0] = copy->data() + 2;  // past the offset to the top and the type
         return proxy;
+    }
+
+    // How large a Status is no symbol tells: what Arrow returns must fill one word, and no more.
+    static void check_status(void *proxy) {
+        struct Returned {
+            uintptr_t words[8];
+            ~Returned() {}
+        };
+        alignas(Returned) volatile uintptr_t words[8];
+        std::fill(std::begin(words), std::end(words), unwritten);
+        uint8_t *data = nullptr;
+        ::new (const_cast<uintptr_t *>(words)) Returned(
+            reinterpret_cast<Returned (*)(void *, int64_t, int64_t, uint8_t **)>(plain_allocate)(proxy, 64, 64, &data));
+        if (words[0] || std::count(words + 1, std::end(words), unwritten) != 7)
+            raise("UnsupportedError", "arrow_in_pool: this build of Arrow has another Status", "arrow_in_pool");
+        plain_free(proxy, data, 64, 64);
     }
 };
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The part of distributed's P2P shuffles that weft replaces: the buffer of received shards. See also ``patches``."""
+"""The parts of distributed's P2P shuffles that weft replaces: the buffer of received shards, and a dataframe's shards.
+
+See also ``patches``.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from weft.dask.memory.shards import Room
 
 _ROOM = "weft-shards"
+#: Smaller shards are bytes, as Dask makes them: it sends them many at once, pickled.
+_LARGE_NBYTES = 1 << 16
 
 
 def keep_shards(worker: Worker, room: Room) -> None:
@@ -42,6 +47,50 @@ def keep_shards(worker: Worker, room: Room) -> None:
             return
         core.DiskShardsBuffer = _keeping(stock)
     patches.extend(worker, _ROOM, room)
+    lend_tables()
+
+
+def lend_tables() -> None:
+    """Have a dataframe's large shards be arrays over Arrow's memory, which can be lent; the buffer above takes both.
+
+    ``serialize_table`` (shuffle/_arrow.py:110, called in shuffle/_shuffle.py:277, 291) lets a stream grow and makes
+    bytes of it. Those are pickled, so they are copied again before they are sent, and there, when they are unpickled.
+    ``deserialize_table`` takes any buffer.
+    """
+    module: Any = importlib.import_module("distributed.shuffle._shuffle")
+    stock: Any = getattr(module, "serialize_table", None)
+    if getattr(stock, "lends", False):
+        return
+    known = patches.takes(stock, "table") and patches.takes(getattr(module, "deserialize_table", None), "buffer")
+    if not patches.as_known(known, "serialize_table", "the shards of dataframes are copied"):
+        return
+    module.serialize_table = _lending(stock)
+
+
+def _lending(stock: Callable[[Any], bytes]) -> Callable[[Any], Any]:
+    """Write what a table takes into one block of just that size."""
+
+    def serialize_table(table: Any) -> Any:
+        if table.nbytes < _LARGE_NBYTES:
+            return stock(table)
+        import numpy as np
+        import pyarrow as pa
+
+        size = pa.MockOutputStream()
+        with pa.ipc.new_stream(size, table.schema) as writer:
+            writer.write_table(table)
+        into = pa.allocate_buffer(size.size())
+        with pa.FixedSizeBufferWriter(into) as stream, pa.ipc.new_stream(stream, table.schema) as writer:
+            writer.write_table(table)
+        return np.frombuffer(into, np.uint8)
+
+    serialize_table.lends = True  # type: ignore[attr-defined]
+    return serialize_table
+
+
+def _as_on_disk(shard: Any) -> Any:
+    """Return a dataframe's shard as the bytes that Dask writes; others, which are pickled, as they are."""
+    return shard if isinstance(shard, (bytes, tuple)) else bytes(shard)
 
 
 def _keeping(stock: Any) -> type:
@@ -72,7 +121,10 @@ def _keeping(stock: Any) -> type:
                 else:
                     on_disk.append(shard)
             if on_disk:
-                await stock._process(self, id, on_disk)
+                await self._write(id, on_disk)
+
+        async def _write(self, id: str, shards: list[Any]) -> None:  # noqa: A002
+            await stock._process(self, id, [_as_on_disk(shard) for shard in shards])
 
         async def give_way(self) -> None:
             assert self._room is not None
@@ -83,7 +135,7 @@ def _keeping(stock: Any) -> type:
                     kept = self._kept.pop(id, [])
                     try:
                         if kept:
-                            await stock._process(self, id, [shard for _, shard in kept])
+                            await self._write(id, [shard for _, shard in kept])
                     except Exception as e:  # noqa: BLE001 - as `ShardsBuffer.process`: a reader is told
                         self._exception = e
                 self._room.written(sum(nbytes for nbytes, _ in kept))
