@@ -67,7 +67,7 @@ def test_names_that_ucx_does_not_know(machine, environ, said, level):
     [
         ({"UCX_TLS": "tcp"}, Level.WARNING, "has no posix"),
         ({"UCX_TLS": "posix,tcp,self"}, Level.NOTE, "in place of weft's own ring"),
-        ({"UCX_TLS": "posix,self"}, Level.NOTE, "nothing that leads to another host"),
+        ({"UCX_TLS": "posix,self"}, Level.NOTE, "has no transport to other hosts"),
         ({"UCX_TLS": "^sysv,cma"}, Level.NOTE, "in place of weft's own ring"),
         ({"UCX_TLS": "^tcp"}, Level.WARNING, "lets cma and sysv in"),
         ({"UCX_TLS": "all"}, Level.WARNING, "lets cma and sysv in"),

@@ -140,7 +140,7 @@ def test_without_ucx_info_nothing_is_made_up():
     case = dataclasses.replace(HOST, settings={})
     assert verdict("tcp", case, reported=None) == (
         "unknown",
-        "ucx_info cannot be asked, so what UCX finds here is not known",
+        "ucx_info cannot be run: what UCX finds here is not known",
     )
     assert verdict("knem", case, reported=None)[0] == "missing from this UCX"
 

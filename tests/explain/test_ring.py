@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Connections that weft's own ring carries, explained: from what a channel tells, without UCX."""
 
+import dataclasses
 import itertools
 import json
 import subprocess
@@ -80,6 +81,11 @@ def test_it_prints_within_a_page_and_as_json():
     record = json.loads(json.dumps(told.json()))
     assert record["lanes"] == [{"transport": "ring", "device": "memory", "roles": "messages"}]
     assert record["lines"][1] == "weft intra-node message(ring/memory)"
+
+
+def test_a_caller_over_a_unix_socket_has_no_port():
+    told = dataclasses.replace(explained(), local_address="127.0.0.1:0")
+    assert str(told).splitlines()[0] == "127.0.0.1 -> 127.0.0.1:2, on this host"
 
 
 def test_a_peer_that_was_lost():

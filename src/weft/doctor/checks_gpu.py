@@ -176,7 +176,7 @@ def matrix(machine: Machine) -> Finding:
         return warning(
             f"nvidia-smi has {len(told.gpus)} of the {len(gpus)} GPUs on the PCI bus",
             evidence,
-            remedy="dmesg | grep -i xid tells whether a GPU has fallen off; in a container, ask for all of them",
+            remedy="dmesg | grep -i xid shows whether a GPU fell off the bus; in a container, ask for all of them",
             source="NVIDIA: Xid errors",
         )
     return ok(f"{len(told.gpus)} GPUs, joined by {', '.join(kinds) or 'nothing'}", evidence)

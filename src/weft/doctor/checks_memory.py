@@ -21,7 +21,7 @@ _THP_SOURCE = "Linux, Documentation/admin-guide/mm/transhuge.rst"
 def memfd(machine: Machine) -> Finding:
     """Check that memfd works: links on one host use it."""
     if machine.memfd is None:
-        return note("whether a memfd can be made is not known", "memfd_create: not tried")
+        return note("cannot tell whether memfd works", "memfd_create: not tried")
     if not machine.memfd:
         return ok("memfd works", "memfd_create, F_ADD_SEALS: done")
     where = "the container's seccomp profile" if machine.container else "the filter that this process runs under"
@@ -112,7 +112,7 @@ def shared_huge_pages(machine: Machine) -> Finding:
     if mode in ("advise", "always", "within_size", "force"):
         return ok(f"shared memory can use huge pages: {mode}", *evidence)
     if not mode:
-        return note("it is not known whether shared memory can use huge pages", *evidence)
+        return note("cannot tell whether shared memory can use huge pages", *evidence)
     if mode == "never" and ordinary != "never" and (how := _may_mount(machine)):
         return ok(f"shared memory can use huge pages, on a tmpfs that weft mounts {how}", *evidence)
     where = "on the host: " if machine.container else ""
@@ -150,7 +150,7 @@ def huge_pages(machine: Machine) -> Finding:
             source=_THP_SOURCE,
         )
     if not mode:
-        return note("it is not known whether memory can use huge pages", *evidence)
+        return note("cannot tell whether memory can use huge pages", *evidence)
     return ok(f"huge pages: {mode}" + (f", {reserved} reserved" if reserved else ""), *evidence)
 
 
@@ -164,7 +164,7 @@ def numa_balancing(machine: Machine) -> Finding:
         )
     value = machine.number(file)
     if value is None:
-        return note("whether the kernel balances NUMA nodes is not known", machine.quote(file))
+        return note("cannot tell whether the kernel balances NUMA nodes", machine.quote(file))
     if value == 0:
         return ok("the kernel leaves pages where they are", machine.quote(file))
     return note(
@@ -179,7 +179,7 @@ def memory_limit(machine: Machine) -> Finding:
     """Check the memory limit of the control groups or the Slurm job."""
     have, allowed = machine.topology.memory_nbytes, machine.topology.allowed
     if have is None or allowed is None:
-        return note("how much memory there is is not known", machine.quote("proc/meminfo"))
+        return note("the size of the memory is not known", machine.quote("proc/meminfo"))
     limit = allowed.memory_nbytes
     if limit is None:
         return ok(f"all of {format_nbytes(have)} may be used", machine.quote("proc/meminfo"))
@@ -196,7 +196,7 @@ def cpus(machine: Machine) -> Finding:
     """Check affinity, cpusets and the quota of CPU time."""
     have, allowed = machine.topology.cpus, machine.topology.allowed
     if not have or allowed is None:
-        return note("which CPUs there are is not known", machine.quote("sys/devices/system/cpu/online"))
+        return note("the list of CPUs is not known", machine.quote("sys/devices/system/cpu/online"))
     why = [line for line in allowed.why if not line.startswith("memory")]
     source = "Linux, Documentation/admin-guide/cgroup-v2.rst: cpu.max, cpuset; sched_setaffinity(2)"
     if allowed.cpu_quota is not None and allowed.cpu_quota < 2:

@@ -20,7 +20,7 @@ def host_name(machine: Machine) -> Finding:
     command = f"getent ahosts {machine.host}"
     said = machine.commands.get(command)
     if command not in machine.commands:
-        return note("what the host's name leads to is not known", "getent: not found")
+        return note("the address of the host's name is not known", "getent: not found")
     source = "Debian reference: the hostname resolution; dask.distributed: --host, --interface"
     if said is None:
         return note(
@@ -33,7 +33,7 @@ def host_name(machine: Machine) -> Finding:
     addresses = list(dict.fromkeys(found))
     evidence = [f"{command}: {', '.join(map(str, addresses)) or brief(said)}"]
     if not addresses:
-        return note(f"what the name {brief(machine.host)} leads to is not known", *evidence)
+        return note(f"the address of the name {brief(machine.host)} is not known", *evidence)
     if not all(address.is_loopback for address in addresses):
         return ok(f"{machine.host} is {addresses[0]}", *evidence)
     for line in (machine.text("etc/hosts") or "").splitlines():

@@ -19,7 +19,7 @@ def namespaces(machine: Machine) -> Finding:
     evidence = [f"/proc/self/ns/{kind}: {machine.link(f'proc/self/ns/{kind}') or '?'}" for kind in FIRST_NAMESPACES]
     evidence += [machine.container] if machine.container else []
     if own is None and not machine.container:
-        return note("whether this is a container is not known", *evidence)
+        return note("cannot tell whether this is a container", *evidence)
     if not own and not machine.container:
         return ok("no container: processes of this user share memory", *evidence)
     with_own = f", with {', '.join(own)} of its own" if own else ""
@@ -124,7 +124,7 @@ def clock(machine: Machine) -> Finding:
     if machine.synchronised:
         return ok("the clock is synchronised", evidence)
     if machine.synchronised is None:
-        return note("whether the clock is synchronised is not known", evidence)
+        return note("cannot tell whether the clock is synchronised", evidence)
     return note(
         "the clock is not synchronised: times in Dask's dashboard and transfer logs of several machines will not agree",
         evidence,

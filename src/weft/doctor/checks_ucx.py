@@ -92,7 +92,7 @@ def variables(machine: Machine) -> Finding:
     said = machine.commands.get(ucx.ASK_SETTINGS)
     known = set(re.findall(r"\bUCX_[A-Z0-9_]+", said or ""))
     if not known:
-        return note("which UCX_* variables this UCX knows is not known", *evidence, f"{ucx.ASK_SETTINGS}: no answer")
+        return note("the variables that this UCX knows are not known", *evidence, f"{ucx.ASK_SETTINGS}: no answer")
     stray = [name for name in names if name not in known and name != "UCX_CONFIG_DIR"]  # read, but not listed
     if not stray:
         return ok(f"this UCX knows {', '.join(names)}", *evidence, f"{ucx.ASK_SETTINGS}: {len(known)} names")
@@ -152,7 +152,7 @@ def _transports(tls: str) -> list[tuple[Level, str, str]]:
         what = f"with UCX_TLS={brief(tls)} UCX carries messages within this host, in place of weft's own ring"
         found.append((Level.NOTE, what, "unset UCX_TLS"))
     if not without and not network:
-        what = f"UCX_TLS={brief(tls)} has nothing that leads to another host"
+        what = f"UCX_TLS={brief(tls)} has no transport to other hosts"
         found.append((Level.NOTE, what, "unset UCX_TLS, or add tcp"))
     risky = {"cma", "sysv"} - names if without else _unsafe(names)
     if risky:

@@ -78,7 +78,7 @@ class Explanation:
     Attributes
     ----------
     peer, local_address : str
-        ``host:port`` of the two ends of the connection's socket.
+        ``host:port`` of the two ends; the caller's port is 0 where a Unix socket joins processes of one host.
     same_host : bool
         Whether the other process has proved that it is on this host.
     apart : str
@@ -160,8 +160,9 @@ def lines_of_ring(transports: Sequence[str]) -> tuple[str, str]:
 
 def _tables(explanation: Explanation) -> Group:
     where = "on this host" if explanation.same_host else f"across the network ({explanation.apart})"
+    local = explanation.local_address.removesuffix(":0")  # a connection over a Unix socket has no port of its own
     head = [
-        f"{explanation.local_address} -> {explanation.peer}, {where}",
+        f"{local} -> {explanation.peer}, {where}",
         explanation.ucx or explanation.lines[0],
         *(f"UCX_{name}={setting.value}, set by {setting.by}" for name, setting in explanation.settings.items()),
         explanation.lines[1],

@@ -134,7 +134,7 @@ def _verdict(name: str, chosen: bool, case: Case) -> Verdict:
         if found is not None:
             return Verdict(name, False, *found)
     if case.evidence.reported is None:
-        return Verdict(name, False, "unknown", "ucx_info cannot be asked, so what UCX finds here is not known")
+        return Verdict(name, False, "unknown", "ucx_info cannot be run: what UCX finds here is not known")
     return Verdict(
         name,
         False,

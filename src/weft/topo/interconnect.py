@@ -112,6 +112,6 @@ class Interconnect:
         if self.kind is InterconnectClass.SELF:
             return None
         if self.kind is InterconnectClass.NETWORK and rate_bps:
-            return Prior(rate_bps / 8, "the port's rate, as the kernel tells it")
+            return Prior(rate_bps / 8, "the port's rate, from the kernel")
         known = PRIORS[self.kind]
         return Prior(known.bandwidth_Bps * max(1, self.count), known.source)

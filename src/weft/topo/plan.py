@@ -141,7 +141,7 @@ def _gpu_places(topology: Topology, options: PlanOptions, notes: list[str]) -> l
                 f"none of those beside {gpu.name} ({cpulist.join(near)}) may be used: all that may",
             )
         elif not near:
-            cpus, why = tuple(sorted(may)), f"which CPUs are beside {gpu.name} is not known: all that may be used"
+            cpus, why = tuple(sorted(may)), f"the CPUs nearest to {gpu.name} are not known: all that may be used"
         elif len(cpus) < len(near):
             why += f"; {cpulist.join(set(near) - set(cpus))} may not be used"
         places.append(_Place(gpu.name, cpus, gpu.node, why, gpu, device))
@@ -282,7 +282,7 @@ def _memory(topology: Topology, options: PlanOptions, place: _Place, places: lis
     if topology.allowed and topology.allowed.memory_nbytes:
         limit = topology.allowed.memory_nbytes
         shares.append((limit // len(places), f"{_share(len(places))} of the limit by {topology.allowed.memory_by}"))
-    return min(shares) if shares else (None, "how much memory there is is not known")
+    return min(shares) if shares else (None, "the size of the memory is not known")
 
 
 def _share(workers: int) -> str:
