@@ -26,8 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,39 +62,27 @@ def network(workers: int, rate: str | None) -> lab.Network:
     return lab.parse({"hosts": {name: {} for name in names}, "links": [cable]})
 
 
-@contextmanager
-def cluster(standing: lab.Lab, protocol: str, workers: int, folder: Path) -> Iterator[dict[str, str]]:
-    """Start Dask on the lab; give the environment for its client."""
+def start_cluster(standing: lab.Lab, protocol: str, workers: int, folder: Path) -> dict[str, str]:
+    """Start Dask on the lab, which ends it, too; return the environment for its client."""
     env = {**os.environ, "DASK_LOGGING__DISTRIBUTED": "error", "DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME": protocol}
-    started = []
 
     def start(host: str, *command: str) -> None:
-        log = (folder / f"{protocol}-{host}.log").open("wb")
         argv = [sys.executable, "-m", *command, "--no-dashboard"]
-        started.append(standing.start(host, argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
-        log.close()
+        with (folder / f"{protocol}-{host}.log").open("wb") as log:
+            standing.start(host, argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
-    try:
-        start("h0", "distributed.cli.dask_scheduler", "--protocol", protocol, "--port", str(PORT))
-        where = f"{protocol}://{standing.address('h0')}:{PORT}"
-        for i in range(workers):
-            host = f"h{i + 1}"
-            options = ["--name", f"Dask-{i}", "--host", standing.address(host), "--nthreads", "1", "--no-nanny"]
-            start(host, "distributed.cli.dask_worker", where, *options, "--death-timeout", str(START_S))
-        wait = f"from distributed import Client; Client('127.0.0.1:{PORT}').wait_for_workers({workers}, {START_S})"
-        ready = standing.start("h0", [sys.executable, "-c", wait], env=env, stderr=subprocess.PIPE)
-        _, said = _end(ready, START_S + 60)
-        if ready.returncode:
-            raise weft.UnreachableError(f"not {workers} workers within {START_S:g} s: {said[-500:]!r}")
-        yield env
-    finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    start("h0", "distributed.cli.dask_scheduler", "--protocol", protocol, "--port", str(PORT))
+    where = f"{protocol}://{standing.address('h0')}:{PORT}"
+    for i in range(workers):
+        host = f"h{i + 1}"
+        options = ["--name", f"Dask-{i}", "--host", standing.address(host), "--nthreads", "1", "--no-nanny"]
+        start(host, "distributed.cli.dask_worker", where, *options, "--death-timeout", str(START_S))
+    wait = f"from distributed import Client; Client('127.0.0.1:{PORT}').wait_for_workers({workers}, {START_S})"
+    ready = standing.start("h0", [sys.executable, "-c", wait], env=env, stderr=subprocess.PIPE, text=True)
+    _, said = _end(ready, START_S + 60)
+    if ready.returncode:
+        raise weft.UnreachableError(f"not {workers} workers within {START_S:g} s: {said[-500:]!r}")
+    return env
 
 
 def measure(standing: lab.Lab, program: Path, env: dict[str, str], *arguments: str) -> float:
@@ -136,11 +123,8 @@ def take_turn(
     while left:
         cell = "start"
         try:
-            with (
-                tempfile.TemporaryDirectory() as logs,
-                lab.Lab(described) as standing,
-                cluster(standing, protocol, workers, Path(logs)) as env,
-            ):
+            with tempfile.TemporaryDirectory() as logs, lab.Lab(described) as standing:
+                env = start_cluster(standing, protocol, workers, Path(logs))
                 while left:
                     collective, size = left.pop(0)
                     cell = f"{collective} {size}"

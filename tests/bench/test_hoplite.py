@@ -51,12 +51,7 @@ def clusters(monkeypatch):
     """The clusters that were asked for."""
     made = []
 
-    @contextlib.contextmanager
-    def cluster(standing, protocol, workers, folder):
-        made.append((protocol, workers))
-        yield None
-
-    monkeypatch.setattr(hoplite, "cluster", cluster)
+    monkeypatch.setattr(hoplite, "start_cluster", lambda _, protocol, workers, folder: made.append((protocol, workers)))
     return made
 
 
@@ -84,10 +79,10 @@ def test_a_case_that_ran_out_of_time_is_counted_and_the_next_one_has_another_clu
 
 @pytest.mark.parametrize("error", [weft.TimedOutError, weft.UnreachableError])
 def test_a_cluster_that_does_not_start_is_counted_and_its_cases_are_left(program, monkeypatch, error):
-    def cluster(*_):
+    def start_cluster(*_):
         raise error("not 2 workers")
 
-    monkeypatch.setattr(hoplite, "cluster", cluster)
+    monkeypatch.setattr(hoplite, "start_cluster", start_cluster)
     came_to = take_turn(program, "multicast", "multicast")
     assert came_to.failed == {"start, tcp": "not 2 workers"}
     assert came_to.seconds == {}
@@ -96,5 +91,14 @@ def test_a_cluster_that_does_not_start_is_counted_and_its_cases_are_left(program
 def test_a_cluster_that_hangs_while_it_starts_has_timed_out(program, monkeypatch):
     monkeypatch.setattr(hoplite, "START_S", -59.95)
     monkeypatch.setattr(Here, "address", lambda *_: "127.0.0.1", raising=False)
-    monkeypatch.setattr(Here, "start", lambda *_, **popen: subprocess.Popen(["sleep", "600"], **popen))
-    assert take_turn(program, "multicast").failed == {"start, tcp": "timed out: no end within 0.05 s"}
+    with contextlib.ExitStack() as started:
+
+        def start(*_, **popen):
+            process = subprocess.Popen(["sleep", "600"], **popen)
+            started.callback(process.wait)
+            started.callback(process.kill)
+            return process
+
+        monkeypatch.setattr(Here, "start", start)
+        came_to = take_turn(program, "multicast")
+    assert came_to.failed == {"start, tcp": "timed out: no end within 0.05 s"}
