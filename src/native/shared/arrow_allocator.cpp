@@ -162,8 +162,9 @@ struct Arrow {
         alignas(Returned) volatile uintptr_t words[8];
         std::fill(std::begin(words), std::end(words), unwritten);
         uint8_t *data = nullptr;
-        ::new (const_cast<uintptr_t *>(words)) Returned(
-            reinterpret_cast<Returned (*)(void *, int64_t, int64_t, uint8_t **)>(plain_allocate)(proxy, 64, 64, &data));
+        auto *allocate_into = reinterpret_cast<Returned (*)(void *, int64_t, int64_t, uint8_t **)>(
+            reinterpret_cast<void *>(plain_allocate));
+        ::new (const_cast<uintptr_t *>(words)) Returned(allocate_into(proxy, 64, 64, &data));
         if (words[0] || std::count(words + 1, std::end(words), unwritten) != 7)
             raise("UnsupportedError", "arrow_in_pool: this build of Arrow has another Status", "arrow_in_pool");
         plain_free(proxy, data, 64, 64);
