@@ -37,7 +37,7 @@ def serve_host_freely(worker: Any) -> None:
     """
     from distributed.config import defaults
 
-    limit = getattr(worker, "transfer_outgoing_count_limit", None)
+    limit: Any = getattr(worker, "transfer_outgoing_count_limit", None)
     known = isinstance(limit, int) and isinstance(getattr(worker, "transfer_outgoing_bytes", None), int)
     if not patches.as_known(known, "Worker.transfer_outgoing_count_limit", "a host's workers are refused above 20"):
         return
