@@ -310,7 +310,8 @@ def whole_jobs(record: Mapping[str, Any]) -> str:
 
 def whole_jobs_days(record: Mapping[str, Any]) -> str:
     """Say how whole jobs fared with half the memory, with a worker killed, and with a small ``/dev/shm``."""
-    return f"{table(*whole_jobs_table.bad_days(record))}\n\n{machine(record)}"
+    rows = table(*whole_jobs_table.bad_days(record))
+    return f"{rows}\n\n{whole_jobs_table.commits(record)}; {machine(record)}"
 
 
 def scaled(record: Mapping[str, Any], measure: scale_table.Measure, workers: int) -> str:

@@ -264,13 +264,18 @@ def _peak_ratio(row: Row, name: str) -> float | None:
     return statistics.median(peaks["ucx"]) / statistics.median(peaks["tcp"])
 
 
+def commits(record: Row) -> str:
+    """Say what was run."""
+    return "Commits: " + ", ".join(f"{commit} of {name}" for name, commit in record["commits"].items())
+
+
 def notes(record: Row) -> Iterator[str]:
     """Say how the rows were run, and what of them is missing."""
     each = f"{record['threads']} thread{'s' * (record['threads'] > 1)}"
-    yield "Commits: " + ", ".join(f"{commit} of {name}" for name, commit in record["commits"].items())
+    yield commits(record)
     yield (
         f"Workers with {each} each, {format_nbytes(record['memory'])} of memory for all together; {FLOOR}: "
-        f"one process with as many threads as all of them; {record['rounds']} rounds"
+        f"one process with as many threads as all of them; up to {record['rounds']} rounds"
     )
     yield from summary(record)
     bad, silent = wrong(record), unchecked(record)
