@@ -141,6 +141,31 @@ def test_a_link_that_becomes_slow_in_the_middle_is_left_for_a_relay(monkeypatch:
     run(test)
 
 
+def test_a_link_that_was_never_used_is_not_left_for_others_that_were_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = pieces.send
+
+    async def send(comm: Any, copy: Any, begin: int) -> None:
+        coming = pieces.Copy(copy.frames, MiB)
+        coming.have = 0
+        sending = asyncio.ensure_future(stock(comm, coming, begin))
+        while not coming.whole:  # slower than any prior
+            await asyncio.sleep(0.02)
+            coming.have += 1
+            coming.change()
+        await sending
+
+    monkeypatch.setattr(pieces, "send", send)
+    monkeypatch.setattr(routes, "_LEAST_WINDOW_S", 0.01)
+    monkeypatch.setattr(routes, "_WINDOW_PIECES", 0)
+
+    async def test(here: Hosts) -> None:
+        await fetched(here)
+        assert here.part(1).counts["received"] == 1
+        assert here.part(1).counts["by_relay"] == 0
+
+    run(test)
+
+
 @pytest.mark.parametrize("number", [2, -1], ids=["relay", "scheduler"])
 def test_whoever_knows_nothing_of_relays_is_not_asked(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(here: Hosts) -> None:
@@ -152,6 +177,18 @@ def test_whoever_knows_nothing_of_relays_is_not_asked(number: int, monkeypatch: 
         await fetched(here)
         assert here.part(1).counts["by_relay"] == 0
         assert here.part(1).counts["received"] == 1
+
+    run(test)
+
+
+def test_a_worker_that_gets_a_value_for_itself_relays_it_when_it_has_it() -> None:
+    async def test(here: Hosts) -> None:
+        part, source = here.part(2), here.workers[0].address
+        part.offers.copies["coming"] = pieces.Copy([MiB], MiB)  # maybe from whoever asks
+        part.offers.copies["whole"] = pieces.Copy([bytes(MiB)], MiB)
+        assert part.relay(source, "coming", [MiB], MiB) == {"status": "no"}
+        assert part.relay(source, "whole", [MiB], MiB) == {"status": "OK"}
+        assert part.relay(source, "c", [MiB], MiB) == part.relay(source, "c", [MiB], MiB) == {"status": "OK"}
 
     run(test)
 

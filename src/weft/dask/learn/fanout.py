@@ -247,7 +247,8 @@ class Fanout:
                 return bool(found)
 
             try:
-                await self._pull(rpc, source, chain, copy, (self._relays.direct_pace(source, copy), slow))
+                pace = self._relays.direct_pace(source, copy)
+                await self._pull(rpc, source, chain, copy, None if pace is None else (pace, slow))
                 return
             except _SlowError:
                 through = found[0]

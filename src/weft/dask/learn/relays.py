@@ -123,10 +123,15 @@ class Relays:
         logger.debug("%s from %s comes by way of %s", chain, source, relay)
         return Through(relay, Pace(direct, piece, expected, time.monotonic()))
 
-    def direct_pace(self, source: str, copy: pieces.Copy) -> Pace:
-        """Return how fast the direct way has to be for no relay to be looked for."""
+    def direct_pace(self, source: str, copy: pieces.Copy) -> Pace | None:
+        """Return how fast the direct way has to be for no relay to be looked for; None if nothing is known of it.
+
+        A link that was never used has not become slow: others, as unknown, would be taken to be faster.
+        """
         here = self._worker()
         known = self._model.predict(source, "" if here is None else here.address, time.monotonic())
+        if known.source not in ("pair", "hosts"):
+            return None
         piece = max(map(len, copy.pieces))
         slow = _SLOWER * known.seconds_per_byte
         return Pace(slow, piece, slow, time.monotonic())
@@ -141,8 +146,9 @@ class Relays:
     def agree(self, source: str, chain: str, sizes: list[int], piece: int, copies: dict[str, pieces.Copy]) -> bool:
         """Begin to relay, if there is room; what is relayed is in `copies` for as long as somebody takes it."""
         worker = self._worker()
-        if chain in copies:
-            return True
+        known = copies.get(chain)
+        if known is not None:  # what this worker gets for itself may come from whoever asks
+            return known.whole or chain in self._relaying
         if worker is None or len(self._relaying) >= _MOST_RELAYED or not self._room(worker, sizes, piece):
             return False
         copy = copies[chain] = pieces.Copy(sizes, piece)
