@@ -73,9 +73,8 @@ def _lending(stock: Callable[[Any], bytes]) -> Callable[[Any], Any]:
     def serialize_table(table: Any) -> Any:
         if table.nbytes < _LARGE_NBYTES:
             return stock(table)
-        import numpy as np
-        import pyarrow as pa
-
+        np: Any = importlib.import_module("numpy")
+        pa: Any = importlib.import_module("pyarrow")
         size = pa.MockOutputStream()
         with pa.ipc.new_stream(size, table.schema) as writer:
             writer.write_table(table)
@@ -89,8 +88,8 @@ def _lending(stock: Callable[[Any], bytes]) -> Callable[[Any], Any]:
 
 
 def _as_on_disk(shard: Any) -> Any:
-    """Return a dataframe's shard as the bytes that Dask writes; others, which are pickled, as they are."""
-    return shard if isinstance(shard, (bytes, tuple)) else bytes(shard)
+    """Return a dataframe's shard as the bytes that Dask writes. Lists of arrays, which Dask pickles, stay."""
+    return shard.tobytes() if hasattr(shard, "tobytes") else shard
 
 
 def _keeping(stock: Any) -> type:
