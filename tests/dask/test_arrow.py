@@ -65,3 +65,17 @@ def test_another_build_of_arrow_stays_as_it_is(spawn: Any) -> None:
     )
     assert child.line().startswith("weft: Arrow's memory is not lent: arrow_in_pool: this build of Arrow has no ")
     assert child.line() == "elsewhere"
+
+
+def test_it_is_switched_off_with_arrays_in_the_pool(spawn: Any) -> None:
+    child = spawn(
+        WHERE
+        + """
+    import dask
+    from weft.dask import comm
+    with dask.config.set({"weft.arrays-in-pool": False}):
+        comm._arrays_of_tasks_in_pool()
+    where()
+    """
+    )
+    assert child.line() == "elsewhere"
