@@ -13,6 +13,8 @@ nox.options.sessions = ["lint", "tests-3.11", "types"]
 
 #: What the sanitizers run.
 NATIVE_TESTS = ["tests/native", "tests/test_peer.py", "tests/test_peer_ends.py"]
+#: This checkout, built anew: uv's cache key has no Python files (``cache-keys``), for the sake of editable installs.
+HERE = [".", "--reinstall-package", "weft-ucx"]
 SANITIZE = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g"
 
 
@@ -29,7 +31,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(python=["3.11", "3.12", "3.13", "3.14"])
 def tests(session: nox.Session) -> None:
     """Run all tests."""
-    session.install("--group", "dev", ".")
+    session.install("--group", "dev", *HERE)
     session.run("pytest", *session.posargs)
 
 
@@ -37,7 +39,7 @@ def tests(session: nox.Session) -> None:
 def everything(session: nox.Session) -> None:
     """Run all tests with all that they can use (3 GB; apt-get as root); arguments after ``--`` go to the script."""
     session.run("bash", ".ci/packages", external=True)
-    session.install("--group", "dev", "--group", "lint", ".", "jax", "ml_dtypes", "tensorflow-cpu")
+    session.install("--group", "dev", "--group", "lint", *HERE, "jax", "ml_dtypes", "tensorflow-cpu")
     # Where PyTorch's own index cannot be reached, PyPI's, which brings CUDA's libraries.
     torch = "uv pip install torch"
     session.run("bash", "-c", f"{torch} --torch-backend=cpu || {torch}", external=True)
@@ -47,7 +49,7 @@ def everything(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types."""
-    session.install("--group", "dev", "--group", "lint", ".")
+    session.install("--group", "dev", "--group", "lint", *HERE)
     session.run("mypy")
     session.run("basedpyright")
 
@@ -56,7 +58,7 @@ def types(session: nox.Session) -> None:
 def sanitizers(session: nox.Session) -> None:
     """Run the native tests under ASan and UBSan; leaks are left alone, CPython's own are too many."""
     build = ["build-dir=build/sanitizers", "cmake.build-type=None", "install.strip=false"]
-    session.install("--group", "dev", ".", *(f"-C{o}" for o in (*build, f"cmake.define.CMAKE_CXX_FLAGS={SANITIZE}")))
+    session.install("--group", "dev", *HERE, *(f"-C{o}" for o in (*build, f"cmake.define.CMAKE_CXX_FLAGS={SANITIZE}")))
     # The runtime must be the first library of the process; libstdc++ with it, or exceptions find no one to throw them.
     names = ("libasan.so", "libstdc++.so.6")
     runtimes = [subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip() for name in names]
