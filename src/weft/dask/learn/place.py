@@ -49,7 +49,7 @@ class Placing:
 
     def __init__(self, scheduler: Scheduler, model: LinkModel, clock: Callable[[], float] = time.monotonic) -> None:
         self._scheduler, self._model, self._clock = scheduler, model, clock
-        self.roots, self._backlog = Roots(scheduler, model), Backlog()
+        self.roots, self._backlog = Roots(scheduler, model, clock), Backlog()
         self._trace: list[tuple[str, float]] | None = None
         self.decisions: OrderedDict[Any, dict[str, Any]] = OrderedDict()
         self._on = False

@@ -8,7 +8,6 @@ own, and when it has none left, the last of another's.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -37,8 +36,8 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
 
     name = "weft-roots"
 
-    def __init__(self, scheduler: Scheduler, model: LinkModel) -> None:
-        self._scheduler, self._model = scheduler, model
+    def __init__(self, scheduler: Scheduler, model: LinkModel, clock: Callable[[], float]) -> None:
+        self._scheduler, self._model, self._clock = scheduler, model, clock
         self.island_of: dict[str, int] = {}
         self._workers: list[list[str]] = []  # by island
         self._turn: list[int] = []
@@ -76,7 +75,7 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
 
     def update_graph(self, scheduler: Scheduler, *, tasks: Iterable[Any], **_: Any) -> None:
         """Divide the root tasks of a graph among the islands."""
-        self.look(time.monotonic())
+        self.look(self._clock())
         if len(self._workers) < 2:
             return
         known = scheduler.tasks
