@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How one of Dask's servers is asked over a comm that is there already."""
+"""Requests to a Dask server over an existing comm."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from distributed.core import send_recv
 
 
 async def ask(comm: object, op: str, **what: Any) -> Any:
-    """Ask the other side of a comm, and return its answer."""
+    """Send a request over a comm, and return the answer."""
     return await send_recv(comm, op=op, **what)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A large value that several workers fetch goes from one to the next while it is on its way, and once into each host.
+"""Fan-out: a large value that several workers fetch passes from worker to worker, and once to each host.
 
 A worker that wants such a value asks its holder to join (`weft_join`). The holder answers with the small frames, the
-sizes of the large ones, and from whom to get them: itself or another that is getting them now (``weft.links.fanout``
-decides). Pieces come by `weft_pieces`, from the first one that is not here; a worker on the parent's host waits for
-the whole and borrows it (`weft_borrow`). Over a slow link they may come by way of a third worker (``relays``), and over
-several connections (``slices``). Whoever loses its parent joins again, and those behind it just wait. All else
-that goes wrong ends in Dask's own request to the holder, which is also how smaller values go. What a worker hands out
-is in ``offers``, how pieces travel in ``pieces``.
+sizes of the large ones, and the parent to get them from: itself, or another worker that is receiving them now
+(``weft.links.fanout`` decides). `weft_pieces` sends the pieces, starting with the first missing one; a worker on the
+parent's host waits for the whole value and borrows it (`weft_borrow`). Over a slow link pieces may come through a third
+worker (``relays``) and over several connections (``slices``). A worker that loses its parent joins again, and those
+behind it just wait. All other failures end in Dask's own request to the holder, as do smaller values. The sending side
+is in ``offers``; ``pieces`` sends and receives pieces.
 
-Values must not be changed in place, as Dask demands: a task's input may be on its way from here to others.
+Values must not be changed in place, as Dask demands: this worker may be sending the input of a task to others.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("weft")
 
-#: Seconds without a piece after which a parent is asked whether it is there, and that it has to answer.
+#: Seconds without a piece after which a parent is asked whether it is alive; also the timeout for its answer.
 _STALLED_S = 10.0
 _BUSY_S = 0.15
-#: A transfer that is expected to take so long, or is so large, may come over several connections.
+#: A transfer predicted to take this long, or this large, may use several connections.
 _SLICED_S, _SLICED_NBYTES = 1.0, 64 << 20
-#: Hosts of which the holder is told what they deliver here.
+#: The holder is told the measured rates of this many hosts.
 _MOST_HOSTS = 64
 
 Fetch = Callable[..., Awaitable[dict[str, Any]]]
-#: Told what a byte takes now, says whether a transfer is to be given up.
+#: Called with the current seconds per byte; returns whether to give a transfer up.
 Slow = Callable[[float], Awaitable[bool]]
 Keeping = tuple[Pace, Slow]
 
 
 class _SlowError(pieces.GoneError):
-    """It is given up, because it is slow."""
+    """The transfer was given up because it is slow."""
 
 
 async def _always(_: float) -> bool:
@@ -64,26 +64,26 @@ async def _always(_: float) -> bool:
 
 @functools.cache
 def _warn() -> None:
-    logger.warning("values that come in pieces are fetched as Dask has it, after an error", exc_info=True)
+    logger.warning("fan-out failed; the value is fetched by Dask's own request instead", exc_info=True)
 
 
 class Fanout:
-    """One worker's part in all chains.
+    """The part of one worker in all chains.
 
     Parameters
     ----------
     worker : Worker
     model : LinkModel
-        What the worker knows of its links.
+        The worker's measurements of its links.
 
     Attributes
     ----------
     counts : dict
-        Values that came in pieces or were ``borrowed``, ``pieces`` that were sent, parents that were ``lost``, and
-        values that in the end came as Dask has it (``given_up``). Values that began to come ``by_relay``, relays that
-        were lost or too slow (``relays_lost``), and connections opened beside a first one (``flows``).
+        Values that were ``received`` in pieces or ``borrowed``, ``pieces`` that were sent, parents that were ``lost``,
+        and values that Dask's own request fetched in the end (``given_up``). Values that started ``by_relay``, relays
+        that were lost or too slow (``relays_lost``), and additional connections that were opened (``flows``).
     flows : Flows
-        Over how many connections values come from a host.
+        The number of connections for values of each host.
     """
 
     def __init__(self, worker: Worker, model: LinkModel) -> None:
@@ -98,14 +98,14 @@ class Fanout:
         self.offers = Offers(self._worker, self.counts)
 
     def relay(self, source: str, chain: str, frames: list[int], piece: int) -> dict[str, Any]:
-        """Agree, or not, to hand a value on that this worker does not want."""
+        """Agree or decline to relay a value that this worker does not want itself."""
         agreed = self._relays.agree(source, chain, frames, piece, self.offers.copies)
         return {"status": "OK" if agreed else "no"}
 
-    # ---- getting ----------------------------------------------------------------------------------------------------
+    # ---- receiving ---------------------------------------------------------------------------------------------------
 
     async def fetch(self, stock: Fetch, *, rpc: Any, keys: Collection[Any], worker: str, **options: Any) -> Any:
-        """Fetch values in the place of Dask's ``get_data_from_worker``, which gets whatever does not come in pieces."""
+        """Replace Dask's ``get_data_from_worker``, which still fetches values that are not sent in pieces."""
         here = self._worker()
         large = self._large(keys)
         if here is None or not large or place_of(worker).host == place_of(here.address).host:
@@ -114,9 +114,9 @@ class Fanout:
         try:
             joins = comm.remote_info.get(measured.JOINS)
             answer = await self._ask(comm, "weft_join", keys=large, rates=self._rates(worker)) if joins else {}
-        except OSError:  # as Dask would find
+        except OSError:  # Dask handles it
             raise
-        except Exception:  # noqa: BLE001 - whatever it is, Dask has a way of its own
+        except Exception:  # noqa: BLE001 - Dask has its own way to fetch it
             _warn()
             answer = {}
         finally:
@@ -145,14 +145,14 @@ class Fanout:
         return response
 
     def _large(self, keys: Collection[Any]) -> list[Any]:
-        """Return the keys that may be worth it; of those that nobody told this worker of, the holder knows the size."""
+        """Return the keys that may be large; if this worker does not know the size of a key, its holder does."""
         here = self._worker()
         assert here is not None, "it asks"
         tasks = here.state.tasks
         return [key for key in keys if (ts := tasks.get(key)) is None or ts.nbytes is None or ts.nbytes >= LEAST_NBYTES]
 
     def _rates(self, source: str) -> dict[str, float]:
-        """Return what a byte takes to here, by host, as far as that is known; of any other as of the holder's."""
+        """Return the known seconds per byte to here, by host; "" is for the holder's, and for unknown hosts."""
         here, now = self._address(), time.monotonic()
         model = self._model
         rates: dict[str, float] = {"": model.predict(source, here, now).seconds_per_byte}
@@ -174,14 +174,14 @@ class Fanout:
     async def _get(
         self, rpc: Any, source: str, key: Any, told: dict[str, Any], deserializers: Any
     ) -> tuple[Any] | None:
-        """Get one value, whoever dies on the way; None: as Dask has it."""
+        """Receive one value, whichever workers die meanwhile; None: Dask's own request must fetch it."""
         chain = told["chain"]
         try:
             known = self.offers.copies.get(chain)
-            if known is not None:  # something else in this worker wants the same
+            if known is not None:  # another request of this worker is for the same value
                 return (await known.made(),)
             value = await self._follow(rpc, source, key, told, deserializers)
-        except Exception as e:  # noqa: BLE001 - whatever it is, Dask has a way of its own
+        except Exception as e:  # noqa: BLE001 - Dask has its own way to fetch it
             logger.debug("%r comes as Dask has it: %r", key, e)
             if not isinstance(e, OSError | pieces.GoneError):
                 _warn()
@@ -223,8 +223,8 @@ class Fanout:
                 self.offers.linger(chain)
 
     async def _come(self, rpc: Any, source: str, parent: str, chain: str, copy: pieces.Copy) -> None:
-        """Get what is still to come from a parent, by the way that is expected to be the fastest."""
-        if parent != source:  # it gets it itself, so it is as fast as it can be
+        """Receive the missing pieces from a parent, on the path that is predicted to be fastest."""
+        if parent != source:  # it is receiving the value itself
             await self._pull(rpc, parent, chain, copy)
             return
         through = await self._relays.find(rpc, source, chain, copy)
@@ -334,12 +334,12 @@ class Fanout:
             self._background(receiving.ending)
 
     async def _at_pace(self, coming: Coroutine[Any, Any, None], copy: pieces.Copy, pace: Pace, slow: Slow) -> None:
-        """Await pieces for as long as they come as fast as they must; else ask whether to give them up.
+        """Await pieces while they keep the pace; when they do not, ask whether to give up.
 
         Raises
         ------
         _SlowError
-            They were given up.
+            The transfer was given up.
         """
         task = asyncio.ensure_future(coming)
         try:
@@ -371,12 +371,12 @@ class Fanout:
         return answer["data"][""]
 
     async def _watch(self, rpc: Any, parent: str, coming: Coroutine[Any, Any, Any], progress: Callable[[], int]) -> Any:
-        """Await something of a parent; where nothing comes, for as long as the parent says that it is there.
+        """Await something from a parent; without progress, only while the parent says that it is alive.
 
         Raises
         ------
         OSError
-            It is gone, or says nothing.
+            The parent is lost, or does not answer.
         """
         task = asyncio.ensure_future(coming)
         try:
@@ -403,10 +403,10 @@ class Fanout:
     async def _tell_one(self, rpc: Any, source: str, chain: str, whole: bool) -> None:
         try:
             await rpc(source).weft_took(chain=chain, who=self._address(), whole=whole)
-        except (OSError, RuntimeError) as e:  # it forgets the chain by itself; or this worker closes
+        except (OSError, RuntimeError) as e:  # the holder forgets the chain by itself; or this worker closes
             logger.debug("%s was not told of %s: %r", source, chain, e)
 
     def close(self) -> None:
-        """Let nobody have anything any more."""
+        """Stop sending and relaying."""
         self._relays.close()
         self.offers.close()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a worker hands out: values that others join to get, and the pieces that it has of any value.
+"""The sending side of chains: values that a worker offers to others, and its pieces of any value.
 
-A value is offered when somebody first asks for it, with a chain of its own (``weft.links.fanout``), for as long as it
-is wanted. How values are got is in ``fanout``, how pieces travel in ``pieces``.
+A value is offered, with its own chain (``weft.links.fanout``), when a worker first asks for it, and for as long as it
+is wanted. The receiving side is in ``fanout``; ``pieces`` sends and receives pieces.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from weft.links.fanout import LEAST_NBYTES, Chain, piece_nbytes
 
 logger = logging.getLogger("weft")
 
-#: What is sent with the answer to those that join, at most; a value of more small frames goes as Dask has it.
+#: Limits of what the answer to a join carries; a value with more small frames is sent by Dask's own request.
 _MOST_SMALL_NBYTES, _MOST_FRAMES = 1 << 20, 4096
-#: Seconds that a copy, and a chain that all have what they want of, are kept for who comes late.
+#: Seconds for which a copy, and a finished chain, are kept for late workers.
 _LINGER_S = 2.0
-#: Seconds for which a chain is kept that somebody seems to wait for still; and so many times what it took this worker.
+#: A chain that a worker still seems to wait for is kept for this long, or this many times as long as it took so far.
 _MOST_S, _MOST_TIMES = 60.0, 4.0
 
 
 class _Offered(NamedTuple):
-    """A value that this worker hands out: its chain, by a name of its own, and its frames."""
+    """A value that this worker offers: its chain, with a unique name, and its frames."""
 
     name: str
     chain: Chain
@@ -46,19 +46,19 @@ class _Offered(NamedTuple):
 
 
 class Offers:
-    """One worker's.
+    """The values that one worker offers.
 
     Parameters
     ----------
     worker : callable
-        Returns the worker, or None when it is gone.
+        Returns the worker, or None after it has ended.
     counts : dict
-        Of its keys, ``pieces`` is added to.
+        Counters; ``pieces`` is incremented.
 
     Attributes
     ----------
     copies : dict
-        By the name of a chain, what is here of its value.
+        The pieces that are here, by the name of their chain.
     """
 
     def __init__(self, worker: Callable[[], Any], counts: dict[str, int]) -> None:
@@ -70,7 +70,7 @@ class Offers:
     async def join(
         self, who: str, keys: Collection[Any], rates: dict[str, float], failed: Collection[str] = (), chain: str = ""
     ) -> dict[str, Any]:
-        """Tell a worker from whom to get each value that is worth it, at first or after parents have failed."""
+        """Return from which worker to get each large value, at first or after parents have failed."""
         worker = self._worker()
         assert worker is not None, "it asks"
         answers: list[Any] = []
@@ -95,7 +95,7 @@ class Offers:
         return {"status": "OK", "answers": answers}
 
     async def _offered(self, key: Any, chain: str) -> _Offered | None:
-        """Return what is handed out for a key; begin to, unless somebody asks for a chain that there was before."""
+        """Return the offer of a key; make one, unless the worker asks for an earlier chain."""
         known = self._offers.get(key)
         if known is None:
             if chain:
@@ -117,7 +117,7 @@ class Offers:
             return None
         value = worker.data[key]
         offload = write_offloads({"data": {key: value}})
-        as_it_is = {"compression": None}  # else Dask compresses with any codec that is installed
+        as_it_is = {"compression": None}  # otherwise Dask compresses with any installed codec
         frames = await to_frames(
             {"data": _to_serialize(value)}, allow_offload=offload, context=as_it_is, frame_split_size=2**62
         )
@@ -141,7 +141,7 @@ class Offers:
         return offered
 
     def _drop_offer(self, key: Any, offered: _Offered, since: float) -> None:
-        """Drop what nobody wants any more; `since` is when somebody last had pieces of this worker itself."""
+        """Drop an offer that nobody wants any more; `since` is when a worker last received pieces from this one."""
         now = time.monotonic()
         if offered.copy.users:
             since = now
@@ -153,7 +153,7 @@ class Offers:
         self.copies.pop(offered.name, None)
 
     def linger(self, name: str) -> None:
-        """Keep a copy for those that come late; not for long."""
+        """Keep a copy for late workers, for a short time."""
         _later(_LINGER_S, self._drop_copy, name)
 
     def _drop_copy(self, name: str) -> None:
@@ -164,7 +164,7 @@ class Offers:
             self.copies.pop(name, None)
 
     async def hand_on(self, comm: Any, chain: str, begin: int) -> Any:
-        """Send the pieces of a value from number `begin` on, as they come."""
+        """Send the pieces of a value from number `begin` on, as they arrive."""
         copy, worker = self.copies.get(chain), self._worker()
         if copy is None or worker is None or copy.failed or not 0 <= begin < len(copy.pieces):
             return {"status": "gone"}
@@ -175,7 +175,7 @@ class Offers:
             await comm.write({"status": "OK", "whole": copy.whole})
             await pieces.send(comm, copy, begin)
             self._counts["pieces"] += len(copy.pieces) - begin
-        except (OSError, pieces.GoneError) as e:  # it joins again, somewhere else
+        except (OSError, pieces.GoneError) as e:  # the receiver joins again, with another parent
             logger.debug("pieces for %s: %r", comm.peer_address, e)
             comm.abort()
         finally:
@@ -184,7 +184,7 @@ class Offers:
         return Status.dont_reply
 
     async def hand_slices(self, comm: Any, chain: str, flow: int = 0) -> Any:
-        """Send the pieces of a value that are asked for, as they come; `flow` 0 is the first comm of a transfer."""
+        """Send the requested pieces of a value as they arrive; `flow` 0 is the first comm of a transfer."""
         copy, worker = self.copies.get(chain), self._worker()
         if copy is None or worker is None or copy.failed:
             return {"status": "gone"}
@@ -204,7 +204,7 @@ class Offers:
         return Status.dont_reply
 
     async def lend(self, comm: Any, chain: str) -> Any:
-        """Send a value to a worker of this host when it is here; the comm lends it."""
+        """Send a value to a worker of this host when it is complete; the comm lends it."""
         copy = self.copies.get(chain)
         if copy is None:
             return {"status": "gone"}
@@ -223,7 +223,7 @@ class Offers:
         return Status.dont_reply
 
     def took(self, chain: str, who: str, *, whole: bool) -> None:
-        """Hear from a member that it has all of a value, or wants it no more."""
+        """Record that a member has all of a value, or no longer wants it."""
         for known in self._offers.values():
             offered = known.result() if known.done() and not known.cancelled() and known.exception() is None else None
             if offered is not None and offered.name == chain:
@@ -233,7 +233,7 @@ class Offers:
                     offered.chain.leave(who)
 
     def close(self) -> None:
-        """Let nobody have anything any more."""
+        """Withdraw all offers; workers that still receive pieces fail over."""
         for copy in self.copies.values():
             copy.fail()
         self.copies.clear()
@@ -249,6 +249,6 @@ def _to_serialize(value: object) -> Any:
 
 
 def _is_busy(worker: Any) -> bool:
-    """Tell whether Dask would refuse another that wants values (worker.py:1641)."""
+    """Return whether Dask would refuse another request for values (worker.py:1641)."""
     most = worker.transfer_outgoing_count_limit
     return bool(most is not False and worker.transfer_outgoing_count >= most)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A value's frames in pieces: here as far as they have come, and handed on while the rest is on its way.
+"""The frames of a value in pieces, which are forwarded while others are still in flight.
 
-Who hands to whom is decided elsewhere (`fanout`).
+``fanout`` decides which worker sends to which.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 #: Frames below this size travel with the answer that announces the pieces.
 SMALL_NBYTES = 64 << 10
-#: So many pieces are under way at once: with 3, two busy cores let a port of 200 Mb/s stand still a sixth of the time.
+#: Pieces in flight at once. With 3 on two busy cores, a port of 200 Mb/s was idle for a sixth of the time.
 _AT_ONCE = 8
 
 
 class PieceComm(Protocol):
-    """What is used here of a comm of Dask's over ``ucx://``."""
+    """The methods of a ``ucx://`` comm that are used here."""
 
     def send_piece(self, piece: memoryview) -> Request[None]: ...
     def recv_piece(self, into: memoryview) -> Request[int]: ...
@@ -46,7 +46,7 @@ class PieceComm(Protocol):
 
 
 class GoneError(Exception):
-    """Whoever was asked for pieces does not have them, or not any more."""
+    """The worker does not have the pieces, or no longer has them."""
 
 
 class Copy:
@@ -55,18 +55,18 @@ class Copy:
     Parameters
     ----------
     frames : sequence
-        Small ones as they are; of a large one its size in bytes, where it is yet to come, or its memory.
+        Small ones as they are; for a large one its memory, or its size in bytes if it has yet to arrive.
     piece_nbytes : int
-        The large ones travel in pieces of this size, none of which is part of two frames.
+        Large frames are sent in pieces of this size; no piece spans two frames.
 
     Attributes
     ----------
     have : int
-        Pieces that are here, from the first.
+        Number of pieces that have arrived without a gap, from the first.
     beyond : set of int
-        The numbers of others that are.
+        The numbers of other pieces that have arrived.
     value : object
-        What the frames are of, once somebody has made it of them.
+        The value, once it was made from the frames.
     """
 
     def __init__(self, frames: Sequence[Any], piece_nbytes: int) -> None:
@@ -91,16 +91,16 @@ class Copy:
 
     @property
     def whole(self) -> bool:
-        """Whether every piece is here."""
+        """Whether every piece has arrived."""
         return self.have == len(self.pieces)
 
     @property
     def have_nbytes(self) -> int:
-        """The bytes of the pieces that are here."""
+        """The bytes of the pieces that have arrived."""
         return sum(map(len, self.pieces[: self.have])) + sum(len(self.pieces[number]) for number in self.beyond)
 
     def landed(self, number: int) -> None:
-        """Take note that a piece is here; those before it may not be."""
+        """Record that a piece has arrived; earlier ones may not have."""
         self.beyond.add(number)
         while self.have in self.beyond:
             self.beyond.discard(self.have)
@@ -112,22 +112,22 @@ class Copy:
         await self._changed.wait()
 
     def change(self) -> None:
-        """Wake whoever waits for more: a piece is here, the value is made, or nothing more will come."""
+        """Wake all waiters: a piece has arrived, the value is made, or nothing more will arrive."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def fail(self) -> None:
-        """Give up: nothing more will come."""
+        """Give up: nothing more will arrive."""
         self.failed = True
         self.change()
 
     async def until(self, number: int) -> memoryview:
-        """Return a piece when it is here.
+        """Wait for a piece, and return it.
 
         Raises
         ------
         GoneError
-            It will not come.
+            It will not arrive.
         """
         while self.have <= number:
             if self.failed:
@@ -136,12 +136,12 @@ class Copy:
         return self.pieces[number]
 
     async def made(self) -> Any:
-        """Return the value when it is made.
+        """Wait for the value, and return it.
 
         Raises
         ------
         GoneError
-            It will not be.
+            It will not be made.
         """
         while self.value is None:
             if self.failed:
@@ -151,13 +151,13 @@ class Copy:
 
 
 def announce(frames: Sequence[Any]) -> list[Any]:
-    """Return frames as they are announced: the small ones, and of each large one its size."""
+    """Return the announcement of frames: the small ones, and the size of each large one."""
     return [nbytes(frame) if nbytes(frame) >= SMALL_NBYTES else bytes(frame) for frame in frames]
 
 
 @contextlib.contextmanager
 def aborting(comm: PieceComm) -> Generator[None]:
-    """Abort a comm if the block fails, whatever it is; errors of UCX leave it as Dask's."""
+    """Abort a comm if the block fails for any reason; errors of UCX are raised as Dask's."""
     try:
         yield
     except BaseException as e:
@@ -168,14 +168,14 @@ def aborting(comm: PieceComm) -> Generator[None]:
 
 
 async def send(comm: PieceComm, copy: Copy, begin: int) -> None:
-    """Send the pieces from number `begin` on, each as soon as it is here.
+    """Send the pieces from number `begin` on, each as soon as it has arrived.
 
     Raises
     ------
     OSError
-        The other side has gone; the comm is aborted.
+        The peer is lost; the comm is aborted.
     GoneError
-        The pieces will not come; likewise.
+        The pieces will not arrive; the comm is aborted.
     """
     under_way: deque[Request[None]] = deque()
     with aborting(comm):
@@ -192,20 +192,20 @@ async def send(comm: PieceComm, copy: Copy, begin: int) -> None:
 
 
 async def receive(comm: PieceComm, copy: Copy, *, timed: bool) -> None:
-    """Receive the pieces that are still to come, in order.
+    """Receive the missing pieces, in order.
 
     Parameters
     ----------
     timed : bool
-        The other side has all of it, so the time that it takes tells of the link.
+        The sender has the whole value, so that the time measures the link.
 
     Raises
     ------
     OSError
-        The other side has gone, or sent something else; the comm is aborted. What is here stays.
+        The peer is lost, or sent something else; the comm is aborted. Pieces that have arrived stay.
     """
     under_way: deque[Request[int]] = deque()
-    copy.beyond.clear()  # they come again
+    copy.beyond.clear()  # they are sent again
     posted = first = copy.have
     began = time.perf_counter()
     try:

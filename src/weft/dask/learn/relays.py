@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Values that go by way of a third worker: who that is, and what it does.
+"""Relays: large values that reach a worker through a third one.
 
-The scheduler knows all links, so it is asked, by whoever gets a large value over a slow one (`weft_route`). The third
-is asked to relay (`weft_relay`): it gets the pieces as any other of the value's chain, keeps none that nobody waits
-for, and makes no value of them. Whatever fails ends in the direct way, from the piece that is missing.
+The scheduler knows all links, so a worker that receives a large value over a slow link asks it for a relay
+(`weft_route`). The worker then asks the relay (`weft_relay`), which receives the pieces like any member of the value's
+chain, drops those that nobody waits for, and builds no value from them. After any failure the receiver continues on the
+direct path, from the missing piece.
 """
 
 from __future__ import annotations
@@ -26,38 +27,38 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("weft")
 
-#: Seconds from which on a transfer is worth a question to the scheduler, and that it and a relay have for the answer.
+#: Shorter transfers are not worth asking the scheduler; timeout for its answer and that of a relay. Seconds.
 _WORTH_ASKING_S, _ANSWER_S = 0.25, 2.0
-#: Of a link that was never used here nothing is known: values of this size are asked about all the same.
+#: Values of this size are asked about even if the link was never used here, so that nothing is known of it.
 _UNKNOWN_NBYTES = 64 << 20
-#: Seconds for which a relay that failed, or was slow, is not taken again.
+#: Seconds for which a relay that failed or was slow is not used again.
 _AVOIDED_S = 60.0
-#: Values that a worker relays at once, and the share of its memory that each may have, or bytes.
+#: Values that a worker relays at once; the most memory of each, as a share of its limit, and in bytes.
 _MOST_RELAYED, _SHARE, _MOST_NBYTES = 2, 1 / 8, 4 << 30
-#: A direct transfer that takes so many times what was expected is worth another question.
+#: A direct transfer that is this many times slower than predicted is worth asking again.
 _SLOWER = 4.0
 _MOST_AVOIDED = 64
 _MOST_FRAMES = 4096
 
 
 class Through(NamedTuple):
-    """A relay that has agreed, and how fast it has to be."""
+    """A relay that has agreed, and the pace that it must keep."""
 
     worker: str
     pace: Pace
 
 
 class Relays:
-    """One worker's part.
+    """Finds relays for a worker, and relays values itself.
 
     Parameters
     ----------
     worker : callable
-        Returns the worker, or None when it is gone.
+        Returns the worker, or None after it has ended.
     model : LinkModel
-        What the worker knows of its links.
+        The worker's measurements of its links.
     pull : callable
-        ``await pull(rpc, parent, chain, copy)`` gets what is still to come of a copy.
+        ``await pull(rpc, parent, chain, copy)`` receives the missing pieces of a copy.
     """
 
     def __init__(self, worker: Callable[[], Worker | None], model: LinkModel, pull: Callable[..., Awaitable[None]]):
@@ -65,17 +66,17 @@ class Relays:
         self._avoided: dict[str, float] = {}
         self._relaying: dict[str, asyncio.Task[None]] = {}
 
-    # ---- getting ----------------------------------------------------------------------------------------------------
+    # ---- receiving ---------------------------------------------------------------------------------------------------
 
     async def find(
         self, rpc: Any, source: str, chain: str, copy: pieces.Copy, seconds_per_byte: float | None = None
     ) -> Through | None:
-        """Find a relay for what is still to come of a copy, and have it begin; None: the direct way is as good.
+        """Find a relay for the missing pieces of a copy, and start it. None: the direct path is as good.
 
         Parameters
         ----------
         seconds_per_byte : float, optional
-            What a byte takes from the source now, if it is not what was expected.
+            Measured seconds per byte from the source, if they differ from the prediction.
         """
         here = self._worker()
         nbytes = sum(map(len, copy.pieces[copy.have :]))
@@ -120,13 +121,13 @@ class Relays:
             self.avoid(relay)
             return None
         expected, direct = told["seconds"] / nbytes, told["direct"]
-        logger.debug("%s from %s comes by way of %s", chain, source, relay)
+        logger.debug("%s from %s comes through %s", chain, source, relay)
         return Through(relay, Pace(direct, piece, expected, time.monotonic()))
 
     def direct_pace(self, source: str, copy: pieces.Copy) -> Pace | None:
-        """Return how fast the direct way has to be for no relay to be looked for; None if nothing is known of it.
+        """Return the pace below which a relay is looked for; None if nothing is known of the direct link.
 
-        A link that was never used has not become slow: others, as unknown, would be taken to be faster.
+        A link that was never used cannot have become slow; other unknown links would then be taken for faster.
         """
         here = self._worker()
         known = self._model.predict(source, "" if here is None else here.address, time.monotonic())
@@ -137,17 +138,17 @@ class Relays:
         return Pace(slow, piece, slow, time.monotonic())
 
     def avoid(self, relay: str) -> None:
-        """Take a worker for no relay for a while."""
+        """Do not use a worker as relay for a while."""
         if len(self._avoided) < _MOST_AVOIDED:
             self._avoided[relay] = time.monotonic() + _AVOIDED_S
 
     # ---- relaying ---------------------------------------------------------------------------------------------------
 
     def agree(self, source: str, chain: str, sizes: list[int], piece: int, copies: dict[str, pieces.Copy]) -> bool:
-        """Begin to relay, if there is room; what is relayed is in `copies` for as long as somebody takes it."""
+        """Start to relay, if there is room. The copy stays in `copies` while others receive it."""
         worker = self._worker()
         known = copies.get(chain)
-        if known is not None:  # what this worker gets for itself may come from whoever asks
+        if known is not None:  # a value that this worker receives for itself may come from the worker that asks
             return known.whole or chain in self._relaying
         if worker is None or len(self._relaying) >= _MOST_RELAYED or not self._room(worker, sizes, piece):
             return False
@@ -188,13 +189,13 @@ class Relays:
             del copies[chain]
 
     def close(self) -> None:
-        """Relay nothing any more."""
+        """Stop relaying."""
         for task in list(self._relaying.values()):
             task.cancel()
 
 
 async def _ask(rpc: Any, address: str, op: str, **what: Any) -> dict[str, Any] | None:
-    """Ask a scheduler or worker, if it knows of such questions: of others no answer would come."""
+    """Ask a scheduler or worker that supports relays; others would not answer."""
     comm = await rpc.connect(address)
     try:
         if not measured.routes(comm):
@@ -206,12 +207,12 @@ async def _ask(rpc: Any, address: str, op: str, **what: Any) -> dict[str, Any] |
 
 
 def name_relay(model: LinkModel, known: Any, **asked: Any) -> dict[str, Any]:
-    """Answer a worker's question for a relay; nothing that it says is believed unseen.
+    """Answer a worker that asks for a relay. Every value of the question is validated.
 
     Parameters
     ----------
     known : container of str
-        The addresses of the workers that are there.
+        The addresses of the current workers.
     """
     source, destination, nbytes = asked["source"], asked["destination"], asked["nbytes"]
     direct, avoid = asked.get("seconds_per_byte"), asked.get("avoid", ())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where the tasks of a graph run that need nothing: those whose results meet, on one island.
+"""Placement of root tasks, those without inputs: roots whose results are combined run on one island.
 
-By them it is decided what has to cross a slow link at all: whatever follows goes to where its inputs are. Each graph's
-are divided once, when it comes (``weft.links.islands.split``). Where the scheduler queues them, each island takes its
-own, and when it has none left, the last of another's.
+Their placement decides what must cross a slow link at all, because later tasks follow their inputs. The roots of a
+graph are divided once, when it arrives (``weft.links.islands.split``). If the scheduler queues roots, each island takes
+its own first, and then the last ones of another island.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from weft.links import LinkModel, islands, split
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
-#: Of an island's workers so many are looked at for one task, in turns.
+#: For each task, at most this many workers of an island are considered, in rotation.
 _MOST_LOOKED_AT = 16
-#: Seconds for which islands are taken to stay as they are, if no worker comes or goes.
+#: Islands are recomputed after this many seconds, or when a worker joins or leaves.
 _FRESH_S = 10.0
 
 
 class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
-    """Divides the root tasks of one scheduler's graphs.
+    """Divides the root tasks of a scheduler's graphs among islands.
 
     Attributes
     ----------
@@ -44,11 +44,11 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
         self._looked_s = -_FRESH_S
         self._known = 0
         self._plan: dict[Any, int] = {}
-        self._queues: list[deque[Any]] = []  # what is planned, by island and in order
+        self._queues: list[deque[Any]] = []  # planned keys in order, by island
         self._asked: Any = None
 
     def look(self, now_s: float) -> None:
-        """Find the islands, unless that was done a moment ago."""
+        """Recompute the islands, unless this was done recently."""
         workers = self._scheduler.workers
         if now_s - self._looked_s < _FRESH_S and len(workers) == self._known:
             return
@@ -65,13 +65,13 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
             self._queues = [deque() for _ in range(number)]
 
     def forget(self) -> None:
-        """Leave to Dask what was planned."""
+        """Drop all plans; Dask then places these tasks."""
         self._plan.clear()
         for queue in self._queues:
             queue.clear()
         self._asked = None
 
-    # ---- a graph comes ----------------------------------------------------------------------------------------------
+    # ---- a graph arrives -------------------------------------------------------------------------------------------
 
     def update_graph(self, scheduler: Scheduler, *, tasks: Iterable[Any], **_: Any) -> None:
         """Divide the root tasks of a graph among the islands."""
@@ -95,7 +95,7 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
         for i, queue in enumerate(self._queues):
             waiting = [ts for key in queue if key in self._plan and (ts := known.get(key)) is not None]
             self._queues[i] = deque(ts.key for ts in sorted(waiting, key=_priority))
-        if len(self._plan) > 2 * sum(map(len, self._queues)):  # of graphs that were given up
+        if len(self._plan) > 2 * sum(map(len, self._queues)):  # keys of cancelled graphs
             self._plan = {key: island for key, island in self._plan.items() if key in known}
 
     def _threads(self, island: int) -> int:
@@ -114,12 +114,12 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
     # ---- a task is ready --------------------------------------------------------------------------------------------
 
     def place(self, ts: Any) -> WorkerState | None:
-        """Return a worker of the island that a root task was given to; None: that is Dask's to choose."""
+        """Return a worker of the island that a root task is planned for; None: Dask chooses."""
         island = self._plan.pop(ts.key, None)
         return None if island is None else self._least(island, self._scheduler.running)
 
     def _least(self, island: int, among: Any) -> WorkerState | None:
-        """Return the worker with least to do of some of an island's, others each time."""
+        """Return the least busy of some of an island's workers; each call considers others."""
         addresses, workers = self._workers[island], self._scheduler.workers
         best, least, looked_at = None, 0.0, 0
         begin = self._turn[island]
@@ -137,16 +137,16 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
         return best
 
     def place_unqueued(self, stock: Callable[..., Any], ts: Any) -> Any:
-        """Choose for a root task where none wait for workers to be free (``worker-saturation: inf``)."""
+        """Choose a worker for a root task if root tasks are not queued (``worker-saturation: inf``)."""
         return self.place(ts) or stock(ts)
 
     def is_rootish(self, stock: Callable[..., Any], ts: Any) -> Any:
-        """Note which task is asked about: Dask does not say it where it then asks for a worker."""
+        """Remember the task: Dask does not pass it on when it then asks for a worker."""
         self._asked = ts
         return stock(ts)
 
     def place_queued(self, stock: Callable[..., Any]) -> Any:
-        """Choose for a root task that waits until a worker of its island has room."""
+        """Choose a worker for a root task, or none, so that it stays queued until a worker of its island has room."""
         scheduler, ts = self._scheduler, self._asked
         self._asked = None
         if ts is None or ts.state not in ("waiting", "queued"):
@@ -154,7 +154,7 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
         if ts is None:
             return stock()
         island = self._plan.get(ts.key)
-        if island is None or scheduler.validate:  # which asserts that a task waits for room only where there is none
+        if island is None or scheduler.validate:  # which asserts that no task is queued while any worker has room
             return stock()
         ws = self._least(island, scheduler.idle_task_count)
         if ws is None and self._running(island):
@@ -163,7 +163,7 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
         return ws or stock()
 
     def fill(self, stock: Callable[..., Any], *, stimulus_id: str) -> Any:
-        """Have workers with room take queued tasks of their island, then as Dask has it."""
+        """Give workers with room queued tasks of their island, then do what Dask does."""
         scheduler = self._scheduler
         if self._plan and scheduler.queued and scheduler.queued.peek().key in self._plan:
             idle = scheduler.idle_task_count
@@ -176,7 +176,7 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
         return stock(stimulus_id=stimulus_id)
 
     def _next(self, island: int) -> Any:
-        """Return the first queued task of an island, or the last of the one that has most."""
+        """Return the first queued task of an island, or else the last one of the longest queue."""
         own = self._queues[island]
         while own:
             if (ts := self._queued(own.popleft())) is not None:
@@ -193,7 +193,7 @@ class Roots(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
 
 
 def _is_free(ts: Any) -> bool:
-    """Tell a task that can run at once, anywhere, and whose result others need."""
+    """Return whether a task can run at once on any worker, and others depend on it."""
     return bool(
         not ts.dependencies
         and ts.dependents

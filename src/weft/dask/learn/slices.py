@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Pieces of one value over several comms at once: the receiver asks each for a piece after the other.
+"""Pieces of one value over several comms at once: the receiver requests piece after piece from each.
 
-So a comm that is faster carries more, and how many there are may change on the way (``weft.links.flows`` decides). The
-pieces are handed on in order, as if they came over one.
+So faster comms carry more, and their number may change during the transfer (``weft.links.flows`` decides). The pieces
+are forwarded in order, as if they came over one comm.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from weft.links.flows import Trial, worth
 if TYPE_CHECKING:
     from weft.typing import Request
 
-#: So many pieces of each comm are under way at once; and what is asked for in the place of a piece at the end.
+#: Pieces in flight on each comm; and the request that ends the transfer.
 _AT_ONCE = 8
 _END = (1 << 64) - 1
 
 
 async def send(comm: PieceComm, copy: Copy, *, counted: bool) -> int:
-    """Send the pieces that the other side asks for, each as soon as it is here; return their number.
+    """Send the requested pieces, each as soon as it has arrived; return their number.
 
     Parameters
     ----------
     counted : bool
-        This is the transfer that others learn of: of several comms for one value, it is one.
+        Whether this comm stands for the transfer in reports; one of a value's comms does.
 
     Raises
     ------
     OSError
-        The other side has gone, or asks for what is not there; the comm is aborted.
+        The peer is lost, or requested a piece that does not exist; the comm is aborted.
     GoneError
-        The pieces will not come; likewise.
+        The pieces will not arrive; the comm is aborted.
     """
     under_way: deque[Request[None]] = deque()
     asked = bytearray(8)
@@ -80,26 +80,26 @@ class _Flow:
         self.began_s = time.perf_counter()
 
     def rate(self, now_s: float) -> float:
-        """Return bytes/second; 0 until something is here."""
+        """Return bytes/second; 0 before the first piece."""
         return self.nbytes / max(now_s - self.began_s, 1e-9)
 
 
 class Receiving:
-    """One value on its way.
+    """Receives one value.
 
     Parameters
     ----------
     copy : Copy
-        What is to be filled.
+        The copy to fill.
     trial : Trial
-        Says how many comms there are to be.
+        Decides the number of comms.
     connect : callable
-        ``await connect(number)`` gives a comm with a TCP connection of its own, whose other side runs :func:`send`.
+        ``await connect(number)`` returns a comm with its own TCP connection, whose other side runs :func:`send`.
 
     Attributes
     ----------
     ending : asyncio.Task or None
-        What is still to be done when all is here.
+        What remains to be done when all pieces have arrived.
     """
 
     def __init__(self, copy: Copy, trial: Trial, connect: Callable[[int], Awaitable[PieceComm]]) -> None:
@@ -108,17 +108,17 @@ class Receiving:
         self._again: list[int] = []
         self._flows: list[_Flow] = []
         self._left = sum(map(len, copy.pieces[copy.have :])) - sum(len(copy.pieces[n]) for n in copy.beyond)
-        self._counted = self._landed = 0  # flows, summed over the pieces that landed
+        self._counted = self._landed = 0  # number of flows, summed over the pieces that landed
         self._wanted = asyncio.Event()
         self.ending: asyncio.Task[None] | None = None
 
     async def run(self, first: PieceComm, *, timed: bool) -> None:
-        """Receive all that is still to come; `first` is one such comm, which is not closed.
+        """Receive all missing pieces; `first` is the first such comm, and is not closed.
 
         Raises
         ------
         OSError
-            The first comm's other side has gone. What is here stays.
+            The peer of the first comm is lost. Pieces that have arrived stay.
         """
         copy, began, nbytes = self._copy, time.perf_counter(), self._left
         flow = _Flow(first)
@@ -129,12 +129,12 @@ class Receiving:
                 await self._receive(flow, 0)
                 while not copy.whole:  # others have the rest
                     if copy.failed or self._flows == [flow]:
-                        raise CommClosedError(f"{first!r}: not all pieces came")
+                        raise CommClosedError(f"{first!r}: not all pieces arrived")
                     await copy.changed()
-                    await self._receive(flow, 0)  # what one of them left behind
+                    await self._receive(flow, 0)  # pieces that a failed flow left
                 await _end(first)
         finally:
-            if copy.whole:  # the others say goodbye, and nobody waits for that
+            if copy.whole:  # the other flows end on their own; nobody waits for that
                 self.ending = extra
                 self._wanted.set()
             else:
@@ -145,12 +145,12 @@ class Receiving:
             first.pieces_received(flow.nbytes, seconds, at_once, of_nbytes=nbytes)
 
     async def _more(self) -> None:
-        """Have as many comms beside the first as are wanted, until all is here."""
+        """Keep as many comms beside the first as are wanted, until all pieces have arrived."""
         running: set[asyncio.Task[None]] = set()
         opened = 1
         try:
             while running or not self._copy.whole:
-                while opened < self._trial.count and not self._copy.whole:  # each once: what is left may be little
+                while opened < self._trial.count and not self._copy.whole:  # each once, because little may be left
                     running.add(asyncio.ensure_future(self._one_more(opened)))
                     opened += 1
                 self._wanted.clear()
@@ -167,7 +167,7 @@ class Receiving:
                 await asyncio.wait(running)
 
     async def _one_more(self, number: int) -> None:
-        """Receive over one comm more, for as long as it is wanted; what it did not bring, others do."""
+        """Receive over one more comm while it is wanted; others take over the pieces that it did not deliver."""
         flow: _Flow | None = None
         comm: PieceComm | None = None
         try:
@@ -191,7 +191,7 @@ class Receiving:
             self._copy.change()
 
     async def _receive(self, flow: _Flow, number: int) -> None:
-        """Receive what a flow may bring; flow 0 may bring all."""
+        """Receive the pieces that a flow may carry; flow 0 may carry all."""
         copy, trial = self._copy, self._trial
         while True:
             while len(flow.asked) < _AT_ONCE and (piece := self._take(flow, number)) is not None:
@@ -217,7 +217,7 @@ class Receiving:
                 self._wanted.set()
 
     def _take(self, flow: _Flow, number: int) -> int | None:
-        """Return the piece that a flow is to ask for next, if any."""
+        """Return the piece that a flow must request next, if any."""
         copy = self._copy
         if number >= self._trial.count or copy.failed:
             return None
