@@ -102,6 +102,7 @@ _TINY = "--rounds 1 --rows query_06 --scale 0.01 --memory 2GiB"
 MEASURED |= {
     "whole_jobs": (f"{_COILED} --rounds 3 --workers 2,4", _TINY),
     "whole_jobs_days": (f"{_COILED} --days half,killed,shm", f"{_TINY} --days shm"),
+    "simulate_estee": ("uv run --no-sync python scripts/estee_check.py --source SOURCES/estee", ""),
 }
 COMMANDS = MEASURED | long_figures.MEASURED
 MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What weft replaces in distributed for workers on one host: how many requests for values one serves at once.
+"""The part of distributed that weft replaces for workers on one host: the limit of requests served at once.
 
-All else is in ``patches``.
+See also ``patches``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 from weft.dask import patches
 
-#: Of values on their way from a worker: while they are smaller than this, no worker of its host is refused.
+#: While a worker sends fewer bytes than this, it refuses no request from its host.
 FREELY_NBYTES = 64 << 20
 
 
 class _Limit(int):
-    """Dask's limit of requests served at once, and none for the worker's own host while little is on its way.
+    """Dask's limit of requests served at once; none for the worker's own host while few bytes are in flight.
 
-    Dask doubles the limit for a peer on the worker's host, and has none where it is False (worker.py:1642).
+    Dask multiplies the limit by 2 for a peer on the worker's host; False means no limit (worker.py:1642).
     """
 
     worker: weakref.ref[Any]
@@ -30,9 +30,9 @@ class _Limit(int):
 
 
 def serve_host_freely(worker: Any) -> None:
-    """Have a worker refuse no worker of its host for their number alone, unless the user has chosen a limit.
+    """Let a worker serve any number of requests from its host at once, unless the user has set a limit.
 
-    The limit is there for the network. Who is refused asks again after 150 ms: of 32 workers that fetch from each
+    The limit protects the network. A refused worker asks again after 150 ms: when 32 workers fetched from each
     other, one request in seven was refused over ucx, one in five over tcp.
     """
     from distributed.config import defaults
