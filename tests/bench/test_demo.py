@@ -207,8 +207,8 @@ def test_interruption_stops_the_workers(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_protocol_that_does_not_start_is_named(capsys):
+def test_a_protocol_that_dask_does_not_have_is_a_usage_error(capsys):
     args = parse("--protocols", "pigeon", "--workloads", "merge", "--quick", "--timeout", "30")
-    assert demo.run(args) == 1
+    assert demo.run(args) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("weft demo: pigeon:// cluster did not start: ValueError: unknown address scheme")
+    assert last.startswith("weft demo: Dask has no protocol 'pigeon'")

@@ -291,7 +291,7 @@ def core_pair(**options):
     number, extra = accepted[0]
     assert extra == "extra"
     back = listener.create_endpoint_from_conn_request(number, True)
-    with pytest.raises(UCXInvalidParamError, match="no connection"):
+    with pytest.raises(UCXInvalidParamError, match="not a connection request"):
         listener.create_endpoint_from_conn_request(number, True)
     try:
         yield here, out, there, back

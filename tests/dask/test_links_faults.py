@@ -41,7 +41,7 @@ def kept() -> Path:
 
 def told(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """Return what was said of files."""
-    return [record for record in caplog.records if "what links deliver is not" in record.getMessage()]
+    return [record for record in caplog.records if "the link measurements" in record.getMessage()]
 
 
 def change(path: Path, with_it: Callable[[Any], None]) -> None:
@@ -107,7 +107,7 @@ def test_what_cannot_be_read_is_told_of_once_and_nothing_is_kept(
         for _ in range(3):
             cluster.links.save()
     (record,) = told(caplog)
-    assert "set another weft.cluster" in record.getMessage()
+    assert "set weft.cluster to another name" in record.getMessage()
     assert cluster.rate(A, B) == pytest.approx(20e6, rel=0.1)
 
 
@@ -225,7 +225,7 @@ def test_a_worker_that_knows_nothing_of_links_works_with_the_others() -> None:
             islands_of(_scheduler_of(here.client), [here.workers[2].address, here.workers[3].address])
             await all_for_all(here.client, [worker.address for worker in here.workers])
 
-    run(test())
+    run(test)
 
 
 def _scheduler_of(client: Client) -> Scheduler:
@@ -250,4 +250,4 @@ def test_workers_of_another_protocol_work_with_the_others() -> None:
                     islands_of(scheduler, [a.address])
                     await all_for_all(client, list(scheduler.workers))
 
-    run(test())
+    run(test)

@@ -164,7 +164,7 @@ def refuse_unknown(protocols: Iterable[str]) -> None:
         try:
             get_backend(protocol)
         except ValueError as error:
-            raise UsageError(f"--protocol {protocol}: {error}") from error
+            raise UsageError(f"Dask has no protocol {protocol!r}: use ucx, tcp, tls, ws, wss or inproc") from error
 
 
 @contextlib.contextmanager
