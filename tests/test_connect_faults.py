@@ -149,7 +149,7 @@ def test_a_name_that_is_none(name):
 
 
 def test_more_to_tell_than_a_handshake_holds_is_refused():
-    with weft.listen("127.0.0.1:0") as listener, pytest.raises(weft.InvalidParamError, match="at most 65536 B"):
+    with weft.listen("127.0.0.1:0") as listener, pytest.raises(weft.InvalidParamError, match="the limit is 65536"):
         weft.connect(listener.address, info={"x": "x" * 70_000}).open()
 
 

@@ -132,6 +132,8 @@ def test_commands_have_the_options_that_programs_have(page, parsed):
                 options = {"--tls-ca-file", "--tls-cert", "--tls-key"}  # click wants such files to be there
                 kept = [w for i, w in enumerate(arguments) if not options & {w, arguments[i - 1] if i else ""}]
                 dask_scheduler.main.make_context("dask scheduler", kept)
+            case ["python3", "-m", "venv", _] | [".", _]:
+                pass
             case ["pip", "install", *requirements] if page in SITE:
                 check_requirements(requirements)
             case [program, *_]:
