@@ -86,7 +86,8 @@ def _taken(path: Path, asked: dict[str, Any]) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     record = json.loads(path.read_text())
-    differing = [name for name in ("protocols", "threads", "memory", "scale") if record[name] != asked[name]]
+    alike = ("protocols", "threads", "memory", "scale", "commits")
+    differing = [name for name in alike if record[name] != asked[name]]
     if differing:
         raise BenchError(f"{path} has rows of other runs: {', '.join(differing)} differ")
     asked["rounds"] = max(asked["rounds"], record["rounds"])

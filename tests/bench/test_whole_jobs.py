@@ -412,6 +412,13 @@ def test_a_record_gets_what_it_lacks(tmp_path, measured):
     ]
 
 
+def test_a_record_of_another_commit_gets_nothing(tmp_path, measured, monkeypatch):
+    rounds(tmp_path, tmp_path, no_check=True).rows({"few: a": node("a")}, 2)
+    monkeypatch.setattr(coiled_benchmarks, "_commit", lambda folder: "another")
+    with pytest.raises(BenchError, match="commits differ"):
+        rounds(tmp_path, tmp_path, add=True)
+
+
 def test_a_worker_is_killed_when_half_of_a_plain_days_tasks_have_ended(tmp_path, measured):
     rounds(tmp_path, tmp_path, days=["killed", "shm"]).bad_days({"few: a": node("a")}, 2)
     assert [(protocol, day, after) for _, protocol, _, day, _, after in measured] == [
