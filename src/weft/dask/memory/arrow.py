@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arrow's memory in a worker: pandas' strings and pyarrow's tables are made in the pool, so that they can be lent.
+"""Arrow's memory in a worker: pandas' strings and pyarrow's tables are allocated in the pool, so that they can be lent.
 
-pyarrow takes a second and 24 MiB to import, and many workers never need it. So nothing is imported here: what is not
-loaded yet is told of by the import system.
+pyarrow takes a second and 24 MiB to import, and many workers never need it. So nothing is imported here; an import hook
+waits until a task imports it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MODULE = "pyarrow.lib"
 
 
 def arrow_in_pool() -> None:
-    """Have pyarrow allocate in the pool, in all of this process: now, or when it is imported."""
+    """Let pyarrow allocate in the pool, in the whole process: now, or as soon as it is imported."""
     module = sys.modules.get(_MODULE)
     if module is not None:
         _turn_on(module)
@@ -35,12 +35,12 @@ def arrow_in_pool() -> None:
 def _turn_on(module: ModuleType) -> None:
     try:
         _native.arrow_in_pool(True, str(module.__file__))
-    except UnsupportedError as e:  # another build of Arrow: what it makes is copied when it is sent, as before
+    except UnsupportedError as e:  # an unknown build of Arrow: its buffers are copied when they are sent
         logger.info("Arrow's memory is not lent: %s", e)
 
 
 class _Watch(MetaPathFinder):
-    """Has pyarrow, when it is imported, allocate in the pool."""
+    """An import hook that lets pyarrow allocate in the pool when it is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
