@@ -10,6 +10,7 @@ import socket
 from typing import Any
 
 import pytest
+from distributed import Scheduler, Worker
 from distributed.comm import CommClosedError, connect, listen, parse_address
 from distributed.comm.core import Comm
 from tests.dask.ends import LOOPBACK, Ends
@@ -17,6 +18,7 @@ from tests.dask.ends import LOOPBACK, Ends
 import weft
 import weft.dask
 from weft.connect import connect as weft_connect
+from weft.dask.learn import measured
 
 pytestmark = pytest.mark.usefixtures("no_comms_left")
 
@@ -130,3 +132,76 @@ async def test_who_does_not_speak_dask_is_no_comm() -> None:
                     await peer.recv()
         finally:
             peer.abort()
+
+
+@pytest.mark.parametrize(("by_worker", "messages"), [(True, 0), (False, 1)])
+async def test_dasks_handshake_comes_with_wefts(
+    by_worker: bool, messages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's connection takes no message of its own for it; another's half may yet be changed, and takes one."""
+    sent = 0
+    send_packed = weft.Peer.send_packed
+
+    def counted(self: weft.Peer, *args: Any, **kwargs: Any) -> Any:
+        nonlocal sent
+        sent += 1
+        return send_packed(self, *args, **kwargs)
+
+    monkeypatch.setattr(weft.Peer, "send_packed", counted)
+    accepted: asyncio.Future[Comm] = asyncio.get_running_loop().create_future()
+
+    async def handler(comm: Comm) -> None:
+        accepted.set_result(comm)
+
+    async with listen(LOOPBACK, handler) as listener:
+        arguments = {measured.REPORT: measured.Report()} if by_worker else {}
+        a = await connect(listener.contact_address, **arguments)
+        b = await accepted
+    assert sent == messages
+    for comm, other in ((a, b), (b, a)):
+        theirs = {name: value for name, value in other.local_info.items() if name not in ("address", "python")}
+        assert {name: comm.remote_info[name] for name in theirs} == theirs
+        assert comm.handshake_options == {"pickle-protocol": pickle.HIGHEST_PROTOCOL, "compression": None}
+    await a.write("first")
+    await b.write("first, too")
+    assert (await b.read(), await a.read()) == ("first", "first, too")
+    a.abort()
+    b.abort()
+
+
+async def test_what_a_client_changes_in_the_handshake_is_heard() -> None:
+    accepted: asyncio.Future[Comm] = asyncio.get_running_loop().create_future()
+
+    async def handler(comm: Comm) -> None:
+        accepted.set_result(comm)
+
+    async with listen(LOOPBACK, handler) as listener:
+        a = await connect(listener.contact_address, handshake_overrides={"pickle-protocol": 4})
+        b = await accepted
+    assert a.handshake_options["pickle-protocol"] == b.handshake_options["pickle-protocol"] == 4
+    a.abort()
+    b.abort()
+
+
+@pytest.mark.parametrize("heard", [{}, [], "nonsense", 5, {"pickle-protocol": "5", "compression": None}])
+async def test_a_handshake_that_is_not_dasks_is_refused(heard: object, caplog: pytest.LogCaptureFixture) -> None:
+    async with listen(LOOPBACK, never) as listener:
+        address = parse_address(listener.contact_address)[1]
+        peer = await weft_connect(address, info={"process": "p", "handshake": heard})
+        try:
+            async with asyncio.timeout(20):
+                with pytest.raises(weft.PeerLostError):
+                    await peer.recv()
+        finally:
+            peer.abort()
+    assert "its handshake is not a Dask message" in caplog.text
+
+
+async def test_a_workers_connections_have_no_overrides() -> None:
+    """Which is why its half of the handshake may be told beforehand."""
+    async with (
+        Scheduler(protocol="ucx", port=0, dashboard_address=":0") as scheduler,
+        Worker(scheduler.address, nthreads=1, dashboard_address=":0") as worker,
+    ):
+        assert measured.REPORT in worker.rpc.connection_args
+        assert "handshake_overrides" not in worker.rpc.connection_args

@@ -29,7 +29,7 @@ from distributed.worker import Worker
 from weft import _native
 from weft._connect.encryption import EncryptionPolicy
 from weft.connect import connect
-from weft.dask import config, patches
+from weft.dask import config, handshake, patches
 from weft.dask.learn import measured
 from weft.dask.memory.arrow import arrow_in_pool
 from weft.dask.memory.limits import count_in_nanny, count_worker
@@ -77,6 +77,7 @@ class UCX(Comm):  # type: ignore[misc]
         deserialize: bool,
         worker: str = "",
         report: measured.Report | None = None,
+        tells: bool = True,
     ) -> None:
         super().__init__(deserialize=deserialize)
         self._peer = peer
@@ -89,6 +90,7 @@ class UCX(Comm):  # type: ignore[misc]
         process, report = self._traffic.with_process.process, report or measured.nobodys
         self._links = measured.CommLinks(peer, process, worker, report) if mode != "off" else None
         self._compresses = mode == "learn" and not peer.same_host
+        self._told, self._heard = handshake.exchanged(peer, known=tells)
         _comms.add(self)
 
     @property
@@ -111,11 +113,7 @@ class UCX(Comm):  # type: ignore[misc]
 
     def handshake_info(self) -> dict[str, Any]:
         holds = device.can_hold(self._peer.memory_types, deserialize=self.deserialize)
-        told: dict[str, Any] = {
-            device.CAPABILITY: holds,
-            measured.TOLD: config.links() == "learn",
-            measured.JOINS: measured.ROUTES,
-        }
+        told = handshake.of_process(holds_device=holds)
         if not self._peer.same_host:
             from weft.dask.learn import compress  # loaded lazily: not needed if all peers are on this host
 
@@ -123,6 +121,9 @@ class UCX(Comm):  # type: ignore[misc]
         return {**super().handshake_info(), **told}
 
     async def read(self, deserializers: Any = None) -> Any:
+        if self._heard is not None:  # Dask's handshake, which came with weft's
+            heard, self._heard = self._heard, None
+            return heard
         try:
             frames = await self._peer.recv_frames(device.allocate)
         except ClosedError as e:  # closed by this side; close may still be sending, and an abort would cut it short
@@ -150,6 +151,9 @@ class UCX(Comm):  # type: ignore[misc]
             raise CommClosedError(f"{self!r}: aborted, a message was truncated") from None
 
     async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
+        if self._told:  # Dask's handshake, which went with weft's
+            self._told = False
+            return 0
         to_device = self._to_cuda and self.remote_info.get(device.CAPABILITY, False)
         frames = await to_frames(
             msg,
@@ -292,11 +296,13 @@ class UCXConnector(Connector):  # type: ignore[misc]
     async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> UCX:
         context, payload = _security(PREFIX + address, connection_args)
         target = unparse_host_port(*parse_host_port(address))
+        report = connection_args.get(measured.REPORT)
+        tells = report is not None  # a worker's comm, whose half of Dask's handshake nobody changes
         try:
             peer = await connect(
                 target,
                 timeout=3600,  # distributed bounds the attempt itself, and retries what is an OSError
-                info=traffic.INFO,
+                info=handshake.info(known=tells),
                 settings=config.ucx(),
                 ssl=context,
                 payload=payload,
@@ -315,7 +321,8 @@ class UCXConnector(Connector):  # type: ignore[misc]
             peer_addr=PREFIX + address,
             deserialize=deserialize,
             worker=PREFIX + address,
-            report=connection_args.get(measured.REPORT),
+            report=report,
+            tells=tells,
         )
 
 
@@ -363,7 +370,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         listener = Listener(
             unparse_host_port(self.ip, self.port),
             None,
-            info=traffic.INFO,
+            info=handshake.info(known=True),
             settings=config.ucx(),
             on_peer=self._on_peer,
             ssl=self._ssl,
