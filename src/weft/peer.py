@@ -419,7 +419,7 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
         remote=joined.remote,
         config=config,
         why_ucx=joined.why_ucx,
-        round_trip_s=round_trip_of(sock),
+        round_trip_s=0.0 if joined.ends else round_trip_of(sock),  # with `ends`, no TCP
     )
 
 

@@ -270,22 +270,25 @@ void arenas_are_carved() {
     CHECK(ftruncate(arena.fd(), 0) < 0 && errno == EPERM);
     CHECK(fcntl(arena.fd(), F_ADD_SEALS, F_SEAL_WRITE) < 0);
     Ring::Mapping mapping, readable, none;
-    CHECK(mapping.map(arena.fd(), second.offset, second.nbytes, true) == 0);
+    Ring::SealedFile file(arena.fd());
+    CHECK(none.map(file, 0, page, true) == EINVAL);  // not yet checked
+    CHECK(file.check() == 0);
+    CHECK(mapping.map(file, second.offset, second.nbytes, true) == 0);
     std::memset(mapping.data(), 'x', second.nbytes);
     CHECK(static_cast<char *>(second.data)[second.nbytes - 1] == 'x' && static_cast<char *>(first.data)[0] == 0);
-    CHECK(readable.map(arena.fd(), second.offset, second.nbytes, false) == 0);
+    CHECK(readable.map(file, second.offset, second.nbytes, false) == 0);
     CHECK(static_cast<char *>(readable.data())[0] == 'x');
-    CHECK(none.map(arena.fd(), 1, page, true) == EINVAL);
-    CHECK(none.map(arena.fd(), 0, 0, true) == EINVAL);
-    CHECK(none.map(arena.fd(), 0, uint64_t(1) << 40, true) == EINVAL);
-    CHECK(none.map(arena.fd(), ~(uint64_t(page) - 1), page, true) == EINVAL);
-    CHECK(none.map(arena.fd(), uint64_t(before.st_size), page, true) == EINVAL);
-    CHECK(none.map(-1, 0, page, true) == EINVAL);
+    CHECK(none.map(file, 1, page, true) == EINVAL);
+    CHECK(none.map(file, 0, 0, true) == EINVAL);
+    CHECK(none.map(file, 0, uint64_t(1) << 40, true) == EINVAL);
+    CHECK(none.map(file, ~(uint64_t(page) - 1), page, true) == EINVAL);
+    CHECK(none.map(file, uint64_t(before.st_size), page, true) == EINVAL);
+    CHECK(Ring::SealedFile(-1).check() == EINVAL);
     const int open_file = memfd_create("can be shortened", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    CHECK(ftruncate(open_file, off_t(page)) == 0 && none.map(open_file, 0, page, true) == EINVAL);
+    CHECK(ftruncate(open_file, off_t(page)) == 0 && Ring::SealedFile(open_file).check() == EINVAL);
     const int huge = memfd_create("of huge pages", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
     CHECK(huge < 0 || (ftruncate(huge, 1 << 21) == 0 && fcntl(huge, F_ADD_SEALS, F_SEAL_SHRINK) == 0));
-    CHECK(none.map(huge, 0, 1 << 21, true) == EINVAL);
+    CHECK(Ring::SealedFile(huge).check() == EINVAL);
     // What is carved without memory takes none before it is asked for.
     Ring::Pages later;
     CHECK(arena.carve(page, 2 * page, later) == EINVAL);
@@ -323,7 +326,9 @@ void late_writers_take_no_memory_for_long() {
     for (size_t i = 0; i < 20 * chunk / (4 * page); ++i) {
         Ring::Pages pages;
         Ring::Mapping late;
-        CHECK(arena.carve(4 * page, pages) == 0 && late.map(arena.fd(), pages.offset, pages.nbytes, true) == 0);
+        CHECK(arena.carve(4 * page, pages) == 0);
+        Ring::SealedFile file(arena.fd());
+        CHECK(file.check() == 0 && late.map(file, pages.offset, pages.nbytes, true) == 0);
         arena.free(pages);
         std::memset(late.data(), 1, pages.nbytes);
     }
@@ -378,7 +383,8 @@ void a_forked_child_has_none_of_the_pages() {
     Ring::Pages pages;
     Ring::Mapping mapping;
     CHECK(arena.open() == 0 && arena.carve(Ring::page_nbytes(), pages) == 0);
-    CHECK(mapping.map(arena.fd(), pages.offset, pages.nbytes, true) == 0);
+    Ring::SealedFile file(arena.fd());
+    CHECK(file.check() == 0 && mapping.map(file, pages.offset, pages.nbytes, true) == 0);
     for (void *data : {pages.data, mapping.data()}) {
         const int status = in_child([data] { *static_cast<volatile char *>(data) = 1; });
         CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);

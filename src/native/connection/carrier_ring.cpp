@@ -88,10 +88,12 @@ void RingCarrier::join(nb::bytes told, int socket, int memory) {
               "connect");
     if (file < 0) refuse(std::string("the memory of the other side's ring was not received: ") + strerror(errno));
     const size_t page = Ring::page_nbytes();
-    int error = their_ring.map(file, theirs.ring, theirs.ring_nbytes, true);
-    if (!error) error = their_bits.map(file, theirs.bits, page, true);
-    if (!error) error = their_state.map(file, theirs.state, page, false);
-    if (!error) error = their_area.map(file, theirs.area, theirs.area_nbytes, false);
+    Ring::SealedFile sealed(file);
+    int error = sealed.check();
+    if (!error) error = their_ring.map(sealed, theirs.ring, theirs.ring_nbytes, true);
+    if (!error) error = their_bits.map(sealed, theirs.bits, page, true);
+    if (!error) error = their_state.map(sealed, theirs.state, page, false);
+    if (!error) error = their_area.map(sealed, theirs.area, theirs.area_nbytes, false);
     if (received >= 0) ::close(received);
     if (error == EINVAL) refuse("the other side's memory cannot be mapped safely");
     if (error)

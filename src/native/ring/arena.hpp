@@ -156,6 +156,25 @@ class Arena {
     std::vector<Chunk> chunks;
 };
 
+/// Another process's file, whose pages can be mapped without the risk that they go: it cannot be shortened.
+struct SealedFile {
+    int fd;
+    uint64_t nbytes = 0;
+
+    explicit SealedFile(int descriptor) noexcept : fd(descriptor) {}
+
+    /// EINVAL: the file can be shortened, or its pages may run out when one is touched, as huge ones may.
+    int check() noexcept {
+        const int seals = fcntl(fd, F_GET_SEALS);
+        struct stat status;
+        struct statfs system;
+        if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) < 0) return EINVAL;
+        if (fstatfs(fd, &system) < 0 || system.f_type == HUGETLBFS_MAGIC) return EINVAL;
+        nbytes = uint64_t(status.st_size);
+        return 0;
+    }
+};
+
 /// Owns a sender's mapping of the receiver's pages.
 class Mapping {
   public:
@@ -165,20 +184,14 @@ class Mapping {
 
     void *data() const noexcept { return pages; }
 
-    /// Map pages named by another process. EINVAL: there are no such pages, or the file can be shortened. Call it once;
-    /// the descriptor is not needed afterwards.
-    int map(int fd, uint64_t offset, size_t size, bool writable) noexcept {
-        const int seals = fcntl(fd, F_GET_SEALS);
-        struct stat status;
-        struct statfs system;
-        if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) < 0) return EINVAL;
-        // Huge pages may run out when one is touched.
-        if (fstatfs(fd, &system) < 0 || system.f_type == HUGETLBFS_MAGIC) return EINVAL;
-        const uint64_t there = uint64_t(status.st_size);
-        if (!size || offset % page_nbytes() || size % page_nbytes() || offset > there || size > there - offset)
+    /// Map pages named by another process. EINVAL: there are no such pages. Call it once; the descriptor is not needed
+    /// afterwards.
+    int map(const SealedFile &file, uint64_t offset, size_t size, bool writable) noexcept {
+        if (!size || offset % page_nbytes() || size % page_nbytes() || offset > file.nbytes ||
+            size > file.nbytes - offset)
             return EINVAL;
         void *mapped =
-            mmap(nullptr, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, off_t(offset));
+            mmap(nullptr, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file.fd, off_t(offset));
         if (mapped == MAP_FAILED) return errno;
         madvise(mapped, size, MADV_DONTFORK);
         pages = mapped;
