@@ -126,20 +126,30 @@ def machine(record: Mapping[str, Any]) -> str:
     named += [f"UCX {e['ucx']['version']}"] if e["ucx"] else []
     named += [f"dask {dask}"] if dask and {"workloads", "nannies", "left_out"} & record.keys() else []
     named += [f"{name}={value}" for name, value in e["ucx_variables"].items()]
-    return f"{', '.join(map(str, named))}; {e['date_utc'][:10]}, load before {e['load_average'][0]:.1f}."
+    taken = ", ".join([e["date_utc"][:10], *_commits([record]), f"load before {e['load_average'][0]:.1f}"])
+    return f"{', '.join(map(str, named))}; {taken}."
+
+
+def _commits(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Name the commits that records were taken of; those of before 2026-11-23 do not say."""
+    found = dict.fromkeys(record["environment"].get("commit") for record in records)
+    return [f"commit{'s' * (len(found) > 1)} {', '.join(found)}"] if all(found) else []
 
 
 def machines(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Say on which machines several records were taken, each once, and from when to when.
+    """Say on which machines several records were taken, each once, from when to when, and of which commits."""
+    for where, taken in by_machine(records).items():
+        days = [record["environment"]["date_utc"][:10] for record in taken]
+        yield f"{where}; {', '.join([' to '.join(dict.fromkeys((min(days), max(days)))), *_commits(taken)])}."
 
-    The kernel's build and Dask's version, which not every record has, do not make a machine another one.
-    """
-    dates: dict[str, list[str]] = {}
+
+def by_machine(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the records of each machine; the kernel's build and Dask's version do not make it another one."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         where = re.sub(r"(Linux [\d.]+)\S*(?=,)|, dask [\d.]+", r"\1", machine(record).partition(";")[0])
-        dates.setdefault(where, []).append(record["environment"]["date_utc"][:10])
-    for where, days in dates.items():
-        yield f"{where}; {' to '.join(dict.fromkeys((min(days), max(days))))}."
+        found.setdefault(where, []).append(record)
+    return found
 
 
 def latencies(record: Mapping[str, Any]) -> str:
@@ -366,45 +376,36 @@ _WHOLE_JOBS = {
 
 
 def five(records: Records) -> str:
-    """Set the README's figures below each other: those whose records are there, and each kind of machine once."""
-    rows: list[Sequence[str]] = []
-    used: list[str] = []
-
+    """Set the README's figures below each other, those whose records are there, and say which machine each is of."""
+    rows: list[tuple[str, Sequence[str]]] = []
     if "whole_jobs" in records:
         of_kinds = dict(whole_jobs_table.of_kinds(records["whole_jobs"]))
         for told, kinds in _WHOLE_JOBS.items():
             if jobs := [job for kind in kinds for job in of_kinds.get(kind, ())]:
                 tcp_s, ucx_s, ratio = whole_jobs_table.total(jobs)
-                rows.append([f"{len(jobs)} {told}", f"{tcp_s:.1f} s", f"{ucx_s:.1f} s", str(ratio)])
-        used.append("whole_jobs")
-
-    def dask_row(record: str, name: str, told: str) -> None:
-        for row in rows_of(records[record]) if record in records else []:
-            if row.name == name:
-                rows.append([told, format_seconds(row.tcp_s), format_seconds(row.ucx_s), within(row)])
-                used.append(record)
-
-    dask_row("dask/fetch", "fetch 100 MiB, 8 times", "Dask, 8 times 100 MiB fetched")
+                rows.append(("whole_jobs", [f"{len(jobs)} {told}", f"{tcp_s:.1f} s", f"{ucx_s:.1f} s", str(ratio)]))
     if "scale" in records:
         record = records["scale"]
         workers = max(record["workers"])
         for measure in scale_table.MEASURES:
-            if measure.title.endswith("all-to-all"):
+            if measure.title == "first all-to-all":
                 times = [scale_table.cell(scale_table.entry_of(record, p, workers), measure) for p in ("tcp", "ucx")]
-                told = f"Dask, {workers} workers, {measure.title}"
-                rows.append([told, *times, str(scale_table.ratio(record, measure, workers, "ucx", "tcp"))])
-        used.append("scale")
+                ratio = str(scale_table.ratio(record, measure, workers, "ucx", "tcp"))
+                rows.append(("scale", [f"Dask, {workers} workers, {measure.title}", *times, ratio]))
     if "pingpong" in records:
-        found = {(pingpong_table.named(r), r["nbytes"]): r["latency_s"] for r in records["pingpong"]["records"]}
-        for nbytes, size in ((8, "8 B"), (1 << 20, "1 MiB")):
-            others, ours = found.get(("TCP socket", nbytes)), found.get(("weft.Peer, .wait()", nbytes))
-            if others is None or ours is None:
-                continue
-            times = [stats.format_rounds(each["round_medians"], median=each["median"]) for each in (others, ours)]
-            told = f"{size}, one way, beside a TCP socket"
-            rows.append([told, *times, f"{ours['median'] / others['median']:.2f}"])
-        used.append("pingpong")
-    return "\n\n".join([table(["", "tcp:// or TCP", "weft", "ratio"], rows), *machines(records[name] for name in used)])
+        found = {(pingpong_table.named(r), r["nbytes"]): r for r in records["pingpong"]["records"]}
+        others, ours = (found.get((name, 1 << 20)) for name in ("TCP socket", "weft.Peer, .wait()"))
+        if others and ours:
+            each = [one["latency_s"] for one in (others, ours)]
+            times = [stats.format_rounds(one["round_medians"], median=one["median"]) for one in each]
+            ratio = str(stats.ratio(each[1]["round_medians"], each[0]["round_medians"]))
+            rows.append(("pingpong", ["1 MiB, one way, beside a TCP socket", *times, ratio]))
+    used = [records[name] for name in dict.fromkeys(name for name, _ in rows)]
+    head, where, lines = ["", "tcp:// or TCP", "weft", "ratio"], list(by_machine(used)), list(machines(used))
+    if len(where) < 2:
+        return "\n\n".join([table(head, [row for _, row in rows]), *lines])
+    numbered = [[*row, str(1 + where.index(*by_machine([records[name]])))] for name, row in rows]
+    return "\n\n".join([table([*head, "machine"], numbered), *(f"{i}: {line}" for i, line in enumerate(lines, 1))])
 
 
 def floor(record: Mapping[str, Any]) -> str:

@@ -86,7 +86,31 @@ WHERE = {
 
 
 def scripted(rows, **more):
-    return {"rows": rows, "environment": WHERE, **more}
+    return {"rows": rows, "environment": WHERE} | more
+
+
+def test_a_record_names_its_commit_and_several_of_a_machine_theirs():
+    here, there = WHERE | {"commit": "0123456789"}, WHERE | {"commit": "abcdef0123+", "kernel": "Linux 6"}
+    of = [scripted({}, environment=each) for each in (here, there, here | {"date_utc": "2026-01-04T00:00:00+00:00"})]
+    assert benchmarks.machine(of[0]).endswith("; 2026-01-02, commit 0123456789, load before 0.1.")
+    first, second = benchmarks.machines(of)
+    assert first.endswith("; 2026-01-02 to 2026-01-04, commit 0123456789.")
+    assert second.endswith("Linux 6, CPython, weft 1, UCX 1.22, UCX_TLS=tcp; 2026-01-02, commit abcdef0123+.")
+    both = benchmarks.machines([of[0], scripted({}, environment=WHERE | {"commit": "abcdef0123"})])
+    assert next(both).endswith(", commits 0123456789, abcdef0123.")
+    assert "commit" not in benchmarks.machine(scripted({}))
+
+
+def test_the_readmes_rows_tell_which_of_several_machines_each_is_of(records):
+    needed = {name: records[name] for name in ("whole_jobs", "scale", "pingpong")}
+    moved = {name: record | {"environment": WHERE} for name, record in needed.items()}
+    lines = benchmarks.five(moved).splitlines()
+    assert lines[0] == "|  | tcp:// or TCP | weft | ratio |"
+    assert len(lines) == 2 + 5 + 2
+    other = moved | {"pingpong": needed["pingpong"] | {"environment": WHERE | {"cpu_model": "another CPU"}}}
+    lines = benchmarks.five(other).splitlines()
+    assert [line.split("|")[-2].strip() for line in lines[:7]] == ["machine", "---", "1", "1", "1", "1", "2"]
+    assert [line[:12] for line in lines[8::2]] == ["1: a CPU, 2 ", "2: another C"]
 
 
 def test_rows_of_a_script_stand_beside_each_other():

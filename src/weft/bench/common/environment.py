@@ -7,6 +7,11 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +28,8 @@ def collect() -> dict[str, object]:
     dict
         Ready for JSON. What cannot be read is None, never left out. Records are published, so there is no
         host name, user or path in it but for what the user's UCX_* variables hold; of UCX's library there
-        is the version and the origin.
+        is the version and the origin. ``commit`` is that of the checkout that weft runs from, with a ``+`` if
+        its sources were changed; None for an installed weft.
     """
     return {
         "date_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -36,6 +42,8 @@ def collect() -> dict[str, object]:
         "tcp_congestion_control": _congestion_control(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "weft": _version("weft-ucx"),
+        "commit": commit(Path(__file__).parents[2]),
+        "command": _command(sys.argv),
         "ucx": _ucx(),
         "packages": {name: _version(name) for name in PACKAGES},
         "ucx_variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith("UCX_")},
@@ -49,6 +57,32 @@ def remarks(environment: Mapping[str, Any], processes: int) -> Iterator[str]:
         yield f"the machine was busy before (load {load:.1f} on {cores} cores): measure again"
     if cores < processes:
         yield f"{processes} processes took turns on {cores} core{'s' if cores != 1 else ''}"
+
+
+def commit(folder: Path) -> str | None:
+    """Return the commit that the files in `folder` are of, with ``+`` if they differ from it; None if of none."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([git, "-C", str(folder), *words], capture_output=True, text=True)
+
+    if not run("ls-files", ".").stdout:  # nothing of it is tracked: the checkout around it is another project's
+        return None
+    named = run("rev-parse", "--short=10", "HEAD").stdout.strip()
+    return f"{named}{'+' * (run('diff', '--quiet', 'HEAD', '--', '.').returncode != 0)}" if named else None
+
+
+def _command(argv: list[str]) -> str:
+    """Return the command line without what names a folder or a host: an option's value with a slash, ``--hosts``."""
+    first = "weft" if Path(argv[0]).name in ("weft", "__main__.py") else Path(argv[0]).name
+    words = [re.sub(r"^(--?[\w-]+=)?.*/.*$", r"\1...", word, flags=re.DOTALL) for word in argv[1:]]
+    told = [
+        "..." if before == "--hosts" else re.sub("^--hosts=.*", "--hosts=...", word)
+        for before, word in zip(["", *words], words, strict=False)
+    ]
+    return shlex.join([first, *told])
 
 
 def _cpu_model() -> str | None:
