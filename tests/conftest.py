@@ -20,6 +20,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", metavar="FOLDER", help="keep the dashboard's screenshots there")
 
 
+def pytest_collection_finish() -> None:
+    """Leave what lives until the end out of collections: fixtures collect after each test, and look at all there is."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def ctrl_c() -> None:
     """Let SIGINT be what it is in a terminal: a shell starts background jobs with it ignored."""
