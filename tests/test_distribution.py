@@ -107,3 +107,16 @@ def test_the_workflows_run_the_gate_and_the_release():
         commands[path.stem] = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     assert any(command.endswith("bash .ci/run") for command in commands["ci"])
     assert sum("nox -s release" in command for command in commands["release"]) == 2
+
+
+def test_the_workflows_actions_are_pinned_by_commit():
+    """A tag can be moved; the comment beside the commit names the version."""
+    used = [
+        line
+        for p in (ROOT / ".github/workflows").glob("*.yml")
+        for line in p.read_text().splitlines()
+        if "uses:" in line
+    ]
+    assert len(used) >= 8
+    pinned = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
+    assert [line for line in used if not pinned.search(line)] == []
