@@ -18,6 +18,7 @@ import weft
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", metavar="FOLDER", help="keep the dashboard's screenshots there")
+    parser.addoption("--one-process", action="store_true", help="skip each test that starts another process")
 
 
 def pytest_collection_finish() -> None:
@@ -29,6 +30,18 @@ def pytest_collection_finish() -> None:
 def ctrl_c() -> None:
     """Let SIGINT be what it is in a terminal: a shell starts background jobs with it ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def one_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the test skipped as soon as it starts another process, if the run is to be of one."""
+
+    def refuse(*_: object, **__: object) -> None:
+        pytest.skip("starts another process")
+
+    if request.config.getoption("--one-process"):
+        monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+        monkeypatch.setattr(os, "fork", refuse)
 
 
 @pytest.fixture

@@ -58,8 +58,9 @@ for _ in range(4):
     threading.Thread(target=work, daemon=True).start()
 time.sleep(0.5)
 """
-#: Tests of one process; what they need besides weft.
+#: Tests, of which those of one process are run; what they need besides weft.
 TESTS = ["tests/native", "tests/test_request.py", "tests/test_peer.py", "tests/test_lend_itself.py"]
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--one-process"]
 TEST_PACKAGES = ["pytest", "pytest-timeout", "hypothesis", "trustme", "numpy", "jsonschema", "uvloop"]
 #: auditwheel offers only the tags of the architecture that it believes to run on.
 _AUDITWHEEL = """
@@ -115,8 +116,7 @@ def clean(fixed: Path, python: str, work: Path) -> None:
     program.write_text(DASK)
     _use([tools / "python", program], environment)
     _install(folder, *TEST_PACKAGES)
-    pytest = [str(tools / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *TESTS]
-    build.run(pytest)
+    build.run([tools / "python", *PYTEST, *TESTS])
 
 
 def _install(folder: Path, *packages: str) -> None:

@@ -70,12 +70,11 @@ def use(fixed: Path, architecture: str, work: Path) -> None:
         copy = shutil.copytree if (build.ROOT / name).is_dir() else shutil.copy
         copy(build.ROOT / name, tests / name)
     _ring(root, architecture, work)
-    python = ["/usr/bin/python3", "-B"]
-    _inside(root, architecture, [*python, "-c", check.USE])
-    _inside(root, architecture, [*python, "-m", "weft", "info"])
+    python = "/usr/bin/python3"  # it keeps what it compiles, for the processes that follow
+    _inside(root, architecture, [python, "-c", check.USE])
+    _inside(root, architecture, [python, "-m", "weft", "info"])
     left_out = [option for name in NOT_HERE for option in ("--deselect", name)]
-    pytest = [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--timeout", "600"]
-    _inside(root, architecture, [*pytest, *left_out, *check.TESTS])
+    _inside(root, architecture, [python, *check.PYTEST, "--timeout", "600", *left_out, *check.TESTS])
     for name, why in NOT_HERE.items():
         print(f"not run on {architecture}: {name}: {why}")
 
