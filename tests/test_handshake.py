@@ -67,8 +67,8 @@ def outcome(room, side, stream):
         (words(b"[" * 60_000), "no JSON.*(recursion|Expecting value|Stack overflow)"),  # 3.14's parser goes that deep
         (words(b"9" * 60_000), "no JSON.*digits"),
         (words(b"[]"), "list, not an object"),
-        (words(b"{}"), "no proper 'info'"),
-        (words(b'{"info": []}'), "no proper 'info'"),
+        (words(b"{}"), "no valid 'info'"),
+        (words(b'{"info": []}'), "no valid 'info'"),
     ],
     ids=lambda value: repr(value)[:20] if isinstance(value, bytes) else None,
 )

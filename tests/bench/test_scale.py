@@ -489,7 +489,7 @@ def test_arrays_of_other_bytes_are_refused(monkeypatch):
     ])  # fmt: skip
     assert cluster.all_to_all(Workers(), ["a", "b", "c"], 100, 0, 1.0) >= 0
     monkeypatch.setattr(cluster, "checksums", lambda *arrays: [0] * len(arrays))
-    with pytest.raises(BenchError, match="a has other bytes than were made"):
+    with pytest.raises(BenchError, match="a received other bytes than were sent"):
         cluster.all_to_all(Workers(), ["a", "b", "c"], 100, 0, 1.0)
 
 

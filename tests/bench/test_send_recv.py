@@ -134,7 +134,7 @@ def test_server_and_client_apart(capsys):
     ("heard", "error", "message"),
     [
         (b'{"over": "weft", "api": "am", "nbytes": 8}\n', weft.HandshakeError, "api is tag here and am there"),
-        (b"SSH-2.0\n", weft.HandshakeError, "is no weft bench send-recv: b'SSH-2.0"),
+        (b"SSH-2.0\n", weft.HandshakeError, "is not weft bench send-recv: b'SSH-2.0"),
         (b"", weft.PeerLostError, "closed without sending anything"),
     ],
 )

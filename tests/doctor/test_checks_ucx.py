@@ -93,11 +93,11 @@ def test_who_has_dasks_ucx(machine):
     both = machine(files={f"{hosts.SITE}/distributed_ucxx_cu12-0.52.0.dist-info/METADATA": ""})
     assert checks_ucx.scheme(both).what == "ucx:// is weft's; distributed-ucxx is installed too"
     left = dataclasses.replace(both, environ={"DASK_WEFT__CLAIM_UCX": "False"})
-    assert checks_ucx.scheme(left).what == "ucx:// is distributed-ucxx's, as asked for"
+    assert checks_ucx.scheme(left).what == "ucx:// is distributed-ucxx's, as configured"
     (both.root / "home/.config/dask").mkdir(parents=True)
     (both.root / "home/.config/dask/weft.yaml").write_text("weft:\n  claim-ucx: false\n")
     left = checks_ucx.scheme(dataclasses.replace(both, environ={"HOME": "/home"}))
-    assert left.what == "ucx:// is distributed-ucxx's, as asked for"
+    assert left.what == "ucx:// is distributed-ucxx's, as configured"
     assert "/home/.config/dask/weft.yaml: false" in left.evidence
     assert checks_ucx.scheme(machine(folders=())).what == "Dask is not installed"
     bare = machine(files={f"{hosts.SITE}/weft_ucx-0.1.0.dist-info/entry_points.txt": "[console_scripts]"})

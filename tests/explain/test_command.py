@@ -54,5 +54,5 @@ def test_an_address_and_listen(capsys):
 
 def test_a_child_that_dies_at_once(monkeypatch):
     monkeypatch.setattr(round_trip.sys, "executable", "/bin/false")
-    with pytest.raises(weft.UnreachableError, match="ended at once, with 1"), round_trip.child():
+    with pytest.raises(weft.UnreachableError, match="exited at once, with status 1"), round_trip.child():
         pass

@@ -83,14 +83,14 @@ def test_nothing_was_ever_kept():
     assert learned.of_hosts(HERE, THERE) == []
 
 
-def test_a_spoiled_file_is_told_and_the_others_are_read(caplog):
+def test_a_damaged_file_is_told_and_the_others_are_read(caplog):
     keep("good", 10e6)
     store.path_of("bad").write_text("{")
     with caplog.at_level(logging.WARNING):
         assert [row.cluster for row in learned.of_hosts(HERE, THERE)] == ["good"]
     [record] = caplog.records
     assert "bad.json" in record.getMessage()
-    with pytest.raises(InvalidParamError, match=r"bad\.json is spoiled"):
+    with pytest.raises(InvalidParamError, match=r"bad\.json is damaged"):
         learned.of_cluster("bad", HERE, THERE)
 
 

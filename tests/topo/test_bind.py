@@ -57,8 +57,8 @@ def test_nothing_asked_for_changes_nothing():
 @pytest.mark.parametrize(
     ("cpus", "nodes", "message"),
     [
-        ((1000,), (), "this process was not bound to cpus 1000: [Errno 22] Invalid argument"),
-        ((), (63,), "memory of node 63 is not preferred: [Errno 22] set_mempolicy: Invalid argument"),
+        ((1000,), (), "could not bind this process to CPUs 1000: [Errno 22] Invalid argument"),
+        ((), (63,), "could not prefer memory of node 63: [Errno 22] set_mempolicy: Invalid argument"),
     ],
 )
 def test_what_the_kernel_refuses_is_a_warning(cpus, nodes, message, caplog):
@@ -70,4 +70,4 @@ def test_what_the_kernel_refuses_is_a_warning(cpus, nodes, message, caplog):
 def test_an_architecture_whose_number_is_not_known(monkeypatch, caplog):
     monkeypatch.setattr(platform, "machine", lambda: "pdp11")
     bind_module.bind((), (0,))
-    assert caplog.messages == ["memory of node 0 is not preferred: the number of set_mempolicy on pdp11 is not known"]
+    assert caplog.messages == ["could not prefer memory of node 0: the number of set_mempolicy on pdp11 is not known"]

@@ -161,9 +161,9 @@ def test_a_death_timeout_that_is_none(text):
 
 @pytest.mark.parametrize(
     ("given", "missing"),
-    [("tls_worker_cert", "--tls-ca-file, too, or distributed.comm.tls.ca-file"), ("tls_ca_file", "--tls-cert")],
+    [("tls_worker_cert", "--tls-ca-file, or distributed.comm.tls.ca-file"), ("tls_ca_file", "--tls-cert")],
 )
 def test_half_of_the_files_for_tls(given, missing):
     options = {"scheduler_ip": "ucx://h:1", "scheduler_file": None, "death_timeout": None, "security": {given: "x.pem"}}
-    with pytest.raises(weft.InvalidParamError, match=f"^TLS needs {missing}"):
+    with pytest.raises(weft.InvalidParamError, match=f"^TLS also needs {missing}"):
         nannies.run([options])

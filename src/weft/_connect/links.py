@@ -66,7 +66,7 @@ class Link:
     @property
     def native(self) -> _native.Link:
         if self._native is None:
-            raise PeerLostError("the link was given up before it was made")
+            raise PeerLostError("the link was abandoned before it was established")
         return self._native
 
     @property
@@ -206,7 +206,7 @@ class ConnectionWorker:
         """Use or make the link that the other side chose; a new one is made from `native`, if that was prepared."""
         link_id, new = decision.get("id"), decision.get("new")
         if not isinstance(link_id, str) or not isinstance(new, bool):
-            raise HandshakeError(f"{what}: the other side's message has no proper 'link'")
+            raise HandshakeError(f"{what}: the other side's message has no valid 'link'")
         link = self.links.get(remote_id)
         if link is not None and link.id == link_id:
             if link.lost:

@@ -272,7 +272,7 @@ def _host_of(hello: dict[str, Any], what: str) -> str:
     try:
         is_loopback(host)
     except ValueError:
-        raise HandshakeError(f"{what}: the other side's message has no proper 'host'") from None
+        raise HandshakeError(f"{what}: the other side's message has no valid 'host'") from None
     return host
 
 

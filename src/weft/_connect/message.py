@@ -71,7 +71,7 @@ def field(message: dict[str, Any], name: str, kind: type, what: str) -> Any:
     """Return a field of a message; raise unless it is of this type."""
     value = message.get(name)
     if not isinstance(value, kind):
-        raise HandshakeError(f"{what}: the other side's message has no proper {name!r}")
+        raise HandshakeError(f"{what}: the other side's message has no valid {name!r}")
     return value
 
 

@@ -269,7 +269,7 @@ class TlsChannel:
             except BlockingIOError:
                 return
             if not data:
-                raise ConnectionError("the other side closed the socket without a goodbye")
+                raise ConnectionError("the other side closed the socket without ending the connection")
             self._incoming.write(data)
             self._decrypt()
 
@@ -281,7 +281,7 @@ class TlsChannel:
                 except ssl.SSLWantReadError:
                     return
                 if not nbytes:
-                    raise ConnectionError("the other side ended TLS without a goodbye")
+                    raise ConnectionError("the other side ended TLS without ending the connection")
                 self._filled += nbytes
             if self._filled == self._part.nbytes:
                 self._next_part()

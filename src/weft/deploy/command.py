@@ -84,19 +84,27 @@ def run(args: argparse.Namespace) -> int:
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
     job = slurm.Job()
-    parser.add_argument("--nodes", type=count, default=job.nodes, metavar="N", help="(default: %(default)s)")
+    parser.add_argument(
+        "--nodes", type=count, default=job.nodes, metavar="N", help="number of nodes (default: %(default)s)"
+    )
     parser.add_argument("--cpus", type=count, metavar="N", help="CPUs of each node (default: whole nodes)")
     parser.add_argument("--gpus", type=count, metavar="N", help="GPUs of each node (default: none asked for)")
     parser.add_argument(
         "--mem", metavar="SIZE", help="memory of each node, such as 64G; 0 for all (default: the cluster's)"
     )
     parser.add_argument("--time", metavar="TIME", help="time limit, such as 1:00:00 (default: the cluster's)")
-    parser.add_argument("--partition", metavar="NAME", help="(default: the cluster's)")
-    parser.add_argument("--account", metavar="NAME", help="(default: yours)")
-    parser.add_argument("--job-name", default=job.name, metavar="NAME", help="(default: %(default)s)")
-    parser.add_argument("--folder", metavar="FOLDER", help="for logs, seen by all nodes (default: that of submission)")
+    parser.add_argument("--partition", metavar="NAME", help="partition to use (default: the cluster's)")
+    parser.add_argument("--account", metavar="NAME", help="account to charge (default: yours)")
+    parser.add_argument("--job-name", default=job.name, metavar="NAME", help="name of the job (default: %(default)s)")
     parser.add_argument(
-        "--sbatch", action="append", default=[], metavar="OPTION", help="for sbatch, as in --sbatch=--constraint=ib"
+        "--folder", metavar="FOLDER", help="for logs; all nodes must see it (default: where the job is submitted)"
+    )
+    parser.add_argument(
+        "--sbatch",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="option for sbatch, as in --sbatch=--constraint=ib",
     )
     _add_cluster(parser)
 
@@ -118,11 +126,19 @@ def _slurm(args: argparse.Namespace) -> str:
 
 
 def _add_ssh(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hosts", required=True, metavar="A,B,C", help="the scheduler's host, then those of workers")
-    parser.add_argument("--address", metavar="NAME", help="of the first host, for the others (default: as in --hosts)")
-    parser.add_argument("--port", type=port, default=8786, metavar="N", help="of the scheduler (default: %(default)s)")
+    parser.add_argument("--hosts", required=True, metavar="A,B,C", help="the scheduler's host, then the workers'")
     parser.add_argument(
-        "--ssh", action="append", default=[], metavar="WORD", help="for ssh, a word each: --ssh=-p --ssh=2222"
+        "--address", metavar="NAME", help="the first host's address for the others (default: as in --hosts)"
+    )
+    parser.add_argument(
+        "--port", type=port, default=8786, metavar="N", help="the scheduler's port (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--ssh",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="argument for ssh; one for each word: --ssh=-p --ssh=2222",
     )
     _add_cluster(parser)
 
@@ -147,7 +163,9 @@ def _add_azure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--count", type=count, default=given["count"], metavar="N", help="machines (default: %(default)s)"
     )
-    parser.add_argument("--ssh-from", default="", metavar="ADDRESS", help="may log in: 203.0.113.7 or 203.0.113.0/24")
+    parser.add_argument(
+        "--ssh-from", default="", metavar="ADDRESS", help="who may log in: 203.0.113.7 or 203.0.113.0/24"
+    )
     parser.add_argument(
         "--subnet", default="", metavar="ID", help="your own subnet, in place of --ssh-from and public addresses"
     )
@@ -156,7 +174,7 @@ def _add_azure(parser: argparse.ArgumentParser) -> None:
         choices=azure.DRIVERS,
         default=given["drivers"],
         metavar="FROM",
-        help=f"{', '.join(azure.DRIVERS)} (default: %(default)s)",
+        help=f"where drivers come from: {', '.join(azure.DRIVERS)} (default: %(default)s)",
     )
     for name, text in (
         ("size", "of each machine"),
@@ -195,13 +213,17 @@ def _azure(args: argparse.Namespace) -> str:
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
     cluster = parser.add_argument_group("the cluster")
     cluster.add_argument(
-        "--protocol", type=_protocols, default=("ucx",), metavar="A,B", help="one cluster for each (default: ucx)"
+        "--protocol",
+        type=_protocols,
+        default=("ucx",),
+        metavar="A,B",
+        help="protocols; one cluster is started for each (default: ucx)",
     )
     cluster.add_argument("--interface", metavar="NAME", help="network device for the addresses")
     for name, metavar in (("per", "PLACE"), ("workers", "N"), ("threads", "N"), ("memory-limit", "SIZE")):
         cluster.add_argument(f"--{name}", metavar=metavar, help="as for weft worker")
     cluster.add_argument(
-        "--python", default=sys.executable, metavar="FILE", help="on the hosts (default: the one that runs this)"
+        "--python", default=sys.executable, metavar="FILE", help="Python on the hosts (default: the one that runs this)"
     )
     cluster.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="variable for every process")
     cluster.add_argument(
@@ -215,7 +237,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         "program",
         nargs=argparse.REMAINDER,
         metavar="[--] PROGRAM",
-        help=f"with its arguments; {PLACEHOLDER} stands for the scheduler's address (default: none, until stopped)",
+        help=f"a program and its arguments; {PLACEHOLDER} is the scheduler's address (default: none, until stopped)",
     )
 
 

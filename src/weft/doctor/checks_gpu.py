@@ -161,7 +161,7 @@ def matrix(machine: Machine) -> Finding:
         return note(
             "nvidia-smi failed, or took longer than a second",
             f"{command}: no answer",
-            remedy="run it by hand; nvidia-smi -pm 1 keeps the driver awake, and it is quick then",
+            remedy="run it by hand; nvidia-smi -pm 1 keeps the driver loaded, so that it answers quickly",
             source="NVIDIA's driver README: persistence mode",
         )
     try:

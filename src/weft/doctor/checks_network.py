@@ -24,7 +24,7 @@ def host_name(machine: Machine) -> Finding:
     source = "Debian reference: the hostname resolution; dask.distributed: --host, --interface"
     if said is None:
         return note(
-            f"the name {brief(machine.host)} leads nowhere, or its name server is slow",
+            f"the name {brief(machine.host)} does not resolve, or its name server is slow",
             f"{command}: no answer",
             remedy="give scheduler and workers --host or --interface; or a line in /etc/hosts with its address",
             source=source,
@@ -75,7 +75,7 @@ def mtu(machine: Machine) -> Finding:
     if not small:
         return ok("the MTU suits the devices", *evidence)
     return note(
-        f"a fast network with small packets: {', '.join(small)}; tcp costs more CPU than it need",
+        f"a fast network with small packets: {', '.join(small)}; tcp costs more CPU than necessary",
         *evidence,
         remedy="if switches and all hosts allow it: ip link set DEVICE mtu 9000 (IPoIB: echo connected > mode, 65520)",
         source="Linux, Documentation/infiniband/ipoib.rst; ip-link(8)",

@@ -77,7 +77,7 @@ def ptrace(machine: Machine) -> Finding:
         "start the container with --cap-add=SYS_PTRACE" if machine.container else "sysctl kernel.yama.ptrace_scope=0"
     )
     return note(
-        f"ptrace_scope is {scope}: cma may not read other processes' memory, UCX will copy in place of it",
+        f"ptrace_scope is {scope}: cma may not read other processes' memory, UCX copies instead",
         *evidence,
         remedy=f"leave cma out of UCX_TLS (weft does: it aborts the survivor of a killed peer), or {allow}",
         source="Linux, Documentation/admin-guide/LSM/Yama.rst; docs/design.md: shared memory",
@@ -152,7 +152,7 @@ def clock_source(machine: Machine) -> Finding:
         else "the kernel gave tsc up, dmesg | grep -i tsc says why; a firmware update or tsc=reliable may help"
     )
     return warning(
-        f"clock source {name}: a look at the time takes a microsecond in place of 25 ns",
+        f"clock source {name}: reading the clock takes a microsecond instead of 25 ns",
         *evidence,
         remedy=remedy,
         source="Linux, Documentation/timers/timekeeping.rst; docs/design.md: an 8 B message",

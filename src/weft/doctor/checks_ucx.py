@@ -92,7 +92,7 @@ def variables(machine: Machine) -> Finding:
     said = machine.commands.get(ucx.ASK_SETTINGS)
     known = set(re.findall(r"\bUCX_[A-Z0-9_]+", said or ""))
     if not known:
-        return note("the variables that this UCX knows are not known", *evidence, f"{ucx.ASK_SETTINGS}: no answer")
+        return note("cannot tell which variables this UCX knows", *evidence, f"{ucx.ASK_SETTINGS}: no answer")
     stray = [name for name in names if name not in known and name != "UCX_CONFIG_DIR"]  # read, but not listed
     if not stray:
         return ok(f"this UCX knows {', '.join(names)}", *evidence, f"{ucx.ASK_SETTINGS}: {len(known)} names")
@@ -214,7 +214,7 @@ def scheme(machine: Machine) -> Finding:
     others = [name for name in have if name.startswith("distributed-ucxx")]
     if not _claims(machine, _distribution.NAME):
         return warning(
-            "weft is on the path and not installed: ucx:// is not weft's in workers and schedulers",
+            "weft is on the path but not installed: ucx:// is not weft's in workers and schedulers",
             *evidence,
             remedy=f"pip install {_distribution.NAME}; or give Dask --preload weft.dask --preload-nanny weft.dask",
             source="docs/design.md: Dask",
@@ -226,7 +226,7 @@ def scheme(machine: Machine) -> Finding:
     asked, where = _claim(machine, variable)
     evidence.append(f"{where}: {asked or 'not set'}")
     if asked.lower() in _OFF:
-        return note("ucx:// is distributed-ucxx's, as asked for", *evidence, source="docs/design.md: Dask")
+        return note("ucx:// is distributed-ucxx's, as configured", *evidence, source="docs/design.md: Dask")
     return note(
         "ucx:// is weft's; distributed-ucxx is installed too",
         *evidence,

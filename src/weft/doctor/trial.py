@@ -84,7 +84,7 @@ def examine(address: str) -> dict[str, Finding]:
         except (OSError, ValueError) as e:
             what = f"{name} is no doctor of weft's, or ended: {brief(str(e)) or type(e).__name__}"
             remedy = "run weft doctor --listen there, of the same version"
-            return {"path": error(what, f"{name}: no proper answer", remedy=remedy, source=_SOURCE)}
+            return {"path": error(what, f"{name}: no valid answer", remedy=remedy, source=_SOURCE)}
 
 
 def _examine(lines: io.BufferedRWPair, name: str) -> dict[str, Finding]:
@@ -132,10 +132,10 @@ def _path(name: str, there: dict[str, Any], own: dict[str, Any]) -> Finding:
     unlike = [key for key, (other, mine) in both.items() if other != mine]
     if "UCX_TLS" in unlike:
         remedy = "set the same UCX_TLS at both ends, or none: both must have a transport in common"
-        return warning(f"{name} answers, with another UCX_TLS", *evidence, remedy=remedy, source=_SOURCE)
+        return warning(f"{name} answers, but has another UCX_TLS", *evidence, remedy=remedy, source=_SOURCE)
     if unlike:
         remedy = "install the same versions on both: UCX promises nothing between different ones"
-        return note(f"{name} answers, with other versions", *evidence, remedy=remedy, source=_SOURCE)
+        return note(f"{name} answers, but has other versions", *evidence, remedy=remedy, source=_SOURCE)
     return ok(f"{name} answers, with the same versions", *evidence)
 
 
@@ -148,7 +148,7 @@ def _unreached(name: str, failure: OSError) -> Finding:
     elif isinstance(failure, socket.gaierror):
         remedy = "the name is not known here: write the address"
     evidence = f"connect to {name}: {brief(failure.strerror or str(failure))}"
-    return error(f"{name} is not reached", evidence, remedy=remedy, source=_SOURCE)
+    return error(f"{name} cannot be reached", evidence, remedy=remedy, source=_SOURCE)
 
 
 def _judged(trial: str, told: dict[str, Any]) -> Finding:
@@ -156,7 +156,7 @@ def _judged(trial: str, told: dict[str, Any]) -> Finding:
         lanes = ", ".join(map(str, told["transports"]))
         one_way, rate = format_seconds(float(told["one_way_s"])), format_rate(float(told["bandwidth_Bps"]))
         speed = f"{one_way} one way for 8 B, {rate} for 8 MiB"
-        return ok(printable(f"{lanes}: {speed}"), f"UCX_TLS: {TRIALS[trial] or 'as it is'}")
+        return ok(printable(f"{lanes}: {speed}"), f"UCX_TLS: {TRIALS[trial] or 'unchanged'}")
     except (KeyError, TypeError, ValueError):
         said = printable(str(told.get("error", "no answer")))
     remedy = (
@@ -167,7 +167,7 @@ def _judged(trial: str, told: dict[str, Any]) -> Finding:
         remedy = "look at RDMA ports and locked memory at both ends: weft doctor there and here"
     elif trial == "posix":
         remedy = "look at shared memory: weft doctor"
-    return error(f"no transfer: {said}", f"UCX_TLS: {TRIALS[trial] or 'as it is'}", remedy=remedy, source=_SOURCE)
+    return error(f"no transfer: {said}", f"UCX_TLS: {TRIALS[trial] or 'unchanged'}", remedy=remedy, source=_SOURCE)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def of_cluster(name: str, here: str, there: str) -> list[Learned]:
     try:
         return _rows(name, path, here, there, unknown=True)
     except (OSError, ValueError) as e:
-        why = f"{path}: {e.strerror or e}" if isinstance(e, OSError) else f"{path} is spoiled: {e}"
+        why = f"{path}: {e.strerror or e}" if isinstance(e, OSError) else f"{path} is damaged: {e}"
         raise InvalidParamError(f"--cluster {name}: {why}") from e
 
 
@@ -52,7 +52,7 @@ def of_hosts(here: str, there: str) -> list[Learned]:
         try:
             rows += _rows(store.cluster_of(path), path, here, there, unknown=False)
         except (OSError, ValueError) as e:
-            logger.warning("what was learned of links is not read from %s: %s", path, e)
+            logger.warning("the link measurements in %s are ignored: %s", path, e)
     return rows
 
 

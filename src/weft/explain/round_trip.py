@@ -74,7 +74,7 @@ def child() -> Generator[str]:
         try:
             address = process.stdout.readline().strip()
             if not address:
-                raise UnreachableError(f"explain: the child that should answer ended at once, with {process.wait(10)}")
+                raise UnreachableError(f"explain: the child process exited at once, with status {process.wait(10)}")
             yield address
             process.wait(10)
         finally:

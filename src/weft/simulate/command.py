@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("networks", type=names, nargs="?", default=",".join(QUICK), metavar="NAMES", help=what)
     add("--graphs", type=graphs, metavar="NAMES", help=f"some of {', '.join(GRAPHS)} (default: all that suit)")
     add("--ways", type=ways, default=",".join(runs.WAYS), metavar="NAMES", help=f"how to decide {shown}")
-    add("--seed", type=int, default=0, metavar="N", help=f"of what Dask decides by chance {shown}")
-    text = "also simulate what is in the records FILE of weft bench links, and compare"
+    add("--seed", type=int, default=0, metavar="N", help=f"seed of Dask's random decisions {shown}")
+    text = "also simulate the runs in FILE, records of weft bench links, and compare"
     add("--lab", type=Path, nargs="+", default=[], metavar="FILE", help=text)
     add("--charts", type=Path, metavar="FOLDER", help="draw a chart (SVG) for each family of networks into FOLDER")
     _options.add_json(parser)

@@ -40,12 +40,12 @@ def bind(cpus: Sequence[int], nodes: Sequence[int]) -> None:
         try:
             _bind_threads(cpus)
         except OSError as error:
-            logger.warning("this process was not bound to cpus %s: %s", cpulist.join(cpus), error)
+            logger.warning("could not bind this process to CPUs %s: %s", cpulist.join(cpus), error)
     if nodes:
         try:
             _prefer(nodes)
         except OSError as error:
-            logger.warning("memory of node %s is not preferred: %s", cpulist.join(nodes), error)
+            logger.warning("could not prefer memory of node %s: %s", cpulist.join(nodes), error)
 
 
 def _bind_threads(cpus: Sequence[int]) -> None:

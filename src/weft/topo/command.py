@@ -55,7 +55,7 @@ def add_placing_arguments(parser: argparse.ArgumentParser, title: str) -> tuple[
         "--memory-limit",
         metavar="SIZE",
         default="auto",
-        help="of each worker: 4GiB, 0.5 for half of the machine's memory, 0 for no limit (default: its share)",
+        help="limit of each worker: 4GiB, 0.5 for half of the machine's memory, 0 for no limit (default: its share)",
     )
     group.add_argument(
         "--interface",

@@ -138,7 +138,7 @@ class _Table:
             if words and _GPU.fullmatch(words[0]) and "X" not in words:
                 self.at = at + 1
                 return self.titles(at, line)
-        raise self.error(0, "no table of nvidia-smi topo -m here: no line of GPU0, GPU1, ... heads one")
+        raise self.error(0, "no table of nvidia-smi topo -m found: no header line with GPU0, GPU1, ...")
 
     def titles(self, at: int, line: str) -> tuple[list[str], list[str]]:
         matches = list(_COLUMN.finditer(line))
@@ -148,7 +148,7 @@ class _Table:
         titles = [" ".join(match[0].split()) for match in matches]
         strange = next((name for name in [*after, *names] if name in after or not _NAME.fullmatch(name)), None)
         if strange is not None:
-            raise self.error(at, f"the head of the table has {strange!r}, which is no device and no known column")
+            raise self.error(at, f"the head of the table has {strange!r}, which is neither a device nor a known column")
         if len({*names, *titles}) != len(names) + len(titles) or names[: len(gpus)] != gpus:
             raise self.error(at, "the head of the table names something twice, or a GPU after another device")
         return names, titles

@@ -33,7 +33,9 @@ NOT_SUPPORTED = {name.replace("_", "-"): why for name, why in DASK_CUDA.items()}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft worker`` to `parser`."""
-    parser.add_argument("scheduler", nargs="?", metavar="SCHEDULER", help="its address, such as ucx://10.0.0.2:8786")
+    parser.add_argument(
+        "scheduler", nargs="?", metavar="SCHEDULER", help="the scheduler's address, such as ucx://10.0.0.2:8786"
+    )
     parser.add_argument(
         "--scheduler-file", metavar="FILE", help="read the address from the file that the scheduler wrote"
     )
@@ -42,17 +44,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_alias(parser, workers, "--nworkers")
     _options.add_alias(parser, threads, "--nthreads")
     dask = parser.add_argument_group("as for dask worker")
-    dask.add_argument("--protocol", metavar="NAME", help="of the workers' addresses (default: the scheduler's)")
+    dask.add_argument(
+        "--protocol", metavar="NAME", help="protocol of the workers' addresses (default: the scheduler's)"
+    )
     dask.add_argument("--host", metavar="ADDRESS", help="the workers' own address")
     dask.add_argument("--name", help="name of the worker; several are NAME-0, NAME-1, ...")
     dask.add_argument("--local-directory", metavar="FOLDER", help="where workers spill to")
-    dask.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it in each worker")
-    dask.add_argument("--preload-nanny", action="append", metavar="MODULE", help="import it in each nanny")
-    dask.add_argument("--resources", help='of each worker, such as "GPU=1 MEM=10e9"')
+    dask.add_argument(
+        "--preload", action="append", default=[], metavar="MODULE", help="module that each worker imports"
+    )
+    dask.add_argument("--preload-nanny", action="append", metavar="MODULE", help="module that each nanny imports")
+    dask.add_argument("--resources", help='resources of each worker, such as "GPU=1 MEM=10e9"')
     timeout = dask.add_argument("--timeout", metavar="S", help="seconds to wait for the scheduler (default: no limit)")
     _options.add_alias(parser, timeout, "--death-timeout")
     dask.add_argument(
-        "--dashboard-address", metavar="ADDRESS", help="of each worker's dashboard (default: :0, any port)"
+        "--dashboard-address", metavar="ADDRESS", help="address of each worker's dashboard (default: :0, any port)"
     )
     dask.add_argument("--no-dashboard", action="store_true", help="start no dashboards")
     dask.add_argument("--tls-ca-file", metavar="FILE", help="certificates of the authorities to trust, PEM")

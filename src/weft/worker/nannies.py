@@ -63,7 +63,7 @@ def _refuse_half_tls(security: Mapping[str, str]) -> None:
     needed = {"tls_ca_file": ("--tls-ca-file", "ca-file"), "tls_worker_cert": ("--tls-cert", "worker.cert")}
     for name, (option, key) in needed.items():
         if security and name not in security and _config.get(f"distributed.comm.tls.{key}", None) is None:
-            raise InvalidParamError(f"TLS needs {option}, too, or distributed.comm.tls.{key} in Dask's configuration")
+            raise InvalidParamError(f"TLS also needs {option}, or distributed.comm.tls.{key} in Dask's configuration")
 
 
 async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> None:

@@ -223,29 +223,43 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
             metavar="KIND",
             help="cpu or gpu: where the data are (default: cpu; gpu with --devs)",
         )
-    add("-p", "--protocol", type=protocols, metavar="A,B", help="in turns (default: tcp,ucx)")
+    add("-p", "--protocol", type=protocols, metavar="A,B", help="protocols to compare, in turns (default: tcp,ucx)")
     add("-d", "--devs", metavar="GPUS", help="GPUs of this machine, one worker beside each (default: all)")
     add(
-        "--workers", type=whole, metavar="N", help=f"on this machine, or on each host (default: {WORKERS}; 1 on a host)"
+        "--workers",
+        type=whole,
+        metavar="N",
+        help=f"workers on this machine, or on each host (default: {WORKERS}; 1 on a host)",
     )
-    threads = add("--threads", type=whole, metavar="N", help="of each worker (default: 1)")
+    threads = add("--threads", type=whole, metavar="N", help="threads of each worker (default: 1)")
     _options.add_alias(parser, threads, "--threads-per-worker")
-    add("--memory-limit", type=size, metavar="SIZE", help="of each worker (default: none)")
+    add("--memory-limit", type=size, metavar="SIZE", help="memory limit of each worker (default: none)")
     add("--interface", metavar="NAME", help="network device to listen on")
-    add("--hosts", type=_names, metavar="A,B,C", help="by SSH: the scheduler's host, then those of workers")
-    add("--lab", type=Path, metavar="FILE", help="on the hosts of a lab (docs/lab.md), the scheduler on the first")
-    add("--scheduler-address", type=_names, metavar="A,B", help="of running clusters, one for each protocol")
-    add("--scheduler-file", type=_names, metavar="FILE,...", help="the same, read from the files that they wrote")
+    add("--hosts", type=_names, metavar="A,B,C", help="start it by SSH: the scheduler's host, then the workers'")
+    add(
+        "--lab",
+        type=Path,
+        metavar="FILE",
+        help="start it on the hosts of a lab (docs/lab.md), the scheduler on the first",
+    )
+    add("--scheduler-address", type=_names, metavar="A,B", help="use running clusters, one for each protocol")
+    add("--scheduler-file", type=_names, metavar="FILE,...", help="the same, from the files that the schedulers wrote")
     rounds = options.add_rounds(parser, 3, text="over the protocols in turns")
     _options.add_alias(parser, rounds, "--runs")
-    warm_ups = add("--warmup-rounds", type=_count, default=1, metavar="N", help="checked, not timed (default: 1)")
+    warm_ups = add(
+        "--warmup-rounds",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="rounds that are checked but not timed (default: 1)",
+    )
     _options.add_alias(parser, warm_ups, "--warmup-runs")
     add(
         "--ignore-size",
         type=size,
         default=report.P2P_MIN_NBYTES,
         metavar="SIZE",
-        help=f"leave smaller transfers out of bandwidths (default: {format_size(report.P2P_MIN_NBYTES)})",
+        help=f"leave smaller transfers out of the bandwidths (default: {format_size(report.P2P_MIN_NBYTES)})",
     )
     options.add_timeout(parser, 600.0)
     add("--no-show-p2p-bandwidth", action="store_true", help="leave out the tables of pairs of workers")

@@ -89,7 +89,7 @@ class Busy(_Payloads):
         until = time.monotonic() + timeout
         while not client.run(is_at_work, workers=[workers[1]])[workers[1]]:
             if time.monotonic() > until:
-                raise TimeoutError("the task beside which arrays are to arrive did not begin")
+                raise TimeoutError("the task beside which arrays arrive did not start")
             time.sleep(0.01)
         return inputs
 
@@ -99,7 +99,7 @@ class Busy(_Payloads):
             # what client.replicate calls, which takes no bound
             client.sync(client._replicate, [future], workers=[workers[1]], callback_timeout=timeout)
         if self.task.done():
-            raise ValueError("the task beside which arrays were to arrive ended before they did")
+            raise ValueError("the task ended before the arrays had arrived beside it")
         return [(future, workers[1]) for future in made]
 
     def result(self, client: Client, computed: Any, timeout: float) -> Any:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("scenarios", type=allowed, nargs="?", default=every, metavar="NAMES", help=f"what to run, with commas {shown}")
     options.add_rounds(parser, 3)
     add("--ways", type=ways, default=",".join(WAYS), metavar="NAMES", help=f"how to decide, in turns {shown}")
-    add("--times", type=options.whole, default=1, metavar="N", help=f"of each job in each cluster {shown}")
+    add("--times", type=options.whole, default=1, metavar="N", help=f"runs of each job in each cluster {shown}")
     options.add_output(parser)
 
 

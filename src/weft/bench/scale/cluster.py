@@ -112,7 +112,7 @@ def all_to_all(client: Client, workers: Sequence[str], nbytes: int, turn: int, t
     Raises
     ------
     BenchError
-        A worker has other bytes than were made.
+        A worker received other bytes than were sent.
     """
     seeds = {worker: turn * len(workers) + i for i, worker in enumerate(workers)}
     arrays = {
@@ -125,7 +125,7 @@ def all_to_all(client: Client, workers: Sequence[str], nbytes: int, turn: int, t
     made = {worker: checksum(payload(seed, nbytes)) for worker, seed in seeds.items()}
     for worker, found in zip(workers, client.gather(_on_each(client, checksums, arrays)), strict=True):
         if found != [value for other, value in made.items() if other != worker]:
-            raise BenchError(f"{worker} has other bytes than were made")
+            raise BenchError(f"{worker} received other bytes than were sent")
     return seconds
 
 

@@ -47,7 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="numbers of workers, with commas (default: %(default)s)",
     )
-    add("-p", "--protocol", type=protocols, default="tcp,ucx", metavar="A,B", help="in turns (default: %(default)s)")
+    add(
+        "-p",
+        "--protocol",
+        type=protocols,
+        default="tcp,ucx",
+        metavar="A,B",
+        help="protocols to compare, in turns (default: %(default)s)",
+    )
     options.add_rounds(parser, 3)
     add("--no-nanny", dest="nannies", action="store_false", help="start workers without nannies, as a lab does")
     add(
@@ -56,9 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="soft limit of open files of each process (default: the hard limit)",
     )
-    alone = (
-        f"of the array that each worker fetches from each other (default: {Plan._field_defaults['nbytes'] >> 10}KiB)"
-    )
+    alone = f"size of the array that workers fetch from each other (default: {Plan._field_defaults['nbytes'] >> 10}KiB)"
     add("--size", type=options.size, default=Plan._field_defaults["nbytes"], metavar="SIZE", help=alone)
     add(
         "--later",
@@ -72,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=timeout,
         default=Plan._field_defaults["idle_s"],
         metavar="S",
-        help="seconds idle (default: %(default)g)",
+        help="seconds to measure the idle cluster (default: %(default)g)",
     )
     add(
         "--timeout",
@@ -80,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds for each step of a run (default: 60, and 2 for each worker)",
     )
-    where = "on the hosts of a lab (docs/lab.md), or of one made of N hosts and one link; the scheduler on the first"
+    where = "run on a lab (docs/lab.md), or on one made of N hosts and one link; the scheduler is on its first host"
     add("--lab", metavar="FILE|N", help=where)
     options.add_output(parser)
     plot.add_drawing_arguments(parser)
@@ -90,7 +95,7 @@ def counts(text: str) -> list[int]:
     """Read numbers of workers with commas between them, each two or more, each once."""
     found = [positive(int, part.strip()) for part in text.split(",")]
     if min(found) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r}: one worker has none to fetch from")
+        raise argparse.ArgumentTypeError(f"{text!r}: one worker has no other to fetch from")
     return list(dict.fromkeys(found))
 
 

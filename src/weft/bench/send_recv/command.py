@@ -83,12 +83,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=parse_bytes,
         default="10 MB",
         metavar="BYTES",
-        help="of a message (default: %(default)s)",
+        help="size of a message (default: %(default)s)",
     )
     add("--n-iter", type=int, default=10, metavar="N", help="round trips (default: %(default)s)")
-    add("--n-warmup-iter", type=int, default=10, metavar="N", help="round trips before those (default: %(default)s)")
+    add(
+        "--n-warmup-iter",
+        type=int,
+        default=10,
+        metavar="N",
+        help="round trips before the timed ones (default: %(default)s)",
+    )
     add("-x", "--n-buffers", type=int, default=1, metavar="N", help="messages in each direction (default: %(default)s)")
-    add("-o", "--object_type", "--object-type", choices=loops.KINDS, default="numpy", help="(default: %(default)s)")
+    add(
+        "-o",
+        "--object_type",
+        "--object-type",
+        choices=loops.KINDS,
+        default="numpy",
+        help="kind of buffer (default: %(default)s)",
+    )
     add("--reuse-alloc", action="store_true", help="receive into the same memory each time")
     add(
         "-b",
@@ -108,15 +121,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("-d", "--server-dev", type=int, default=0, metavar="N", help="the server's GPU (default: %(default)s)")
     add("-e", "--client-dev", type=int, default=0, metavar="N", help="the client's GPU (default: %(default)s)")
-    add("-s", "--server-address", metavar="IP", help="(default: 127.0.0.1; every address with --server-only)")
-    add("-p", "--port", type=port, metavar="N", help="of the server (default: any that is free)")
+    add(
+        "-s",
+        "--server-address",
+        metavar="IP",
+        help="where the server listens (default: 127.0.0.1; every address with --server-only)",
+    )
+    add("-p", "--port", type=port, metavar="N", help="the server's port (default: any that is free)")
     add("--server-only", action="store_true", help="run the server, for a client elsewhere")
     add("--client-only", action="store_true", help="run the client; needs --server-address and --port")
     add("--enable-am", action="store_true", help="active messages in place of tagged ones")
-    backends = f"{', '.join(BACKENDS)}; those of ucx-py and UCXX mean weft's (default: %(default)s)"
+    backends = f"what sends: {', '.join(BACKENDS)}; those of ucx-py and UCXX mean weft's (default: %(default)s)"
     add("-l", "--backend", choices=tuple(BACKENDS), default="weft-async", help=backends, metavar="NAME")
     add("--rndv-thresh", metavar="BYTES", help="UCX_RNDV_THRESH for this run (default: UCX's)")
-    add("--no-detailed-report", action="store_true", help="leave out the single round trips")
+    add("--no-detailed-report", action="store_true", help="do not list single round trips")
     add("--timeout", type=timeout, default=300.0, metavar="S", help="seconds for the whole run (default: %(default)g)")
     _options.add_json(parser)
     for name, options in _WITHOUT_MEANING.items():

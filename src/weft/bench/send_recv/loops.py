@@ -107,7 +107,7 @@ def agree(control: Any, parameters: Parameters) -> None:
     try:
         theirs = json.loads(heard)
     except ValueError as error:
-        raise weft.HandshakeError(f"send-recv: the other side is no weft bench send-recv: {heard[:60]!r}") from error
+        raise weft.HandshakeError(f"send-recv: the other side is not weft bench send-recv: {heard[:60]!r}") from error
     if theirs != parameters._asdict():
         wrong = [
             f"{k} is {v} here and {theirs.get(k)} there" for k, v in parameters._asdict().items() if theirs.get(k) != v

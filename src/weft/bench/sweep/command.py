@@ -211,7 +211,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     transports = add("--transports", metavar="NAMES", help=which)
     _options.add_alias(parser, transports, "--tls")
     measures = functools.partial(options.some_of, figures)
-    add("--measures", type=measures, default=",".join(figures), metavar="NAMES", help="(default: %(default)s)")
+    add(
+        "--measures",
+        type=measures,
+        default=",".join(figures),
+        metavar="NAMES",
+        help="what to measure (default: %(default)s)",
+    )
     options.add_wait(parser)
     memory = f"where messages are received: {', '.join(MEMORIES)} (default: %(default)s)"
     memories = functools.partial(options.some_of, MEMORIES)
@@ -220,8 +226,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--window", type=options.whole, metavar="N", help=window)
     options.add_rounds(parser, None, shown=FULL["rounds"])
     options.add_seconds_per_cell(parser, None, shown=FULL["seconds_per_cell"])
-    add("--limit", type=timeout, metavar="S", help="seconds for all; what is left then is left out (default: 3600)")
-    add("--lab", type=Path, metavar="FILE", help="between the first two hosts of a lab (docs/lab.md)")
+    add(
+        "--limit",
+        type=timeout,
+        metavar="S",
+        help="seconds in total; what is not measured by then is left out (default: 3600)",
+    )
+    add("--lab", type=Path, metavar="FILE", help="measure between the first two hosts of a lab (docs/lab.md)")
     add("--quick", action="store_true", help="fewer sizes, one round: less than a minute")
     form = parser.add_mutually_exclusive_group()
     osu = "print columns like the OSU micro-benchmarks"

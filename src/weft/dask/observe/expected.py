@@ -68,10 +68,10 @@ def heading(shown: Sequence[Point]) -> str:
     """Say what the points are, and how far off the predictions were."""
     title = "<b style='font-size:15px'>Transfers: predicted and observed time</b><br>"
     if not shown:
-        return f"{title}No transfer has been timed: what is lent, or below 64 KiB, is not."
+        return f"{title}No transfer has been timed yet; lent memory and transfers below 64 KiB are not timed."
     off = [abs(math.log(p.observed_s / p.predicted_s)) for p in shown if p.kind == ALONE]
-    text = f"The latest {len(shown)}, by the receiver's clock. Between the dotted lines it is a factor of 2."
+    text = f"The latest {len(shown)}, as their receivers timed them. Between the dotted lines: less than a factor of 2."
     if off:
         factor = format_ratio(math.exp(statistics.median(off)))
-        text += f" Median of those with a port to themselves: off by a factor of {factor}."
+        text += f" Median error of those with a port to themselves: a factor of {factor}."
     return title + text
