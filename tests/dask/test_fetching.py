@@ -60,6 +60,20 @@ def gathered(instructions: list[Any]) -> dict[str, set[Any]]:
     return {each.worker: set(each.to_gather) for each in instructions if isinstance(each, GatherDep)}
 
 
+def test_sources_that_left_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, now = FakeWorker(), [0.0]
+    monkeypatch.setattr(fetch.time, "monotonic", lambda: now[0])
+    model = worker.fetching.model
+    for i in range(500):
+        worker.learn(f"ucx://10.1.{i // 250}.{i % 250}:1", FAST)
+        worker.learn(NEAR, FAST)
+        now[0] += 60.0
+    assert len(model.workers()) < 70, "an hour's, the one that stays, and this worker"
+    assert NEAR in model.workers()
+    assert all(len(each) < 70 for each in (model.pairs, model.hosts, model.workers_by_host()))
+    assert model.predict(NEAR, HERE, now[0]).source == "pair"
+
+
 @pytest.fixture
 def worker() -> FakeWorker:
     worker = FakeWorker()

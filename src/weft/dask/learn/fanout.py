@@ -15,11 +15,12 @@ Values must not be changed in place, as Dask demands: this worker may be sending
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm.core import connect
@@ -33,6 +34,7 @@ from weft.dask.offload import read_offloads
 from weft.links import LinkModel
 from weft.links.fanout import LEAST_NBYTES
 from weft.links.flows import Flows
+from weft.links.intake import STALLED_S, Intake, distance
 from weft.links.route import Pace
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ class Fanout:
         self._telling: set[asyncio.Task[None]] = set()
         self._pulling = 0
         self.flows = Flows()
+        self._intake: Intake[asyncio.Future[None]] = Intake()
         self._relays = relays.Relays(self._worker, model, self._pull)
         counted = ("received", "borrowed", "pieces", "lost", "given_up", "by_relay", "relays_lost", "flows")
         self.counts: dict[str, int] = dict.fromkeys(counted, 0)
@@ -110,29 +113,13 @@ class Fanout:
         large = self._large(keys)
         if here is None or not large or place_of(worker).host == place_of(here.address).host:
             return await stock(rpc=rpc, keys=keys, worker=worker, **options)
-        comm = await rpc.connect(worker)
-        try:
-            joins = comm.remote_info.get(measured.JOINS)
-            answer = await self._ask(comm, "weft_join", keys=large, rates=self._rates(worker)) if joins else {}
-        except OSError:  # Dask handles it
-            raise
-        except Exception:  # noqa: BLE001 - Dask has its own way to fetch it
-            _warn()
-            answer = {}
-        finally:
-            rpc.reuse(worker, comm)
-        if answer.get("status") == "busy":
-            return answer
-        took: dict[Any, Any] = {}
-        got = await asyncio.gather(
-            *(
-                self._get(rpc, worker, key, told, options.get("deserializers"))
-                for key, told in answer.get("answers", ())
-            )
-        )
-        for (key, _), value in zip(answer.get("answers", ()), got, strict=True):
-            if value is not None:
-                took[key] = value[0]
+        async with self._turn(large, worker) as end_turn:
+            answer = await self._join(rpc, worker, large)
+            if answer.get("status") == "busy":
+                return answer
+            if all(told["lent"] for _, told in answer.get("answers", ())):  # nothing comes through the port
+                end_turn()
+            took = await self._get_all(rpc, worker, answer.get("answers", ()), options.get("deserializers"))
         rest = [key for key in keys if key not in took]
         if not rest:
             return {"status": "OK", "data": took}
@@ -143,6 +130,63 @@ class Fanout:
         if took:
             response["data"].update(took)
         return response
+
+    async def _join(self, rpc: Any, worker: str, keys: list[Any]) -> dict[str, Any]:
+        """Ask a holder from where to get values."""
+        comm = await rpc.connect(worker)
+        try:
+            joins = comm.remote_info.get(measured.JOINS)
+            return await self._ask(comm, "weft_join", keys=keys, rates=self._rates(worker)) if joins else {}
+        except OSError:  # Dask handles it
+            raise
+        except Exception:  # noqa: BLE001 - Dask has its own way to fetch it
+            _warn()
+            return {}
+        finally:
+            rpc.reuse(worker, comm)
+
+    async def _get_all(self, rpc: Any, worker: str, answers: Collection[Any], deserializers: Any) -> dict[Any, Any]:
+        """Receive values as their holder has answered; those that Dask's own request must fetch are left out."""
+        got = await asyncio.gather(*(self._get(rpc, worker, key, told, deserializers) for key, told in answers))
+        return {key: value[0] for (key, _), value in zip(answers, got, strict=True) if value is not None}
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, keys: list[Any], source: str) -> AsyncGenerator[Callable[[], None]]:
+        """Wait until values may arrive, those of urgent tasks first; yields a function that ends the turn early."""
+        here = self._worker()
+        tasks = {} if here is None else here.state.tasks
+        urgency = min((ts.priority or () for key in keys if (ts := tasks.get(key)) is not None), default=())
+        begun = asyncio.get_running_loop().create_future()
+        self._intake.wait(begun, (urgency, distance(self._address(), source)))
+        self._begin()
+        ended = False
+
+        def end() -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
+                self._intake.end()
+                self._begin()
+
+        try:
+            while not begun.done():
+                await asyncio.wait((begun,), timeout=STALLED_S)
+                self._intake.look(time.monotonic())
+                self._begin()
+            yield end
+        finally:
+            if begun.done():
+                end()
+            else:
+                self._intake.withdraw(begun)
+
+    def _begin(self) -> None:
+        while (begun := self._intake.begin()) is not None:
+            begun.set_result(None)
+
+    def _landed(self, nbytes: int) -> None:
+        self._intake.landed(nbytes, time.monotonic())
+        self._begin()
 
     def _large(self, keys: Collection[Any]) -> list[Any]:
         """Return the keys that may be large; if this worker does not know the size of a key, its holder does."""
@@ -202,7 +246,7 @@ class Fanout:
                     if lent:
                         return await self._borrow(rpc, parent, chain, deserializers)
                     if copy is None:
-                        copy = self.offers.copies[chain] = pieces.Copy(frames, piece)
+                        copy = self.offers.copies[chain] = pieces.Copy(frames, piece, self._landed)
                     await self._come(rpc, source, parent, chain, copy)
                     break
                 except (OSError, pieces.GoneError) as e:

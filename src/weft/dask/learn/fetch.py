@@ -40,6 +40,8 @@ BUSY_S = 0.15
 #: Workers that this one notifies at most; the others ask again by themselves.
 _MOST_WAITING = 1024
 _TELL = "weft_free"
+#: A source that sent nothing for this long is forgotten: its measurements count for nothing by now (`HALF_LIFE_S`).
+FORGOTTEN_S = 3600.0
 
 
 class Fetching:
@@ -51,6 +53,7 @@ class Fetching:
         self.probes = Probes()
         self._since: dict[str, tuple[Any, float]] = {}  # the keys in flight from each source, and since when
         self._nudge: asyncio.TimerHandle | None = None
+        self._heard_s: dict[str, float] = {}  # when each source was last heard of, the latest last
         self._here = ""
 
     def heard(self, source: str, news: measured.Measured) -> None:
@@ -59,6 +62,9 @@ class Fetching:
         if not here or source == here:
             return
         model, now = self.model, time.monotonic()
+        self._heard_s.pop(source, None)
+        self._heard_s[source] = now
+        self._forget(now)
         model.place(source, place_of(source))
         for nbytes, seconds, flows in news.transfers:
             model.observe(source, here, nbytes, seconds, now, ingress_flows=flows)
@@ -67,6 +73,15 @@ class Fetching:
             self.probes.fetched(news.lent_nbytes + news.moved_nbytes)
         if news.round_trip_s:
             model.observe(source, here, 1, news.round_trip_s + SOFTWARE_S, now)
+
+    def _forget(self, now: float) -> None:
+        """Forget sources that were not heard of for long: they may have left, and Dask's workers come and go."""
+        for source, at in list(islice(self._heard_s.items(), 2)):  # with each that is heard of: one may be added
+            if now - at > FORGOTTEN_S:
+                del self._heard_s[source]
+                host = self.model.place_of(source).host
+                self.model.forget(source)
+                self.model.forget_host(host)
 
     def _address(self) -> str:
         worker = self._worker()

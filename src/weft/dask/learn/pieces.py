@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from distributed.comm.core import CommClosedError
@@ -58,6 +58,8 @@ class Copy:
         Small ones as they are; for a large one its memory, or its size in bytes if it has yet to arrive.
     piece_nbytes : int
         Large frames are sent in pieces of this size; no piece spans two frames.
+    on_landed : callable, optional
+        Called with the bytes of each piece that arrives.
 
     Attributes
     ----------
@@ -69,7 +71,9 @@ class Copy:
         The value, once it was made from the frames.
     """
 
-    def __init__(self, frames: Sequence[Any], piece_nbytes: int) -> None:
+    def __init__(
+        self, frames: Sequence[Any], piece_nbytes: int, on_landed: Callable[[int], None] | None = None
+    ) -> None:
         self.frames: list[Any] = []
         self.pieces: list[memoryview] = []
         coming = False
@@ -87,6 +91,7 @@ class Copy:
         self.value: Any = None
         self.failed = False
         self.users = 0
+        self._on_landed = on_landed
         self._changed = asyncio.Event()
 
     @property
@@ -105,6 +110,8 @@ class Copy:
         while self.have in self.beyond:
             self.beyond.discard(self.have)
             self.have += 1
+        if self._on_landed is not None:
+            self._on_landed(len(self.pieces[number]))
         self.change()
 
     async def changed(self) -> None:
@@ -217,8 +224,7 @@ async def receive(comm: PieceComm, copy: Copy, *, timed: bool) -> None:
                 size = await under_way.popleft()
                 if size != len(copy.pieces[copy.have]):
                     raise CommClosedError(f"{comm!r}: a piece has {size} B")
-                copy.have += 1
-                copy.change()
+                copy.landed(copy.have)
             await comm.write("OK")
     finally:
         got = sum(map(len, copy.pieces[first : copy.have]))
