@@ -71,6 +71,8 @@ class Chain:
         now_s: float,
         *,
         failed: Collection[str] = (),
+        wanted_nbytes: int = 0,
+        source_sends: int = 0,
     ) -> Parent | None:
         """Choose a worker's sender, on its first request or after the senders in `failed` have failed.
 
@@ -78,6 +80,11 @@ class Chain:
         ----------
         seconds_per_byte : callable
             Expected seconds per byte from a given host to this one.
+        wanted_nbytes : int
+            Bytes that this worker still has to receive, this value and others. As long as the source delivers this one
+            before those can arrive, nothing is gained by a chain, and each passes on as much as others of its values.
+        source_sends : int
+            Transfers that the source's port sends now, of this value and of others.
 
         Returns
         -------
@@ -106,10 +113,13 @@ class Chain:
 
         def there_s(parent: _Member) -> float:
             rate = seconds_per_byte(parent.host)
-            own = self.nbytes * rate * (1 + children[parent.name])
+            sends = children[parent.name] if parent is not self._source else max(children[parent.name], source_sends)
+            own = self.nbytes * rate * (1 + sends)
             return max(parent.there_s - now_s, own) + min(self.nbytes, piece_nbytes(self.nbytes)) * rate
 
         best = min(chained, key=lambda c: (there_s(c), -c.number))
+        if self._source in chained and there_s(self._source) <= wanted_nbytes * seconds_per_byte(self._source.host):
+            best = self._source
         member.parent, member.lent, member.there_s = best.name, False, now_s + there_s(best)
         return Parent(best.name)
 

@@ -95,6 +95,7 @@ class Fanout:
         self._pulling = 0
         self.flows = Flows()
         self._intake: Intake[asyncio.Future[None]] = Intake()
+        self._wanted = 0  # bytes of the values that arrive or wait for their turn
         self._relays = relays.Relays(self._worker, model, self._pull)
         counted = ("received", "borrowed", "pieces", "lost", "given_up", "by_relay", "relays_lost", "flows")
         self.counts: dict[str, int] = dict.fromkeys(counted, 0)
@@ -136,7 +137,9 @@ class Fanout:
         comm = await rpc.connect(worker)
         try:
             joins = comm.remote_info.get(measured.JOINS)
-            return await self._ask(comm, "weft_join", keys=keys, rates=self._rates(worker)) if joins else {}
+            if not joins:
+                return {}
+            return await self._ask(comm, "weft_join", keys=keys, rates=self._rates(worker), **self._wants(joins))
         except OSError:  # Dask handles it
             raise
         except Exception:  # noqa: BLE001 - Dask has its own way to fetch it
@@ -144,6 +147,10 @@ class Fanout:
             return {}
         finally:
             rpc.reuse(worker, comm)
+
+    def _wants(self, joins: object) -> dict[str, int]:
+        """Return what to tell a holder of all that this worker still wants, if the holder's version understands it."""
+        return {"wanted": self._wanted} if isinstance(joins, int) and joins >= measured.WANTS else {}
 
     async def _get_all(self, rpc: Any, worker: str, answers: Collection[Any], deserializers: Any) -> dict[Any, Any]:
         """Receive values as their holder has answered; those that Dask's own request must fetch are left out."""
@@ -155,7 +162,10 @@ class Fanout:
         """Wait until values may arrive, those of urgent tasks first; yields a function that ends the turn early."""
         here = self._worker()
         tasks = {} if here is None else here.state.tasks
-        urgency = min((ts.priority or () for key in keys if (ts := tasks.get(key)) is not None), default=())
+        known = [ts for key in keys if (ts := tasks.get(key)) is not None]
+        urgency = min((ts.priority or () for ts in known), default=())
+        wanted = sum(ts.get_nbytes() for ts in known)
+        self._wanted += wanted
         begun = asyncio.get_running_loop().create_future()
         self._intake.wait(begun, (urgency, distance(self._address(), source)))
         self._begin()
@@ -175,6 +185,7 @@ class Fanout:
                 self._begin()
             yield end
         finally:
+            self._wanted -= wanted
             if begun.done():
                 end()
             else:
@@ -304,7 +315,10 @@ class Fanout:
             comm = await rpc.connect(source)
             try:
                 rates = self._rates(source)
-                answer = await self._ask(comm, "weft_join", keys=[key], rates=rates, failed=failed, chain=chain)
+                wants = self._wants(comm.remote_info.get(measured.JOINS))
+                answer = await self._ask(
+                    comm, "weft_join", keys=[key], rates=rates, failed=failed, chain=chain, **wants
+                )
             finally:
                 rpc.reuse(source, comm)
             if answer["status"] != "busy":

@@ -68,7 +68,13 @@ class Offers:
         self.copies: dict[str, pieces.Copy] = {}
 
     async def join(
-        self, who: str, keys: Collection[Any], rates: dict[str, float], failed: Collection[str] = (), chain: str = ""
+        self,
+        who: str,
+        keys: Collection[Any],
+        rates: dict[str, float],
+        failed: Collection[str] = (),
+        chain: str = "",
+        wanted: int = 0,
     ) -> dict[str, Any]:
         """Return from which worker to get each large value, at first or after parents have failed."""
         worker = self._worker()
@@ -80,7 +86,15 @@ class Offers:
             if offered is None:
                 continue
             host, now = place_of(who).host, time.monotonic()
-            parent = offered.chain.join(who, host, lambda h: rates.get(h, default), now, failed=failed)
+            parent = offered.chain.join(
+                who,
+                host,
+                lambda h: rates.get(h, default),
+                now,
+                failed=failed,
+                wanted_nbytes=wanted,
+                source_sends=measured.sends(),
+            )
             if parent is None:
                 continue
             if parent.name == worker.address and _is_busy(worker):
