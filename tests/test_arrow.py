@@ -143,18 +143,25 @@ def test_a_buffer_may_be_freed_by_another_thread_and_when_it_is_off(born):
 
 
 def test_a_pool_that_the_user_has_set_stays(born):
-    _native.arrow_in_pool(False, LIBRARY)
     arrows = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
     try:
-        assert not _native.arrow_in_pool(True, LIBRARY)
+        assert _native.arrow_in_pool(True, LIBRARY)
         assert pa.default_memory_pool().backend_name == "system"
         buffer = pa.allocate_buffer(N)
         assert born() == 0
         del buffer
     finally:
         pa.set_memory_pool(arrows)
-        assert not _native.arrow_in_pool(True, LIBRARY)
+
+
+def test_what_arrow_allocates_for_itself_lies_there_too(born, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(N))
+    with pa.OSFile(str(path)) as file:  # its reader asks for Arrow's default pool, not pyarrow's
+        buffer = file.read_buffer(N)
+    assert born() == N
+    del buffer
 
 
 def test_a_forked_child_has_buffers_of_its_own():

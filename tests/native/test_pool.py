@@ -126,6 +126,26 @@ def test_a_lower_cap_holds_for_what_lies_between_blocks_in_use():
     assert _native.pool_statistics()["idle_nbytes"] == 0
 
 
+def test_only_what_is_too_much_is_freed_and_not_the_whole_segment():
+    _native.pool_set_cap(0)
+    _native.pool_set_cap(6 << 20)
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(8)]
+    del blocks[1:4], blocks[1:]
+    assert _native.pool_statistics()["idle_nbytes"] == 6 << 20
+    blocks.clear()
+    assert _native.pool_statistics()["idle_nbytes"] == 6 << 20
+
+
+def test_a_large_hole_of_touched_pages_comes_before_a_small_one_of_new_pages():
+    _native.pool_set_cap(0)
+    _native.pool_set_cap(1 << 30)
+    first, _second = _native.pool_allocate(120 << 20), _native.pool_allocate(128 << 20)  # and 8 MiB untouched
+    del first
+    before = _native.pool_statistics()["fresh_total_nbytes"]
+    _third = _native.pool_allocate(4 << 20)
+    assert _native.pool_statistics()["fresh_total_nbytes"] == before
+
+
 def test_with_a_hold_as_much_is_kept_as_was_in_use():
     _native.pool_set_cap(0)
     _native.pool_set_hold(1000)

@@ -254,7 +254,7 @@ Pool::Statistics Pool::statistics() noexcept {
     std::lock_guard lock(s.mutex);
     end_unmarked(s);
     const Segments &all = s.segments;
-    return {all.live, all.idle, all.mapped, all.by_address.size(), s.pinned, all.cap, all.taken};
+    return {all.live, all.idle, all.mapped, all.by_address.size(), s.pinned, all.cap, all.taken, all.fresh};
 }
 
 // A fork copies the mutex in its present state: no other thread may hold it then.

@@ -74,7 +74,7 @@ constexpr size_t page_threshold = 64 * 1024;
 
 struct Statistics {
     size_t live, idle, mapped, segments, pinned, cap;
-    uint64_t taken;
+    uint64_t taken, fresh;
 };
 
 /// Bytes that this process has lent, and borrowed, since its start.

@@ -97,6 +97,7 @@ Mappings are flagged as by `flag_loans`. None: some shared memory is counted by 
             d["pinned_nbytes"] = s.pinned;
             d["cap_nbytes"] = s.cap;
             d["taken_total"] = s.taken;
+            d["fresh_total_nbytes"] = s.fresh;
             d["lent_total_nbytes"] = lent_total.load();
             d["staged_total_nbytes"] = staged_total.load();
             d["borrowed_nbytes"] = borrowed.load();

@@ -15,6 +15,7 @@
 #endif
 
 static constexpr size_t huge_nbytes = 2 << 20;
+static constexpr size_t most_looked_at = 16;
 
 bool Segments::Hole::operator<(const Hole &o) const noexcept {
     return std::tie(nbytes, cold, segment, offset) < std::tie(o.nbytes, o.cold, o.segment, o.offset);
@@ -68,7 +69,7 @@ void Segments::drop(Segment *segment) noexcept {
 void Segments::drop_idle(size_t most) noexcept {
     for (auto it = by_address.begin(); it != by_address.end() && idle > most;) {
         Segment &candidate = (it++)->second;
-        if (candidate.used.empty()) drop(&candidate);
+        if (candidate.used.empty() && candidate.free.begin()->second.warm <= idle - most) drop(&candidate);
     }
 }
 
@@ -118,8 +119,18 @@ void Segments::punch(size_t most) noexcept {
         }
 }
 
-std::pair<Segment *, size_t> Segments::take(size_t nbytes) noexcept {
+// A fresh page costs more than the rest of a larger hole, so of the next few holes the warmest is taken.
+std::set<Segments::Hole>::iterator Segments::fit(size_t nbytes) const noexcept {
+    auto cold = [&](const Hole &hole) { return nbytes - std::min(nbytes, hole.nbytes - hole.cold); };
     auto best = holes.lower_bound({nbytes, 0, nullptr, 0});
+    size_t left = most_looked_at;
+    for (auto it = best; it != holes.end() && left && cold(*best); ++it, --left)
+        if (cold(*it) < cold(*best)) best = it;
+    return best;
+}
+
+std::pair<Segment *, size_t> Segments::take(size_t nbytes) noexcept {
+    auto best = fit(nbytes);
     Segment *segment;
     size_t offset = 0;
     if (best != holes.end()) {
@@ -136,6 +147,7 @@ std::pair<Segment *, size_t> Segments::take(size_t nbytes) noexcept {
     segment->used[offset] = {nbytes, 0, false, false, false, false};
     live += nbytes;
     idle -= warm;
+    fresh += nbytes - warm;
     note_used();
     return {segment, offset};
 }
@@ -182,13 +194,7 @@ void Segments::give_back(Segment *segment, Block used) noexcept {
     segment->used.erase(used);
     live -= length;
     Segment::Range range{length, length};
-    // Free pages beyond the limit now; entirely free segments are dropped below.
-    const size_t most = may_be_idle();
-    if (idle + length > most && !segment->used.empty()) {
-        madvise(segment->base + offset, length, MADV_REMOVE);
-        range.warm = 0;
-    }
-    idle += range.warm;
+    idle += length;
     auto next = segment->free.lower_bound(offset);
     if (next != segment->free.begin()) {
         auto previous = std::prev(next);
@@ -203,7 +209,7 @@ void Segments::give_back(Segment *segment, Block used) noexcept {
         range = {range.nbytes + after.nbytes, range.warm + after.warm};
     }
     add_hole(segment, offset, range);
-    drop_idle(most);
+    keep_idle(may_be_idle());
 }
 
 std::pair<Segment *, Segments::Block> Segments::find(const void *data) noexcept {

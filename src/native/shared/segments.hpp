@@ -59,6 +59,7 @@ struct Segments {
     std::set<Hole> holes;  // every free range of every segment
     size_t live = 0, idle = 0, mapped = 0, out = 0, cap;
     uint64_t dropped = 0, taken = 0;
+    uint64_t fresh = 0;   // bytes of taken blocks whose pages were not touched before
     int64_t hold_ns = 0;  // for how long to keep as much as was in use
     size_t other = 0;     // memory of the process outside the pool, as last reported
 
@@ -84,6 +85,7 @@ struct Segments {
     size_t most_used = 0, most_used_before = 0;
     int64_t began_ns = 0;
 
+    std::set<Hole>::iterator fit(size_t nbytes) const noexcept;
     void note_used() noexcept;
     Segment *add(size_t nbytes) noexcept;
     void drop(Segment *segment) noexcept;
