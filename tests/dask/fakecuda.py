@@ -18,6 +18,8 @@ from distributed.protocol import dask_serialize
 from tests.native.dlpack import Deleter, ManagedVersioned, Tensor, new_capsule
 
 import weft
+from weft.dask import handshake
+from weft.dask.observe import traffic
 from weft.dask.tensors import device
 
 #: (code, bits, lanes) of DLPack
@@ -138,7 +140,12 @@ sys.modules["fakecuda"] = sys.modules[__name__]
 
 @pytest.fixture
 def fakecuda(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """This library, able to allocate, in a process whose UCX is said to reach CUDA."""
+    """This library, able to allocate, in a process whose UCX is said to reach CUDA.
+
+    Such a process has no rings, so Dask's handshake takes messages.
+    """
+    monkeypatch.setattr(handshake, "info", lambda *, known: traffic.INFO)
+    monkeypatch.setattr(handshake, "exchanged", lambda peer, *, known: handshake.Exchanged(told=False, heard=None))
     monkeypatch.setattr(weft.Peer, "memory_types", ["host", "cuda"])
     monkeypatch.setattr(device, "_ALLOCATORS", {"fakecuda": allocate})
     allocated.clear()

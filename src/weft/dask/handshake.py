@@ -50,6 +50,6 @@ def of_process(*, holds_device: bool) -> dict[str, Any]:
 
 def exchanged(peer: Peer, *, known: bool) -> Exchanged:
     """Return what the two sides of `peer` need not send; `known` is what this side called :func:`info` with."""
-    if _KEY not in peer.remote or peer.transports != _RINGS:
+    if _KEY not in peer.remote or not peer.same_host or peer.transports != _RINGS:
         return Exchanged(told=False, heard=None)
     return Exchanged(told=known, heard=peer.remote[_KEY])
