@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib
 import inspect
 import logging
 import textwrap
@@ -184,10 +185,11 @@ def test_frames_of_a_message() -> None:
     assert pickled[1]["serializer"] == "pickle"
 
 
-@pytest.mark.parametrize("handlers", [patches.torch_handlers, patches.cupy_handlers])
-def test_protocol_has_handlers(handlers: Callable[[], object]) -> None:
+@pytest.mark.parametrize(("library", "handlers"), [("torch", patches.torch_handlers), ("cupy", patches.cupy_handlers)])
+def test_protocol_has_handlers(library: str, handlers: Callable[[], object]) -> None:
     with suppress(ImportError):  # the library is not here
         assert handlers() is not None
+        importlib.import_module(f"weft.dask.tensors.{library}")  # loaded last, as where weft loads both
 
 
 # ---- canaries: P2P --------------------------------------------------------------------------------------------------
