@@ -15,18 +15,18 @@ Values must not be changed in place, as Dask demands: this worker may be sending
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import time
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm.core import connect
 from distributed.comm.utils import from_frames
 
 from weft.dask.learn import measured, pieces, relays, slices
+from weft.dask.learn.arrivals import Arrivals, Turn
 from weft.dask.learn.ask import ask
 from weft.dask.learn.collect import place_of
 from weft.dask.learn.offers import Offers
@@ -34,7 +34,6 @@ from weft.dask.offload import read_offloads
 from weft.links import LinkModel
 from weft.links.fanout import LEAST_NBYTES
 from weft.links.flows import Flows
-from weft.links.intake import STALLED_S, Intake, distance
 from weft.links.route import Pace
 
 if TYPE_CHECKING:
@@ -94,8 +93,7 @@ class Fanout:
         self._telling: set[asyncio.Task[None]] = set()
         self._pulling = 0
         self.flows = Flows()
-        self._intake: Intake[asyncio.Future[None]] = Intake()
-        self._wanted = 0  # bytes of the values that arrive or wait for their turn
+        self._arrivals = Arrivals()
         self._relays = relays.Relays(self._worker, model, self._pull)
         counted = ("received", "borrowed", "pieces", "lost", "given_up", "by_relay", "relays_lost", "flows")
         self.counts: dict[str, int] = dict.fromkeys(counted, 0)
@@ -114,13 +112,14 @@ class Fanout:
         large = self._large(keys)
         if here is None or not large or place_of(worker).host == place_of(here.address).host:
             return await stock(rpc=rpc, keys=keys, worker=worker, **options)
-        async with self._turn(large, worker) as end_turn:
+        tasks = [ts for key in large if (ts := here.state.tasks.get(key)) is not None]
+        async with self._arrivals.turn(here.address, worker, tasks) as turn:
             answer = await self._join(rpc, worker, large)
             if answer.get("status") == "busy":
                 return answer
             if all(told["lent"] for _, told in answer.get("answers", ())):  # nothing comes through the port
-                end_turn()
-            took = await self._get_all(rpc, worker, answer.get("answers", ()), options.get("deserializers"))
+                turn.end()
+            took = await self._get_all(rpc, worker, answer.get("answers", ()), options.get("deserializers"), turn)
         rest = [key for key in keys if key not in took]
         if not rest:
             return {"status": "OK", "data": took}
@@ -150,54 +149,14 @@ class Fanout:
 
     def _wants(self, joins: object) -> dict[str, int]:
         """Return what to tell a holder of all that this worker still wants, if the holder's version understands it."""
-        return {"wanted": self._wanted} if isinstance(joins, int) and joins >= measured.WANTS else {}
+        return {"wanted": self._arrivals.wanted_nbytes} if isinstance(joins, int) and joins >= measured.WANTS else {}
 
-    async def _get_all(self, rpc: Any, worker: str, answers: Collection[Any], deserializers: Any) -> dict[Any, Any]:
+    async def _get_all(
+        self, rpc: Any, worker: str, answers: Collection[Any], deserializers: Any, turn: Turn
+    ) -> dict[Any, Any]:
         """Receive values as their holder has answered; those that Dask's own request must fetch are left out."""
-        got = await asyncio.gather(*(self._get(rpc, worker, key, told, deserializers) for key, told in answers))
+        got = await asyncio.gather(*(self._get(rpc, worker, key, told, deserializers, turn) for key, told in answers))
         return {key: value[0] for (key, _), value in zip(answers, got, strict=True) if value is not None}
-
-    @contextlib.asynccontextmanager
-    async def _turn(self, keys: list[Any], source: str) -> AsyncGenerator[Callable[[], None]]:
-        """Wait until values may arrive, those of urgent tasks first; yields a function that ends the turn early."""
-        here = self._worker()
-        tasks = {} if here is None else here.state.tasks
-        known = [ts for key in keys if (ts := tasks.get(key)) is not None]
-        urgency = min((ts.priority or () for ts in known), default=())
-        wanted = sum(ts.get_nbytes() for ts in known)
-        self._wanted += wanted
-        begun = asyncio.get_running_loop().create_future()
-        self._intake.wait(begun, (urgency, distance(self._address(), source)))
-        self._begin()
-        ended = False
-
-        def end() -> None:
-            nonlocal ended
-            if not ended:
-                ended = True
-                self._intake.end()
-                self._begin()
-
-        try:
-            while not begun.done():
-                await asyncio.wait((begun,), timeout=STALLED_S)
-                self._intake.look(time.monotonic())
-                self._begin()
-            yield end
-        finally:
-            self._wanted -= wanted
-            if begun.done():
-                end()
-            else:
-                self._intake.withdraw(begun)
-
-    def _begin(self) -> None:
-        while (begun := self._intake.begin()) is not None:
-            begun.set_result(None)
-
-    def _landed(self, nbytes: int) -> None:
-        self._intake.landed(nbytes, time.monotonic())
-        self._begin()
 
     def _large(self, keys: Collection[Any]) -> list[Any]:
         """Return the keys that may be large; if this worker does not know the size of a key, its holder does."""
@@ -227,7 +186,7 @@ class Fanout:
         return answer
 
     async def _get(
-        self, rpc: Any, source: str, key: Any, told: dict[str, Any], deserializers: Any
+        self, rpc: Any, source: str, key: Any, told: dict[str, Any], deserializers: Any, turn: Turn
     ) -> tuple[Any] | None:
         """Receive one value, whichever workers die meanwhile; None: Dask's own request must fetch it."""
         chain = told["chain"]
@@ -235,7 +194,7 @@ class Fanout:
             known = self.offers.copies.get(chain)
             if known is not None:  # another request of this worker is for the same value
                 return (await known.made(),)
-            value = await self._follow(rpc, source, key, told, deserializers)
+            value = await self._follow(rpc, source, key, told, deserializers, turn)
         except Exception as e:  # noqa: BLE001 - Dask has its own way to fetch it
             logger.debug("%r comes as Dask has it: %r", key, e)
             if not isinstance(e, OSError | pieces.GoneError):
@@ -246,7 +205,9 @@ class Fanout:
         self._tell(rpc, source, chain, whole=True)
         return (value,)
 
-    async def _follow(self, rpc: Any, source: str, key: Any, told: dict[str, Any], deserializers: Any) -> Any:
+    async def _follow(
+        self, rpc: Any, source: str, key: Any, told: dict[str, Any], deserializers: Any, turn: Turn
+    ) -> Any:
         chain, failed = told["chain"], list[str]()
         frames, piece = told["frames"], told["piece"]
         parent, lent = told["parent"], told["lent"]
@@ -257,7 +218,7 @@ class Fanout:
                     if lent:
                         return await self._borrow(rpc, parent, chain, deserializers)
                     if copy is None:
-                        copy = self.offers.copies[chain] = pieces.Copy(frames, piece, self._landed)
+                        copy = self.offers.copies[chain] = pieces.Copy(frames, piece, turn.landed)
                     await self._come(rpc, source, parent, chain, copy)
                     break
                 except (OSError, pieces.GoneError) as e:

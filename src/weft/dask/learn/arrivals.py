@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The large values that a worker receives from other hosts: each waits for its turn (``weft.links.intake`` decides)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from weft.links.intake import STALLED_S, Intake, distance
+
+#: The next value is requested when this share of one is left, so that the port is not idle meanwhile.
+_LAST = 1 / 8
+
+
+class Turn:
+    """A request for some values. It ends by itself when they have almost arrived."""
+
+    def __init__(self, nbytes: int, landed: Callable[[int], None], ended: Callable[[], None]) -> None:
+        self._left, self._last, self._landed, self._ended = nbytes, nbytes * _LAST, landed, ended
+        self._over = False
+
+    def landed(self, nbytes: int) -> None:
+        """Record that some bytes have arrived."""
+        self._left -= nbytes
+        self._landed(nbytes)
+        if self._left <= self._last:
+            self.end()
+
+    def end(self) -> None:
+        """Let the next one begin."""
+        if not self._over:
+            self._over = True
+            self._ended()
+
+
+class Arrivals:
+    """The requests of one worker.
+
+    Attributes
+    ----------
+    wanted_nbytes : int
+        Bytes of the values that arrive or wait for their turn.
+    """
+
+    def __init__(self) -> None:
+        self._intake: Intake[asyncio.Future[None]] = Intake()
+        self.wanted_nbytes = 0
+
+    @contextlib.asynccontextmanager
+    async def turn(self, here: str, source: str, tasks: list[Any]) -> AsyncGenerator[Turn]:
+        """Wait until some values may be requested: the urgent ones, then those of the next sources on the ring."""
+        nbytes = sum(ts.get_nbytes() for ts in tasks)
+        urgency = min((ts.priority or () for ts in tasks), default=())
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turn = Turn(nbytes, self._landed, self._ended)
+        self.wanted_nbytes += nbytes
+        self._intake.wait(begun, (urgency, distance(here, source)))
+        try:
+            self._begin()
+            while not begun.done():
+                await asyncio.wait((begun,), timeout=STALLED_S)
+                self._intake.look(time.monotonic())
+                self._begin()
+            yield turn
+        finally:
+            self.wanted_nbytes -= nbytes
+            if begun.done():
+                turn.end()
+            else:
+                self._intake.withdraw(begun)
+
+    def _begin(self) -> None:
+        while (begun := self._intake.begin()) is not None:
+            begun.set_result(None)
+
+    def _landed(self, nbytes: int) -> None:
+        self._intake.landed(nbytes, time.monotonic())
+        self._begin()
+
+    def _ended(self) -> None:
+        self._intake.end()
+        self._begin()
