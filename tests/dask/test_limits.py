@@ -94,16 +94,27 @@ def test_a_pool_that_is_not_used_for_a_while_keeps_nothing_warm(warm: int, monke
     now = time.monotonic()
     monkeypatch.setattr(limits.time, "monotonic", lambda: now)
     worker.monitor.get_process_memory()
-    now += 2.9
+    now += 0.9
     worker.monitor.get_process_memory()
     assert _native.pool_statistics()["idle_nbytes"] == warm
     _native.pool_allocate(MIB)
-    now += 2.9
+    now += 0.9
     worker.monitor.get_process_memory()
     assert _native.pool_statistics()["idle_nbytes"] == warm
-    now += 3.1
+    now += 1.1
     worker.monitor.get_process_memory()
     assert _native.pool_statistics()["idle_nbytes"] == 0
+
+
+@pytest.mark.parametrize(("left", "kept"), [(1 << 40, 8), (64, 4), (0, 0)])
+def test_a_host_that_is_short_of_memory_gets_the_pool_s(
+    warm: int, monkeypatch: pytest.MonkeyPatch, left: int, kept: int
+) -> None:
+    worker = FakeWorker(None, False)
+    count_worker(worker)
+    monkeypatch.setattr(limits.Available, "nbytes", lambda _: left * MIB)
+    worker.monitor.get_process_memory()
+    assert _native.pool_statistics()["idle_nbytes"] == kept * MIB
 
 
 def test_a_worker_that_tries_several_ports_gets_it_once() -> None:

@@ -4,7 +4,7 @@
 A worker spills and pauses by its resident memory, and its nanny kills it by the same figure. Warm memory in the pool is
 resident: a spilled value's memory goes back to the pool, so Dask would see no gain and spill more. The same holds for a
 value that was spilled while other workers borrow it: it becomes theirs. A pool without requests for a while keeps
-nothing warm.
+nothing warm, and one on a host that is short of memory little (`available`).
 
 Borrowed memory is resident too, though its owner counts it (`shared_pages`). So worker and nanny subtract it, both by
 the kernel's figures, and it is subtracted from managed memory, which Dask computes from the sizes of keys. Only the
@@ -25,6 +25,7 @@ import psutil
 
 from weft import _native
 from weft.dask import config, patches, patches_p2p
+from weft.dask.memory.available import Available
 from weft.dask.memory.shards import Room
 from weft.dask.memory.shared_pages import NOTHING, Borrowed, Reader
 from weft.dask.memory.spill import spill_own
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 _IDLE_PART = 128
 #: ... plus, for this many seconds, as much as the process had in use at once, in the pool and outside it. After as many
 #: seconds without a new block, it keeps none.
-_HOLD_S = 3.0
+_HOLD_S = 1.0
+#: ... and never more than this fraction of what the host has left, which all its workers share.
+_AVAILABLE_PART = 16
 
 
 def count_worker(worker: Worker) -> None:
@@ -88,6 +91,7 @@ class WorkerCount:
         self._leaves_out = leaves_out
         self._plenty_nbytes = plenty_nbytes
         self._reader = Reader()
+        self._available = Available()
         self._seen = NOTHING
         self._total = 0  # bytes borrowed at the last reading
         self._taken, self._taken_at = 0, 0.0  # blocks taken from the pool, and when that number last changed
@@ -109,6 +113,7 @@ class WorkerCount:
         elif pool["idle_nbytes"] and time.monotonic() - self._taken_at > _HOLD_S:
             _native.pool_cool()
         _native.pool_settle(private_nbytes())
+        self._share(pool["idle_nbytes"])
         nbytes = self._own(measure())
         if nbytes <= self._plenty_nbytes:
             return nbytes
@@ -116,6 +121,11 @@ class WorkerCount:
             _native.pool_trim(0)
             nbytes = self._own(measure())
         return nbytes
+
+    def _share(self, idle: int) -> None:
+        left = self._available.nbytes() if idle else None
+        if left is not None and idle > left // _AVAILABLE_PART:
+            _native.pool_trim(left // _AVAILABLE_PART)
 
     async def metrics(self, collect: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Return a heartbeat's metrics, with borrowed keys subtracted from managed memory."""
