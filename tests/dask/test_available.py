@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from weft.dask.memory.available import Available
 MIB = 1 << 20
 
 
-def write(root: Path, files: dict[str, object]) -> Path:
+def write(root: Path, files: Mapping[str, object]) -> Path:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
