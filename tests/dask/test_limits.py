@@ -94,14 +94,14 @@ def test_a_pool_that_is_not_used_for_a_while_keeps_nothing_warm(warm: int, monke
     now = time.monotonic()
     monkeypatch.setattr(limits.time, "monotonic", lambda: now)
     worker.monitor.get_process_memory()
-    now += 0.9
+    now += 1.9
     worker.monitor.get_process_memory()
     assert _native.pool_statistics()["idle_nbytes"] == warm
     _native.pool_allocate(MIB)
-    now += 0.9
+    now += 1.9
     worker.monitor.get_process_memory()
     assert _native.pool_statistics()["idle_nbytes"] == warm
-    now += 1.1
+    now += 2.1
     worker.monitor.get_process_memory()
     assert _native.pool_statistics()["idle_nbytes"] == 0
 

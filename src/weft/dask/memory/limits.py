@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _IDLE_PART = 128
 #: ... plus, for this many seconds, as much as the process had in use at once, in the pool and outside it. After as many
 #: seconds without a new block, it keeps none.
-_HOLD_S = 1.0
+_HOLD_S = 2.0
 #: ... and never more than this fraction of what the host has left, which all its workers share.
 _AVAILABLE_PART = 16
 
