@@ -71,7 +71,7 @@ def shared_memory(machine: Machine) -> Finding:
 def _without_shm(machine: Machine, why: str) -> Finding:
     evidence, remedy = f"statvfs {_SHM}: failed", f"mount -t tmpfs tmpfs {_SHM}"
     if not why:
-        what = f"no {_SHM}: no low-level worker can be made; connections on this host need none it"
+        what = f"no {_SHM}: no low-level worker can be made; connections on this host do not need it"
         return note(what, evidence, remedy=remedy, source=_SHM_SOURCE)
     return error(
         f"no {_SHM}: processes on this host cannot share memory",
