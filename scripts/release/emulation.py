@@ -70,11 +70,14 @@ def why_not(architecture: str) -> str:
 def use(fixed: Path, architecture: str, work: Path) -> None:
     """Run the ring's programs; import the wheel, show what it says of itself, and run the tests of one process."""
     root = _root(architecture, work / f"root-{architecture}")
-    site = root / "site"
+    site = (
+        root / "site-packages"
+    )  # by this name hypothesis knows that it is not the user's, and does not read all of it
     shutil.rmtree(site, ignore_errors=True)
     kind = build.platform(architecture).removesuffix(f"_{architecture}")
     options = ["--python-version", PYTHON, "--python-platform", f"{architecture}-{kind}", "--only-binary", ":all:"]
     build.run(["uv", "pip", "install", "--quiet", *options, "--target", site, fixed, *check.TEST_PACKAGES])
+    _compile(site, root / "usr/lib" / f"python{PYTHON}")
     tests = root / "source"
     shutil.rmtree(tests, ignore_errors=True)
     tests.mkdir()
@@ -89,6 +92,13 @@ def use(fixed: Path, architecture: str, work: Path) -> None:
     _inside(root, architecture, [python, *check.PYTEST, "--timeout", "600", *left_out, *check.TESTS])
     for name, why in NOT_HERE.items():
         print(f"not run on {architecture}: {name}: {why}")
+
+
+def _compile(*folders: Path) -> None:
+    """Compile with the same Python of this machine, if there is one: it takes minutes under qemu."""
+    python = subprocess.run(["uv", "python", "find", "--quiet", PYTHON], capture_output=True, text=True).stdout.strip()
+    if python:  # the files of other versions' syntax that packages bring for their tests fail
+        subprocess.run([python, "-m", "compileall", "-q", "-j", "0", *folders], stdout=subprocess.DEVNULL, timeout=600)
 
 
 def _ring(root: Path, architecture: str, work: Path) -> None:
@@ -124,7 +134,7 @@ def _inside(root: Path, architecture: str, command: Sequence[str]) -> None:
         mount -t binfmt_misc none /proc/sys/fs/binfmt_misc && printf %s "$1" >/proc/sys/fs/binfmt_misc/register &&
         mount --bind "$0" "$0" && cd "$0" && mkdir -p proc sys dev/shm tmp && mount -t proc proc proc &&
         mount --rbind /sys sys && mount --rbind /dev dev && mount -t tmpfs tmpfs dev/shm && shift &&
-        exec chroot . /usr/bin/env -i PATH=/usr/bin HOME=/tmp LANG=C.UTF-8 PYTHONPATH=/site \\
+        exec chroot . /usr/bin/env -i PATH=/usr/bin HOME=/tmp LANG=C.UTF-8 PYTHONPATH=/site-packages \\
             sh -c 'cd /source && exec "$@"' sh "$@"
     """
     one_cpu = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
