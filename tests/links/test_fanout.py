@@ -64,15 +64,15 @@ def test_a_borrower_whose_lender_died_gets_it_itself_and_lends_it() -> None:
 
 
 def test_one_that_waits_for_other_values_does_not_need_a_chain() -> None:
-    def join(chain: Chain, name: str, wanted: int, sends: int) -> Parent | None:
-        return chain.join(name, name, lambda _: FAST, 0.0, wanted_nbytes=wanted * 100 * MiB, source_sends=sends)
+    def join(chain: Chain, name: str, beside: int, sends: int) -> Parent | None:
+        return chain.join(name, name, lambda _: FAST, 0.0, beside_nbytes=beside * 100 * MiB, source_sends=sends)
 
     chain = Chain("h0a", "h0", 100 * MiB)
-    assert [join(chain, f"h{i}", 8, i - 1) for i in range(1, 7)] == [Parent("h0a")] * 6, "all send their own to all"
-    assert join(chain, "h7", 8, 8) == Parent("h1"), "the source has more to send than this one to receive"
+    assert [join(chain, f"h{i}", 7, i - 1) for i in range(1, 7)] == [Parent("h0a")] * 6, "all send their own to all"
+    assert join(chain, "h7", 7, 8) == Parent("h1"), "the source has more to send than this one to receive"
 
     alone = Chain("h0a", "h0", 100 * MiB)
-    assert [join(alone, f"h{i}", 1, i > 1) for i in (1, 2, 3)] == [Parent("h0a"), Parent("h1"), Parent("h2")]
+    assert [join(alone, f"h{i}", 0, i > 1) for i in (1, 2, 3)] == [Parent("h0a"), Parent("h1"), Parent("h2")]
 
 
 def test_one_whose_copy_is_gone_is_not_asked() -> None:

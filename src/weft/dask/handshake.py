@@ -44,7 +44,7 @@ def of_process(*, holds_device: bool) -> dict[str, Any]:
     return {
         device.CAPABILITY: holds_device,
         measured.TOLD: config.links() == "learn",
-        measured.JOINS: measured.WANTS,
+        measured.JOINS: measured.BESIDE,
     }
 
 

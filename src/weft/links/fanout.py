@@ -73,7 +73,7 @@ class Chain:
         now_s: float,
         *,
         failed: Collection[str] = (),
-        wanted_nbytes: int = 0,
+        beside_nbytes: int = 0,
         source_sends: int = 0,
     ) -> Parent | None:
         """Choose a worker's sender, on its first request or after the senders in `failed` have failed.
@@ -82,9 +82,10 @@ class Chain:
         ----------
         seconds_per_byte : callable
             Expected seconds per byte from a given host to this one.
-        wanted_nbytes : int
-            Bytes that this worker still has to receive, this value and others. As long as the source delivers this one
-            before those can arrive, nothing is gained by a chain, and each passes on as much as others of its values.
+        beside_nbytes : int
+            Bytes that this worker receives from other sources at about the same time. If the source delivers the value
+            before those can arrive, a chain gains nothing; and where every worker sends a value of its own to all, the
+            ports of those that pass on more than others would be the bottleneck.
         source_sends : int
             Transfers that the source's port sends now, of this value and of others.
 
@@ -120,7 +121,9 @@ class Chain:
             return max(parent.there_s - now_s, own) + min(self.nbytes, piece_nbytes(self.nbytes)) * rate
 
         best = min(chained, key=lambda c: (there_s(c), -c.number))
-        if self._source in chained and there_s(self._source) <= wanted_nbytes * seconds_per_byte(self._source.host):
+        if self._source in chained and there_s(self._source) <= (
+            (beside_nbytes + self.nbytes) * seconds_per_byte(self._source.host)
+        ):
             best = self._source
         member.parent, member.lent, member.there_s = best.name, False, now_s + there_s(best)
         return Parent(best.name)

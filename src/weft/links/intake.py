@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 #: Receive this many values at once, until more bring more.
-LEAST = 3
+LEAST = 2
 #: A rate is measured for this long, after the same time in which new flows find their speed.
-_WINDOW_S = 0.5
+_WINDOW_S = 1.0
 #: More at once are kept if they bring this share of what they would if nothing were shared.
 _GAIN = 0.75
 #: Seconds until more are tried again after that brought nothing.

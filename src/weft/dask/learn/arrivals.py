@@ -12,7 +12,7 @@ from typing import Any
 from weft.links.intake import STALLED_S, Intake, distance
 
 #: The next value is requested when this share of one is left, so that the port is not idle meanwhile.
-_LAST = 1 / 8
+_LAST = 1 / 4
 
 
 class Turn:
@@ -37,17 +37,16 @@ class Turn:
 
 
 class Arrivals:
-    """The requests of one worker.
-
-    Attributes
-    ----------
-    wanted_nbytes : int
-        Bytes of the values that arrive or wait for their turn.
-    """
+    """The requests of one worker."""
 
     def __init__(self) -> None:
         self._intake: Intake[asyncio.Future[None]] = Intake()
-        self.wanted_nbytes = 0
+        self._number = 0
+        self._nbytes: dict[str, int] = {}  # by source, since nothing was wanted
+
+    def beside(self, source: str) -> int:
+        """Return the bytes that come from other sources than this one, since the worker last wanted nothing."""
+        return sum(nbytes for other, nbytes in self._nbytes.items() if other != source)
 
     @contextlib.asynccontextmanager
     async def turn(self, here: str, source: str, tasks: list[Any]) -> AsyncGenerator[Turn]:
@@ -56,7 +55,8 @@ class Arrivals:
         urgency = min((ts.priority or () for ts in tasks), default=())
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         turn = Turn(nbytes, self._landed, self._ended)
-        self.wanted_nbytes += nbytes
+        self._number += 1
+        self._nbytes[source] = self._nbytes.get(source, 0) + nbytes
         self._intake.wait(begun, (urgency, distance(here, source)))
         try:
             self._begin()
@@ -66,7 +66,9 @@ class Arrivals:
                 self._begin()
             yield turn
         finally:
-            self.wanted_nbytes -= nbytes
+            self._number -= 1
+            if not self._number:
+                self._nbytes.clear()
             if begun.done():
                 turn.end()
             else:

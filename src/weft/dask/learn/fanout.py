@@ -138,7 +138,9 @@ class Fanout:
             joins = comm.remote_info.get(measured.JOINS)
             if not joins:
                 return {}
-            return await self._ask(comm, "weft_join", keys=keys, rates=self._rates(worker), **self._wants(joins))
+            return await self._ask(
+                comm, "weft_join", keys=keys, rates=self._rates(worker), **self._beside(worker, joins)
+            )
         except OSError:  # Dask handles it
             raise
         except Exception:  # noqa: BLE001 - Dask has its own way to fetch it
@@ -147,9 +149,10 @@ class Fanout:
         finally:
             rpc.reuse(worker, comm)
 
-    def _wants(self, joins: object) -> dict[str, int]:
-        """Return what to tell a holder of all that this worker still wants, if the holder's version understands it."""
-        return {"wanted": self._arrivals.wanted_nbytes} if isinstance(joins, int) and joins >= measured.WANTS else {}
+    def _beside(self, source: str, joins: object) -> dict[str, int]:
+        """Return what to tell a holder of what comes from others, if the holder's version understands it."""
+        understood = isinstance(joins, int) and joins >= measured.BESIDE
+        return {"beside": self._arrivals.beside(source)} if understood else {}
 
     async def _get_all(
         self, rpc: Any, worker: str, answers: Collection[Any], deserializers: Any, turn: Turn
@@ -240,7 +243,7 @@ class Fanout:
 
     async def _come(self, rpc: Any, source: str, parent: str, chain: str, copy: pieces.Copy) -> None:
         """Receive the missing pieces from a parent, on the path that is predicted to be fastest."""
-        if parent != source:  # it is receiving the value itself
+        if parent != source or self._arrivals.beside(source):  # it receives the value itself, or the port is shared
             await self._pull(rpc, parent, chain, copy)
             return
         through = await self._relays.find(rpc, source, chain, copy)
@@ -276,10 +279,8 @@ class Fanout:
             comm = await rpc.connect(source)
             try:
                 rates = self._rates(source)
-                wants = self._wants(comm.remote_info.get(measured.JOINS))
-                answer = await self._ask(
-                    comm, "weft_join", keys=[key], rates=rates, failed=failed, chain=chain, **wants
-                )
+                told = self._beside(source, comm.remote_info.get(measured.JOINS))
+                answer = await self._ask(comm, "weft_join", keys=[key], rates=rates, failed=failed, chain=chain, **told)
             finally:
                 rpc.reuse(source, comm)
             if answer["status"] != "busy":

@@ -28,8 +28,8 @@ TOLD = "weft-told"
 JOINS = "weft-joins"
 #: From this value of `JOINS` on, a worker relays and sends slices, and a scheduler names relays (``relays``).
 ROUTES = 2
-#: From this value on, a request to join tells how much the worker wants.
-WANTS = 3
+#: From this value on, a request to join tells how much the worker receives from others.
+BESIDE = 3
 
 #: A reported transfer: bytes, seconds, and the average number of concurrent receives.
 Transfer = tuple[int, float, float]

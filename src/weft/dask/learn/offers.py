@@ -76,7 +76,7 @@ class Offers:
         rates: dict[str, float],
         failed: Collection[str] = (),
         chain: str = "",
-        wanted: int = 0,
+        beside: int = 0,
     ) -> dict[str, Any]:
         """Return from which worker to get each large value, at first or after parents have failed."""
         worker = self._worker()
@@ -94,7 +94,7 @@ class Offers:
                 lambda h: rates.get(h, default),
                 now,
                 failed=failed,
-                wanted_nbytes=wanted,
+                beside_nbytes=beside,
                 source_sends=measured.sends(),
             )
             if parent is None:
