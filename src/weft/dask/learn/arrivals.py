@@ -59,6 +59,7 @@ class Arrivals:
         self._nbytes[source] = self._nbytes.get(source, 0) + nbytes
         self._intake.wait(begun, (urgency, distance(here, source)))
         try:
+            await asyncio.sleep(0)  # Dask makes several requests at once: the first of them must not begin by chance
             self._begin()
             while not begun.done():
                 await asyncio.wait((begun,), timeout=STALLED_S)
