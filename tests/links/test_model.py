@@ -240,7 +240,7 @@ def test_a_decision_at_a_thousand_workers_visits_no_more_than_at_two(monkeypatch
     """O(1): what is counted is how many levels are combined, not how long that takes."""
     looked = 0
 
-    def after(self: object, mean: float, variance: float, now_s: float) -> tuple[float, float]:
+    def after(self: object, mean: float, variance: float, weight: float) -> tuple[float, float]:
         nonlocal looked
         looked += 1
         return mean, variance
@@ -250,6 +250,7 @@ def test_a_decision_at_a_thousand_workers_visits_no_more_than_at_two(monkeypatch
     for n in (2, 1000):
         model = model_of({f"w{i}": f"h{i % 50}" for i in range(n)})
         model.observe("w0", "w1", 8 * MiB, 1.0, 0)
+        model.observe("w0", "w1", 1, 1e-3, 0)
         looked = 0
         model.predict("w0", "w1", 1)
         model.predict("w0", "w1", 2)

@@ -88,8 +88,8 @@ class Learned:
         self.variance = FIRST_VARIANCE
         surprises.clear()
 
-    def after(self, mean: float, variance: float, now_s: float) -> tuple[float, float]:
-        """Combine a prior, given by mean and variance of the logarithm, with these samples.
+    def after(self, mean: float, variance: float, weight: float) -> tuple[float, float]:
+        """Combine a prior, given by mean and variance of the logarithm, with these samples, which are worth `weight`.
 
         Returns
         -------
@@ -97,8 +97,6 @@ class Learned:
             Of the logarithm. This is the normal distribution's conjugate prior: the prior counts as many samples as
             its variance is smaller than theirs.
         """
-        weight = self.weight_at(now_s)
-        if weight <= 0:
-            return mean, variance
-        precision = 1 / variance + weight / self.variance
-        return (mean / variance + self.mean * weight / self.variance) / precision, 1 / precision
+        share = weight * variance
+        total = self.variance + share
+        return (mean * self.variance + self.mean * share) / total, variance * self.variance / total

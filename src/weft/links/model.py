@@ -45,9 +45,12 @@ _SLOW_NETWORK = 10 / PRIORS[InterconnectClass.SAME_HOST].bandwidth_Bps
 
 #: Lower bound for how much links of one kind, and pairs of workers on two hosts, differ, whatever some samples say: a
 #: factor of 3, and of 1.4, as the variance of the logarithm.
-_APART = {"kind": 1.2, "hosts": 0.11}
+_APART = {"kind": 1.2, "hosts": 0.11, "pair": 0.0}
 
 Pair = tuple[str, str, str]
+#: What is known of a link after some levels: the logarithms of latency and seconds per byte, each with its variance;
+#: the lent share; and the most specific level with samples.
+_Estimate = tuple[float, float, float, float, float | None, str]
 
 
 class Prediction(NamedTuple):
@@ -81,7 +84,7 @@ class Prediction(NamedTuple):
 class Level:
     """What is known about a pair, about two hosts, or about a kind of link."""
 
-    __slots__ = ("cached", "latency", "lent_share", "rate", "version")
+    __slots__ = ("_estimate", "cached", "latency", "lent_share", "rate", "version")
 
     def __init__(self, *, follow: bool = True) -> None:
         self.latency = Learned(follow=follow)
@@ -89,6 +92,16 @@ class Level:
         self.lent_share: float | None = None
         self.version = 0
         self.cached: tuple[float, int, Prediction] | None = None
+        self._estimate: tuple[float, int, _Estimate] | None = None
+
+    def estimate(self, kind: InterconnectClass, now_s: float) -> _Estimate:
+        """Return what is known of a kind of link, of which this is the level; most predictions start from the same."""
+        cached = self._estimate
+        if cached is None or cached[1] != self.version or now_s - cached[0] >= _FRESH_S:
+            latency_s, rate = assumed(kind)
+            prior = math.log(latency_s), PRIOR_VARIANCE, math.log(rate), PRIOR_VARIANCE, None, "assumed"
+            cached = self._estimate = now_s, self.version, _refine(prior, self, "kind", now_s)
+        return cached[2]
 
     def known(self, now_s: float) -> Prediction | None:
         """Return the cached prediction, unless it is old or a sample came since."""
@@ -296,7 +309,12 @@ class LinkModel:
         level = pair or hosts or of_kind
         prediction = None if level is pair else level.known(now_s)
         if prediction is None:
-            prediction = _combine(kind, (of_kind, hosts, pair), now_s)
+            estimate = of_kind.estimate(kind, now_s)
+            if hosts is not None:
+                estimate = _refine(estimate, hosts, "hosts", now_s)
+            if pair is not None:
+                estimate = _refine(estimate, pair, "pair", now_s)
+            prediction = _prediction(estimate, 0.0 if pair is None else pair.rate.weight_at(now_s))
             if level is not of_kind:
                 prediction = self._through_ports(prediction, a, b)
             level.cached = (now_s, level.version, prediction)
@@ -366,27 +384,28 @@ def _possible(nbytes: float, seconds: float, *flows: float) -> bool:
         return False
 
 
-def _combine(
-    kind: InterconnectClass, levels: tuple[Level | None, Level | None, Level | None], now_s: float
-) -> Prediction:
-    """Refine the prior of a kind of link with the samples of each level, down to the pair's."""
-    latency_s, rate = assumed(kind)
-    latency, spread_of_latency = math.log(latency_s), PRIOR_VARIANCE
-    rate, spread = math.log(rate), PRIOR_VARIANCE
-    lent_share, known, samples = None, "assumed", 0.0
-    for name, level in zip(("kind", "hosts", "pair"), levels, strict=True):
-        if level is None:
-            samples = 0.0
-            continue
-        latency, spread_of_latency = level.latency.after(latency, spread_of_latency, now_s)
-        rate, spread = level.rate.after(rate, spread, now_s)
-        samples = level.rate.weight_at(now_s)
-        if samples >= 0.5:
-            known = name
-        if level.lent_share is not None:
-            lent_share = level.lent_share
-        if name != "pair":  # links of one kind differ at least as much as the samples do
-            spread_of_latency += max(level.latency.variance, _APART[name])
-            spread += max(level.rate.variance, _APART[name])
+def _refine(known: _Estimate, level: Level, name: str, now_s: float) -> _Estimate:
+    """Refine an estimate with the samples of a level: ``kind``, ``hosts`` or ``pair``."""
+    latency, latency_variance, rate, rate_variance, lent_share, source = known
+    learned = level.latency
+    if weight := learned.weight_at(now_s):
+        latency, latency_variance = learned.after(latency, latency_variance, weight)
+    apart = _APART[name]
+    if apart:
+        latency_variance += max(learned.variance, apart)
+    learned = level.rate
+    if weight := learned.weight_at(now_s):
+        rate, rate_variance = learned.after(rate, rate_variance, weight)
+        if weight >= 0.5:
+            source = name
+    if apart:
+        rate_variance += max(learned.variance, apart)
+    if level.lent_share is not None:
+        lent_share = level.lent_share
+    return latency, latency_variance, rate, rate_variance, lent_share, source
+
+
+def _prediction(known: _Estimate, samples: float) -> Prediction:
+    latency, _, rate, rate_variance, lent_share, source = known
     moved = 1.0 if lent_share is None else 1.0 - lent_share
-    return Prediction(math.exp(latency), math.exp(rate) * moved, math.sqrt(spread), samples, known)
+    return Prediction(math.exp(latency), math.exp(rate) * moved, math.sqrt(rate_variance), samples, source)

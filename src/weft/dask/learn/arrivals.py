@@ -62,9 +62,10 @@ class Arrivals:
             await asyncio.sleep(0)  # Dask makes several requests at once: the first of them must not begin by chance
             self._begin()
             while not begun.done():
-                await asyncio.wait((begun,), timeout=STALLED_S)
-                self._intake.look(time.monotonic())
-                self._begin()
+                done, _ = await asyncio.wait((begun,), timeout=STALLED_S)
+                if not done:
+                    self._intake.look(time.monotonic())
+                    self._begin()
             yield turn
         finally:
             self._number -= 1
