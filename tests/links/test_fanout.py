@@ -75,15 +75,6 @@ def test_one_that_waits_for_other_values_does_not_need_a_chain() -> None:
     assert [join(alone, f"h{i}", 0, i > 1) for i in (1, 2, 3)] == [Parent("h0a"), Parent("h1"), Parent("h2")]
 
 
-def test_one_whose_copy_is_gone_is_not_asked() -> None:
-    chain, _ = chain_of("h1a", "h2a")
-    chain.has_it("h1a", 3.0)
-    chain.has_it("h2a", 4.0)
-    assert chain.join("h3a", "h3", lambda _: FAST, 3.5) == Parent("h2a")
-    chain.has_it("h3a", 3.6)
-    assert chain.join("h4a", "h4", lambda _: FAST, 5.0) == Parent("h0a")
-
-
 def test_a_chain_ends_when_all_have_it() -> None:
     chain, _ = chain_of("h1a", "h2a", "h3a")
     chain.has_it("h1a")

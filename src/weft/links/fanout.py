@@ -8,7 +8,6 @@ A receiver whose host has, or is getting, the value waits and borrows it. Nothin
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -41,7 +40,6 @@ class _Member:
     lent: bool = False
     there_s: float = 0.0  # when the value is expected to be complete
     left: bool = False
-    until_s: float = math.inf  # when it no longer sends the value
     refused: set[str] = field(default_factory=set[str])
 
 
@@ -98,12 +96,12 @@ class Chain:
         if member is None:
             member = self._members[name] = _Member(name, host, self._number)
             self._number += 1
-        member.left, member.until_s = False, math.inf
+        member.left = False
         member.refused.update(failed)
         self._suspects.update(each for each in failed if each != self._source.name)
         member.parent = ""  # from here on it counts as nobody's child
         candidates = [self._source, *self._members.values()]
-        usable = [c for c in candidates if c.number < member.number and self._usable(c, member) and c.until_s > now_s]
+        usable = [c for c in candidates if c.number < member.number and self._usable(c, member)]
         beside = next((c for c in usable if c.host == host and not c.lent), None)
         if beside is not None:
             member.parent, member.lent, member.there_s = beside.name, True, beside.there_s
@@ -137,11 +135,11 @@ class Chain:
         members = self._members.values()
         return Counter(m.parent for m in members if m.parent and not (m.lent or m.left or m.name in self._suspects))
 
-    def has_it(self, name: str, until_s: float = math.inf) -> None:
-        """Record that a member has the whole value: it sends it until `until_s`, and no longer loads its parent."""
+    def has_it(self, name: str) -> None:
+        """Record that a member has the whole value: it may still send it, and no longer loads its parent."""
         member = self._members.get(name)
         if member is not None:
-            member.parent, member.there_s, member.until_s = "", 0.0, until_s
+            member.parent, member.there_s = "", 0.0
 
     def leave(self, name: str) -> None:
         """Record that a member gave up, or no longer sends the value."""

@@ -31,8 +31,6 @@ logger = logging.getLogger("weft")
 _MOST_SMALL_NBYTES, _MOST_FRAMES = 1 << 20, 4096
 #: Seconds for which a copy, and a finished chain, are kept for late workers.
 _LINGER_S = 2.0
-#: A worker is asked for its copy only within this share of that time, so that it still has it.
-_LEFT = 0.7
 #: A chain that a worker still seems to wait for is kept for this long, or this many times as long as it took so far.
 _MOST_S, _MOST_TIMES = 60.0, 4.0
 
@@ -244,7 +242,7 @@ class Offers:
             offered = known.result() if known.done() and not known.cancelled() and known.exception() is None else None
             if offered is not None and offered.name == chain:
                 if whole:
-                    offered.chain.has_it(who, time.monotonic() + _LEFT * _LINGER_S)
+                    offered.chain.has_it(who)
                 else:
                     offered.chain.leave(who)
 
