@@ -22,6 +22,8 @@ from weft.peer import Peer
 EXTENSION = "weft"
 #: Messages that move at least this many bytes count as transfers, whose bandwidth is reported.
 TRANSFER_NBYTES = 1 << 20
+#: What is smaller is left out of distributed's fine performance metrics: a worker passes each of them on several times.
+METERED_NBYTES = 64 << 10
 #: The bandwidth of a pair is the median of this many latest transfers.
 TRANSFERS = 32
 #: The maximum number of processes; beyond it, those without an open comm are summed under ``OTHERS``.
@@ -169,8 +171,9 @@ class CommTraffic:
         if moved >= TRANSFER_NBYTES and seconds > 0:
             self.with_process.rates_Bps.append(moved / seconds)
         # As distributed's own activities; the rest of the time stays in its "network".
-        context_meter.digest_metric(self._label, seconds, "seconds")
-        self._digest(moved, nbytes - moved, "weft lent")
+        if nbytes >= METERED_NBYTES:
+            context_meter.digest_metric(self._label, seconds, "seconds")
+            self._digest(moved, nbytes - moved, "weft lent")
 
     def compressed(self, codec: str) -> None:
         """Show that messages to this peer are compressed if that makes them smaller."""
@@ -186,11 +189,12 @@ class CommTraffic:
             traffic.received_nbytes += nbytes
             traffic.borrowed_nbytes += lent
             traffic.borrowed_messages += lent > 0
-        self._digest(nbytes - lent, lent, "weft borrowed")
+        if nbytes >= METERED_NBYTES:
+            self._digest(nbytes - lent, lent, "weft borrowed")
 
     def _digest(self, moved: int, lent: int, lent_label: str) -> None:
-        context_meter.digest_metric(self._label, 1, "count")
-        context_meter.digest_metric(self._label, moved, "bytes")
+        if moved >= METERED_NBYTES:
+            context_meter.digest_metric(self._label, moved, "bytes")
         if lent:
             context_meter.digest_metric(lent_label, lent, "bytes")
 
