@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Generator
 from typing import Any, Protocol
 
 from weft import _native
+from weft._connect.channel_protocol import Channel
 from weft._connect.route import Route
 from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, Context
 from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
@@ -49,6 +50,38 @@ class OtherHandshake:
                 future.set_result(None)
 
 
+class Call(OtherHandshake):
+    """A local handshake that offers a link, and the connection that it makes: its two channels' ids, and its name.
+
+    `listens` are the listeners of this side that the other side is told of.
+    """
+
+    def __init__(self, prepared: _native.Link, name: str, mine: int, theirs: int, listens: frozenset[str]) -> None:
+        super().__init__()
+        self.prepared: _native.Link | None = prepared  #: what it has offered, until a link is made of it
+        self.name, self.mine, self.theirs, self.listens = name, mine, theirs, listens
+        self.link: Link | None = None
+        self.channel: Channel | None = None  #: on `link`, which the other side's own call has led to
+
+    def take(self) -> _native.Link:
+        """Return what it has offered, which is the caller's from then on."""
+        prepared, self.prepared = self.prepared, None
+        assert prepared is not None, "its owner looked"
+        return prepared
+
+    def cross(self, link: Link) -> None:
+        """Use `link`, which the other side's call has led to: from now on the other side may send over it."""
+        self.link, self.channel = link, link.native.open(self.mine, self.theirs, self.name)
+
+    def drop(self) -> None:
+        """Close what this handshake has made and nobody uses."""
+        if self.channel is not None:
+            self.channel.abort()
+        if self.prepared is not None:
+            self.prepared.close()
+        self.channel = self.prepared = None
+
+
 class Link:
     """The only endpoint pair between two workers, made by the first handshake between them."""
 
@@ -59,6 +92,7 @@ class Link:
         self.remote_id = remote_id
         self.id = link_id
         self.settled = False
+        self.crossed = ""  #: id of the other side's channel that is already open there, for a call that has yet to end
         self._joined = False
         self._native = native
         self._making: OtherHandshake | None = None
@@ -240,7 +274,7 @@ class Workers:
         self.loop = loop
         self._workers: dict[tuple[bool, tuple[tuple[str, str], ...] | None, int], ConnectionWorker] = {}
         self.listens: set[str] = set()  #: Unix socket names of its listeners
-        self.calls: dict[str, OtherHandshake] = {}  #: by such a name, the handshake that may make a link to it
+        self.calls: dict[str, Call] = {}  #: by such a name, the handshake that may make a link to it
         self._shutdown: AsyncGenerator[None] | None = None
         self._connections: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.pid = os.getpid()

@@ -17,8 +17,10 @@ Otherwise:
 
 Packets keep their boundaries (``SOCK_SEQPACKET``), and a new link's memory comes with the packet that has its address.
 The listener's side makes the link, because it is the first to know both workers. Two workers that call each other would
-make two links: the one with the higher id waits for its own call to end, which the lower one answers at once. A side
-may only send when the other side's channel exists, so the caller opens its own before it names a link.
+make two links: the one with the higher id waits for its own call to end, which the lower one answers at once. It makes
+the link of what its own call has offered, opens that call's channel on it, and tells so (`crossed`): the other can then
+end the waiting call with {worker, use: the link}, and nobody starts again. A side may only send when the other side's
+channel exists, so the caller opens its own before it names a link.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from weft._connect.address import is_loopback, join
 from weft._connect.admission import PREFIX, same_user
 from weft._connect.channel_protocol import Channel
 from weft._connect.handshake import Joined
-from weft._connect.links import ConnectionWorker, Link, OtherHandshake, Workers
+from weft._connect.links import Call, ConnectionWorker, Link, OtherHandshake, Workers
 from weft._connect.message import address_of, channel_of, decode_packet, encode, field, new_channel_id, worker_of
 from weft._connect.sockets import close_in_child
 from weft.errors import Error, HandshakeError, PeerLostError, TimedOutError
@@ -130,9 +132,17 @@ def client(workers: Workers, name: str, to: Reached, info: dict[str, Any]) -> Lo
         if link is None and listener in workers.listens:
             link = worker.link_to_itself(to.sock, name)
         if link is None:
-            link, reply = yield from _make_link(workers, worker, to, name, hello)
-        # On an existing link, the other side's first message may arrive before its answer.
-        channel = link.native.open(mine, theirs, name)
+            prepared = _native.prepare_link(worker.native, True, name)
+            call = workers.calls[listener] = Call(prepared, name, mine, theirs, frozenset(workers.listens))
+            try:
+                link, reply = yield from _offer(worker, to, call, hello)
+                channel, call.channel = call.channel, None
+            finally:
+                call.drop()
+                del workers.calls[listener]
+                call.end()
+        if channel is None:  # on an existing link, the other side's first message may arrive before its answer
+            channel = link.native.open(mine, theirs, name)
         if reply is None:
             yield Packet(encode(**hello, link=link.id))
             reply, unasked = yield from _receive(what)
@@ -149,28 +159,32 @@ def client(workers: Workers, name: str, to: Reached, info: dict[str, Any]) -> Lo
     return _joined(workers, remote, link, channel, new=new, ends=(join(to.host, 0), join(to.host, to.port)))
 
 
-def _make_link(
-    workers: Workers, worker: ConnectionWorker, to: Reached, name: str, hello: dict[str, Any]
+def _offer(
+    worker: ConnectionWorker, to: Reached, call: Call, hello: dict[str, Any]
 ) -> Generator[Packet | Receive, Any, tuple[Link, dict[str, Any] | None]]:
     """Offer a link. Return it with the answer; or return a link that already exists, and None."""
-    what, listener = f"connect to {name}", to.listener
-    call = workers.calls[listener] = OtherHandshake()
-    prepared = _native.prepare_link(worker.native, True, name)
+    what, prepared = f"connect to {call.name}", call.prepared
+    assert prepared is not None, "a new call"
     link: Link | None = None
     memory = -1
     try:
-        told = encode(**hello, address=prepared.address.hex(), listens=sorted(workers.listens))
+        told = encode(**hello, address=prepared.address.hex(), listens=sorted(call.listens))
         yield Packet(told, prepared.memory)
         reply, memory = yield from _receive(what)
         remote_id = worker_of(reply, worker, what)
-        worker.remember(listener, remote_id)
+        worker.remember(to.listener, remote_id)
         if "use" in reply:
-            link = worker.link_to(listener)
-            if link is None or link.id != reply["use"]:
-                raise PeerLostError(f"{what}: the other side tried to use a link that no longer exists; connect again")
-            return link, None
+            link = worker.link_to(to.listener)
+            if link is None or link.id != reply["use"] or (call.link is not None and call.link is not link):
+                raise _gone(what)
+            return link, reply if call.channel is not None and "info" in reply else None
+        if call.prepared is None:  # a link was made of it, and the other side does not know
+            raise _gone(what)
         link = worker.follow(remote_id, field(reply, "link", dict, what), what, prepared)
-        link.join(address_of(reply, what), to.sock, name, memory)
+        if link.is_made_of(prepared):
+            call.prepared = None
+        link.join(address_of(reply, what), to.sock, call.name, memory)
+        link.crossed = str(reply.get("crossed", ""))
         return link, reply
     except BaseException:
         if link is not None:
@@ -178,10 +192,10 @@ def _make_link(
         raise
     finally:
         _close(memory)
-        if link is None or not link.is_made_of(prepared):
-            prepared.close()
-        del workers.calls[listener]
-        call.end()
+
+
+def _gone(what: str) -> PeerLostError:
+    return PeerLostError(f"{what}: the other side tried to use a link that no longer exists; connect again")
 
 
 def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any], port: int) -> LocalSteps:
@@ -191,27 +205,36 @@ def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any
     link: Link | None = None
     channel: Channel | None = None
     memory = -1
+    reply: dict[str, Any] = {"info": info, "worker": worker.id}
     try:
         hello, memory = yield from _receive(what)
         remote_id = worker_of(hello, worker, what)
         if "link" not in hello:
-            there = yield from _link_there(workers, worker, remote_id, hello, what)
+            listens = [name for name in field(hello, "listens", list, what) if isinstance(name, str)]
+            there = yield from _link_there(workers, worker, remote_id, listens, what)
             if there is not None:
                 _close(memory)
                 memory = -1
-                yield Packet(encode(worker=worker.id, use=there.id))
-                hello, memory = yield from _receive(what)
+                if there.crossed and there.crossed == hello.get("channel"):
+                    hello["link"] = reply["use"] = there.id
+                else:
+                    yield Packet(encode(worker=worker.id, use=there.id))
+                    hello, memory = yield from _receive(what)
         host, remote = _host_of(hello, what), field(hello, "info", dict, what)
         theirs, mine = channel_of(hello, what), channel_of(hello, what, "accepted_channel")
-        reply: dict[str, Any] = {"info": info, "worker": worker.id}
         if "link" in hello:
-            link = worker.links.get(remote_id)
-            if link is None or link.lost or link.id != hello["link"]:
-                raise PeerLostError(f"{what}: the other side tried to use a link that no longer exists; connect again")
+            link = yield from _named(workers, worker, remote_id, hello["link"], what)
         else:
-            link = worker.add(remote_id, os.urandom(8).hex(), _native.prepare_link(worker.native, True, name))
+            for listener in listens:
+                worker.remember(listener, remote_id)
+            crossing = _crossing(workers, worker, remote_id, listens, sock)
+            prepared = _native.prepare_link(worker.native, True, name) if crossing is None else crossing.take()
+            link = worker.add(remote_id, os.urandom(8).hex(), prepared)
             reply["address"] = link.join(address_of(hello, what), sock, name, memory)
             reply["link"] = {"id": link.id, "new": True}
+            if crossing is not None:
+                crossing.cross(link)
+                reply["crossed"] = f"{crossing.mine:x}"
         channel = link.native.open(mine, theirs, name)
         yield Packet(encode(**reply), link.native.memory if "address" in reply else -1)
         new = link.settle()
@@ -228,18 +251,46 @@ def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any
     return _joined(workers, remote, link, channel, new=new, ends=(join(host, port), join(host, 0)))
 
 
+def _named(
+    workers: Workers, worker: ConnectionWorker, remote_id: str, link_id: object, what: str
+) -> Generator[OtherHandshake, None, Link]:
+    """Return the link that the other side names. The answer that tells this side of it may still be on its way."""
+    for call in (*workers.calls.values(), None):
+        link = worker.links.get(remote_id)
+        if link is not None and not link.lost and link.id == link_id:
+            return link
+        if call is not None and call in workers.calls.values():
+            yield call
+    raise _gone(what)
+
+
+def _crossing(
+    workers: Workers, worker: ConnectionWorker, remote_id: str, listens: list[str], sock: socket.socket
+) -> Call | None:
+    """Return this side's own call to a worker that calls at the same time, if one link can serve both.
+
+    The other side has not answered that call, and will wait with it: had it made a link, it would know from the call
+    that this listener's worker is at the other end, and use the link instead of offering one.
+    """
+    if worker.id > remote_id:
+        return None
+    here = sock.getsockname()
+    calls = (workers.calls[listener] for listener in listens if listener in workers.calls)
+    told = (call for call in calls if any(here == b"\0" + own.encode() for own in call.listens))
+    return next((call for call in told if call.prepared is not None), None)
+
+
 def _link_there(
-    workers: Workers, worker: ConnectionWorker, remote_id: str, hello: dict[str, Any], what: str
+    workers: Workers, worker: ConnectionWorker, remote_id: str, listens: list[str], what: str
 ) -> Generator[OtherHandshake, None, Link | None]:
     """Return the link to a worker that has not learned of it yet; None if this handshake must make it."""
-    listens = [name for name in field(hello, "listens", list, what) if isinstance(name, str)]
     if remote_id == worker.id:
         raise HandshakeError(f"{what}: the other side claims to be this process, and does not know its link to itself")
     while True:
         link = worker.links.get(remote_id)
         if link is not None and not link.lost and link.settled:
             return link
-        making = None
+        making: OtherHandshake | None = None
         if worker.id > remote_id:
             making = next((workers.calls[own] for own in listens if own in workers.calls), None)
         if making is None and link is not None and not link.lost:
