@@ -93,7 +93,7 @@ def pool_statistics() -> dict[str, int]: ...
 
 def arrow_in_pool(on: bool, library: str) -> bool:
     """
-    Have pyarrow allocate buffers of 64 KiB and more in the pool, in all of this process.
+    Have Arrow allocate buffers of 64 KiB and more in the pool, in all of this process.
 
     `library` is the path of the module ``pyarrow.lib``, which must be loaded. Return the previous setting. Existing buffers
     stay where they are, and so does a pool that was given to ``pyarrow.set_memory_pool``.
