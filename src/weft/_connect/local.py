@@ -206,6 +206,7 @@ def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any
     channel: Channel | None = None
     memory = -1
     reply: dict[str, Any] = {"info": info, "worker": worker.id}
+    listens: list[str] = []
     try:
         hello, memory = yield from _receive(what)
         remote_id = worker_of(hello, worker, what)
