@@ -360,6 +360,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         server = patches.server_of(self.comm_handler)
         if isinstance(server, Worker):
             _arrays_of_tasks_in_pool()
+            _import_numpy_serializers()
             count_worker(server)
             serve_host_freely(server)
             self._report = report_of(server)
@@ -452,6 +453,15 @@ def _arrays_of_tasks_in_pool() -> None:
         patches.set_in_context_of_tasks(lambda: _native.numpy_in_pool(True))
     if config.arrays_in_pool() and importlib.util.find_spec("pyarrow") is not None:
         arrow_in_pool()
+
+
+def _import_numpy_serializers() -> None:
+    """Import Dask's serializers of NumPy, and ``numpy.ma`` with them, at start, not with the first array that moves.
+
+    It takes 8 ms, as long as 15 fetches of 128 KiB, while other workers wait for that array.
+    """
+    if importlib.util.find_spec("numpy") is not None:
+        importlib.import_module("distributed.protocol.numpy")
 
 
 @functools.lru_cache(1024)

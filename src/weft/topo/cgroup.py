@@ -13,16 +13,21 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weft._units import format_nbytes
 from weft.topo import cpulist, slurm, sysfs
-from weft.topo.model import Allowed
+
+if TYPE_CHECKING:
+    from weft.topo.model import Allowed
 
 
 def read(
     root: Path, cpus: tuple[int, ...], nodes: tuple[int, ...], memory_nbytes: int | None, environ: Mapping[str, str]
 ) -> Allowed:
     """Read what this process, with `environ`, may use of `cpus`, `nodes` and `memory_nbytes`, which the machine has."""
+    from weft.topo.model import Allowed  # 5 ms, which each worker would pay that only looks what its groups have left
+
     status = sysfs.text(root / "proc/self/status") or ""
     why: list[str] = []
     held = {

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weft.topo import cpulist
-from weft.topo.model import Cpu, NumaNode
+
+if TYPE_CHECKING:
+    from weft.topo.model import Cpu, NumaNode
 
 
 def text(path: Path) -> str | None:
@@ -48,6 +51,8 @@ def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
 
 def read_nodes(root: Path) -> tuple[NumaNode, ...]:
     """Read the NUMA nodes; without NUMA there is one, with all CPUs and all memory."""
+    from weft.topo.model import NumaNode  # 5 ms, which each worker would pay that only reads a number from a file
+
     folders = numbered(root / "sys/devices/system/node", "node")
     if not folders:
         return (NumaNode(0, _online(root), memory(root)),)
@@ -78,6 +83,8 @@ def _online(root: Path) -> tuple[int, ...]:
 
 
 def _cpu(i: int, path: Path, node: int) -> Cpu:
+    from weft.topo.model import Cpu
+
     topology = path / "topology"
     # thread_siblings_list is the name before Linux 5.3
     siblings = numbers(topology / "core_cpus_list") or numbers(topology / "thread_siblings_list") or (i,)
