@@ -325,6 +325,29 @@ def whole_jobs_days(record: Mapping[str, Any]) -> str:
     return f"{rows}\n\n{whole_jobs_table.commits(record)}; {machine(record)}"
 
 
+#: What the README shows of scale: a measure's name there, its key, and how many of its unit make one.
+_SCALE_SHORT = {
+    "first all-to-all, ms": ("first_s", 1e3),
+    "later ones, ms": ("later_s", 1e3),
+    "memory, MiB": ("pss_nbytes", 1 / (1 << 20)),
+    "descriptors": ("descriptors", 1),
+    "/dev/shm, KiB": ("shm_nbytes", 1 / (1 << 10)),  # noqa: S108 - a name
+}
+
+
+def scale_short(record: Mapping[str, Any]) -> str:
+    """Set the medians of both protocols beside each other, a column for each number of workers."""
+    measures = {measure.key: measure for measure in scale_table.MEASURES}
+
+    def cell(key: str, times: float, workers: int) -> str:
+        found = [scale_table.values(scale_table.entry_of(record, p, workers), measures[key]) for p in ("tcp", "ucx")]
+        return "/".join(f"{statistics.median(each) * times:.0f}" if each else "-" for each in found)
+
+    counts = record["workers"]
+    rows = [[name, *(cell(*what, n) for n in counts)] for name, what in _SCALE_SHORT.items()]
+    return table(["tcp/ucx", f"{counts[0]} workers", *map(str, counts[1:])], rows)
+
+
 def scaled(record: Mapping[str, Any], measure: scale_table.Measure, workers: int) -> str:
     """Write one measure of all protocols, and how much more the others take, or how many times as much."""
     taken = " / ".join(scale_table.cell(scale_table.entry_of(record, p, workers), measure) for p in record["protocols"])
@@ -384,14 +407,6 @@ def five(records: Records) -> str:
             if jobs := [job for kind in kinds for job in of_kinds.get(kind, ())]:
                 tcp_s, ucx_s, ratio = whole_jobs_table.total(jobs)
                 rows.append(("whole_jobs", [f"{len(jobs)} {told}", f"{tcp_s:.1f} s", f"{ucx_s:.1f} s", str(ratio)]))
-    if "scale" in records:
-        record = records["scale"]
-        workers = max(record["workers"])
-        for measure in scale_table.MEASURES:
-            if measure.title == "first all-to-all":
-                times = [scale_table.cell(scale_table.entry_of(record, p, workers), measure) for p in ("tcp", "ucx")]
-                ratio = str(scale_table.ratio(record, measure, workers, "ucx", "tcp"))
-                rows.append(("scale", [f"Dask, {workers} workers, {measure.title}", *times, ratio]))
     if "pingpong" in records:
         found = {(pingpong_table.named(r), r["nbytes"]): r for r in records["pingpong"]["records"]}
         others, ours = (found.get((name, 1 << 20)) for name in ("TCP socket", "weft.Peer, .wait()"))
@@ -400,7 +415,8 @@ def five(records: Records) -> str:
             times = [stats.format_rounds(one["round_medians"], median=one["median"]) for one in each]
             ratio = str(stats.ratio(each[1]["round_medians"], each[0]["round_medians"]))
             rows.append(("pingpong", ["1 MiB, one way, beside a TCP socket", *times, ratio]))
-    used = [records[name] for name in dict.fromkeys(name for name, _ in rows)]
+    named = dict.fromkeys([*(name for name, _ in rows), *({"scale"} & records.keys())])  # scale's table is beside it
+    used = [records[name] for name in named]
     head, where, lines = ["", "tcp:// or TCP", "weft", "ratio"], list(by_machine(used)), list(machines(used))
     if len(where) < 2:
         return "\n\n".join([table(head, [row for _, row in rows]), *lines])
@@ -477,6 +493,7 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     ),
     "start": ("start", lambda records: start(records["start"])),
     "scale": ("scale", lambda records: scale_chart(records["scale"])),
+    "scale-short": ("scale", lambda records: scale_short(records["scale"])),
     "scale-table": ("scale", lambda records: scale(records["scale"])),
     "scale-limited": ("scale_limited", lambda records: scale(records["scale_limited"])),
     "scale-many": ("scale_many", lambda records: scale(records["scale_many"])),

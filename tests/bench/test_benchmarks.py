@@ -4,6 +4,7 @@
 import html
 import json
 import re
+import statistics
 import subprocess
 
 import pytest
@@ -106,11 +107,33 @@ def test_the_readmes_rows_tell_which_of_several_machines_each_is_of(records):
     moved = {name: record | {"environment": WHERE} for name, record in needed.items()}
     lines = benchmarks.five(moved).splitlines()
     assert lines[0] == "|  | tcp:// or TCP | weft | ratio |"
-    assert len(lines) == 2 + 5 + 2
+    assert len(lines) == 2 + 4 + 2
     other = moved | {"pingpong": needed["pingpong"] | {"environment": WHERE | {"cpu_model": "another CPU"}}}
     lines = benchmarks.five(other).splitlines()
-    assert [line.split("|")[-2].strip() for line in lines[:7]] == ["machine", "---", "1", "1", "1", "1", "2"]
-    assert [line[:12] for line in lines[8::2]] == ["1: a CPU, 2 ", "2: another C"]
+    assert [line.split("|")[-2].strip() for line in lines[:6]] == ["machine", "---", "1", "1", "1", "2"]
+    assert [line[:12] for line in lines[7::2]] == ["1: a CPU, 2 ", "2: another C"]
+
+
+def test_the_readmes_table_of_workers_has_both_protocols_medians(records):
+    record = records["scale"]
+    lines = benchmarks.scale_short(record).splitlines()
+    assert (
+        lines[0]
+        == f"| tcp/ucx | {record['workers'][0]} workers | " + " | ".join(map(str, record["workers"][1:])) + " |"
+    )
+    assert [line.split("|")[1].split(",")[0].strip() for line in lines[2:]] == [
+        "first all-to-all",
+        "later ones",
+        "memory",
+        "descriptors",
+        "/dev/shm",
+    ]
+    tcp, ucx = (
+        statistics.median(run["descriptors"] for run in entry["runs"])
+        for entry in record["records"]
+        if entry["workers"] == record["workers"][-1]
+    )
+    assert lines[-2].split("|")[-2].strip() == f"{tcp:.0f}/{ucx:.0f}"
 
 
 def test_rows_of_a_script_stand_beside_each_other():
