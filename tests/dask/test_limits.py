@@ -114,7 +114,7 @@ def test_a_host_that_is_short_of_memory_gets_the_pool_s(
     count_worker(worker)
     monkeypatch.setattr(limits.Available, "nbytes", lambda _: left * MIB)
     worker.monitor.get_process_memory()
-    assert _native.pool_statistics()["idle_nbytes"] == kept * MIB
+    assert kept * MIB - _native.pool_statistics()["idle_nbytes"] in range(2 * MIB)  # huge pages go whole
 
 
 def test_a_worker_that_tries_several_ports_gets_it_once() -> None:

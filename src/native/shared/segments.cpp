@@ -48,7 +48,8 @@ Segment *Segments::add(size_t nbytes) noexcept {
     // Takes effect where the kernel gives this file huge pages on advice.
     madvise(base, nbytes, MADV_HUGEPAGE);
     auto *address = static_cast<uint8_t *>(base);
-    Segment *segment = &by_address.insert({address, {next_segment_id++, fd, address, nbytes, {}, {}}}).first->second;
+    Segment *segment =
+        &by_address.insert({address, {next_segment_id++, fd, address, nbytes, {}, {}, {}}}).first->second;
     add_hole(segment, 0, {nbytes, 0});
     mapped += nbytes;
     return segment;
@@ -103,19 +104,27 @@ void Segments::cool() noexcept {
     punch(0);
 }
 
-// Idle memory between used blocks is freed as well: such a segment cannot be dropped.
+// Idle memory between used blocks is freed as well: such a segment cannot be dropped. Huge pages are freed whole where
+// nothing of them is used: a partial one would be split.
 void Segments::punch(size_t most) noexcept {
     for (auto &[base, segment] : by_address)
         for (auto it = segment.free.begin(); it != segment.free.end() && idle > most;) {
             auto [offset, range] = *it++;
             if (range.warm == 0) continue;
-            // `warm` is an estimate of how much, not where. A partial huge page would be split.
-            const size_t excess = idle - most;
-            const size_t rest = excess < range.warm ? (range.warm - excess) / huge_nbytes * huge_nbytes : 0;
-            madvise(segment.base + offset + rest, range.nbytes - rest, MADV_REMOVE);
+            const size_t end = offset + range.nbytes;
+            size_t warm = range.warm, from = end;
+            while (warm && idle > most) {
+                auto [begin, to] = segment.warm.last(offset, from);
+                const size_t excess = idle - most;
+                from = excess < to - begin ? std::max(begin, (to - excess) / huge_nbytes * huge_nbytes) : begin;
+                const size_t freed = segment.warm.remove(from, to);
+                warm -= freed;
+                idle -= freed;
+            }
+            if (!segment.warm.count(offset, from)) from = offset;
+            madvise(segment.base + from, end - from, MADV_REMOVE);
             remove_hole(&segment, segment.free.find(offset));
-            add_hole(&segment, offset, {range.nbytes, rest});
-            idle -= range.warm - rest;
+            add_hole(&segment, offset, {range.nbytes, warm});
         }
 }
 
@@ -129,20 +138,35 @@ std::set<Segments::Hole>::iterator Segments::fit(size_t nbytes) const noexcept {
     return best;
 }
 
+// The start of a hole, unless a block has more touched pages where the first or before the last of them ends.
+static size_t warmest(const Segment *segment, size_t begin, size_t end, size_t nbytes) noexcept {
+    const size_t last = segment->warm.last(begin, end).second;
+    size_t best = begin, most = segment->warm.count(begin, begin + nbytes);
+    for (size_t offset : {segment->warm.first_begin(begin, end), last - std::min(last - begin, nbytes)}) {
+        if (most == nbytes || offset + nbytes > end) continue;
+        const size_t warm = segment->warm.count(offset, offset + nbytes);
+        if (warm > most) best = offset, most = warm;
+    }
+    return best;
+}
+
 std::pair<Segment *, size_t> Segments::take(size_t nbytes) noexcept {
-    auto best = fit(nbytes);
+    auto hole = fit(nbytes);
     Segment *segment;
-    size_t offset = 0;
-    if (best != holes.end()) {
-        segment = best->segment;
-        offset = best->offset;
+    size_t begin = 0;
+    if (hole != holes.end()) {
+        segment = hole->segment;
+        begin = hole->offset;
     } else {
         segment = add(std::max(nbytes, segment_nbytes));
         if (!segment) return {};
     }
-    Segment::Range range = remove_hole(segment, segment->free.find(offset));
-    size_t warm = std::min(range.warm, nbytes);
-    if (range.nbytes > nbytes) add_hole(segment, offset + nbytes, {range.nbytes - nbytes, range.warm - warm});
+    Segment::Range range = remove_hole(segment, segment->free.find(begin));
+    const size_t end = begin + range.nbytes, offset = warmest(segment, begin, end, nbytes);
+    const size_t before = segment->warm.count(begin, offset);
+    const size_t warm = segment->warm.remove(offset, offset + nbytes);
+    if (offset > begin) add_hole(segment, begin, {offset - begin, before});
+    if (offset + nbytes < end) add_hole(segment, offset + nbytes, {end - offset - nbytes, range.warm - before - warm});
     ++taken;
     segment->used[offset] = {nbytes, 0, false, false, false, false};
     live += nbytes;
@@ -193,6 +217,7 @@ void Segments::give_back(Segment *segment, Block used) noexcept {
     }
     segment->used.erase(used);
     live -= length;
+    segment->warm.add(offset, offset + length);
     Segment::Range range{length, length};
     idle += length;
     auto next = segment->free.lower_bound(offset);

@@ -10,12 +10,14 @@
 #include <set>
 #include <utility>
 
+#include "shared/extents.hpp"
+
 /// Numbers segments, both this process's and borrowed ones.
 inline std::atomic<uint64_t> next_segment_id{1};
 
 /// Owns a file of memory and its mapping.
 struct Segment {
-    // `warm` bytes of a free range have been touched and cost no page fault; they are assumed to be at its start.
+    // `warm` bytes of a free range have been touched and cost no page fault.
     struct Range {
         size_t nbytes, warm;
     };
@@ -35,6 +37,7 @@ struct Segment {
     size_t nbytes;
     std::map<size_t, Range> free;  // by offset, adjacent ranges always merged
     std::map<size_t, Used> used;   // by offset
+    Extents warm;                  // where in the free ranges
     bool pinned_once = false;      // another process may hold its descriptor
     int counting = -1;             // tells borrowers which pages this process counts
 };
