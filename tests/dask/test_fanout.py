@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from distributed import Worker, core
-from tests.dask.hosts import NBYTES, MiB, hosts, run, total
+from tests.dask.hosts import NBYTES, Hosts, MiB, hosts, run, total
 
 from weft.dask.learn import fanout, measured, offers, pieces
 
@@ -21,19 +21,23 @@ def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offers, "_LINGER_S", 0.05)
 
 
-def test_a_value_goes_once_into_each_host_and_is_lent_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def hold_until_joined(monkeypatch: pytest.MonkeyPatch, here: Hosts, future: Any, members: int) -> None:
+    """Let no worker send pieces before so many have joined: those that are late may get the value by another chain."""
     stock = pieces.send
 
+    async def send(comm: Any, copy: Any, begin: int) -> None:
+        while len(here.part(0).offers._offers[future.key].result().chain._members) < members:
+            await asyncio.sleep(0.001)
+        await stock(comm, copy, begin)
+
+    monkeypatch.setattr(pieces, "send", send)
+
+
+def test_a_value_goes_once_into_each_host_and_is_lent_there(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with hosts(6) as here:
             future = await here.made()
-
-            async def send(comm: Any, copy: Any, begin: int) -> None:
-                while len(here.part(0).offers._offers[future.key].result().chain._members) < 4:
-                    await asyncio.sleep(0.001)  # else the first that have it may hand it out by themselves
-                await stock(comm, copy, begin)
-
-            monkeypatch.setattr(pieces, "send", send)
+            hold_until_joined(monkeypatch, here, future, 4)
             await here.summed(future, 2, 3, 4, 5)
             assert sum(here.count("received")) == 2
             assert sum(here.count("borrowed")) == 2
@@ -47,15 +51,37 @@ def test_a_value_goes_once_into_each_host_and_is_lent_there(monkeypatch: pytest.
     run(test)
 
 
-def test_copies_go_so_too() -> None:
+def test_copies_go_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with hosts(6) as here:
             future = await here.made()
+            hold_until_joined(monkeypatch, here, future, 4)
             await here.client.replicate(future)
             assert len((await here.client.who_has(future))[future.key]) == 6
             assert here.count("pieces")[0] == 16
             assert sum(here.count("received")) == 2
             await here.summed(future, *range(6))
+
+    run(test)
+
+
+def test_one_that_comes_late_gets_the_value_from_those_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = offers.Offers.join
+
+    async def test() -> None:
+        async with hosts(6) as here:
+
+            async def join(self: Any, who: str, *args: Any, **what: Any) -> Any:
+                while "127.0.0.4" in who and sum(here.count("received")) < 1:
+                    await asyncio.sleep(0.001)
+                return await stock(self, who, *args, **what)
+
+            monkeypatch.setattr(offers, "_LINGER_S", 2.0)
+            monkeypatch.setattr(offers.Offers, "join", join)
+            future = await here.made()
+            await here.client.replicate(future)
+            assert sum(here.count("received")) == 2
+            assert here.count("pieces")[0] == 16, "the one that made it sent it once"
 
     run(test)
 
