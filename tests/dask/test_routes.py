@@ -13,6 +13,7 @@ from tests.dask.hosts import run as run_here
 
 from weft.dask.learn import fanout, measured, offers, pieces, slices
 from weft.dask.observe.traffic import EXTENSION
+from weft.links import flows
 from weft.links import route as routes
 
 SLOW, FAST = 1.25e6, 12.5e6  # bytes a second: 10 and 100 Mb/s
@@ -258,6 +259,33 @@ def test_slices_come_over_as_many_connections_as_bring_more(monkeypatch: pytest.
         assert here.part(0).counts["pieces"] == 16 + 32, "each piece once"
 
     run(test, 2)
+
+
+def passed_on(here: Hosts, number: int) -> bool:
+    return any(copy.receivers for copy in here.part(number).offers.copies.values())
+
+
+def test_a_value_that_is_passed_on_comes_over_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = slices.send
+    monkeypatch.setattr(fanout, "_SLICED_S", 0.0)
+    monkeypatch.setattr(flows, "_LARGE_S", 0.0)
+    monkeypatch.setattr(flows, "_FULL", 1e9)
+
+    async def test(here: Hosts) -> None:
+        async def send(comm: Any, copy: Any, *, counted: bool) -> int:
+            while copy.value is not None and not any(passed_on(here, i) for i in (1, 2)):
+                await asyncio.sleep(0.001)
+            return await stock(comm, copy, counted=counted)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(slices, "send", send)
+            await here.summed(await here.made(32 * MiB), 1, 2, nbytes=32 * MiB)
+        assert here.count("received") == [0, 1, 1]
+        assert here.count("flows") == [0, 0, 0]
+        await fetched(here, 32 * MiB)
+        assert here.part(1).counts["flows"] > 0
+
+    run(test)
 
 
 def test_what_a_connection_that_breaks_did_not_bring_comes_over_another(monkeypatch: pytest.MonkeyPatch) -> None:

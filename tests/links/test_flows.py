@@ -36,6 +36,17 @@ def test_a_port_that_is_full_is_tried_once() -> None:
     assert bring(flows.begin("a", 100 * MiB), 100 * MiB, 24 * MiB, 24 * MiB) == [1]
 
 
+def test_a_value_that_others_wait_for_is_no_experiment() -> None:
+    flows = Flows()
+    trial = flows.begin("a", 200 * MiB)
+    for i in range(20):
+        trial.landed(MiB, 0.1 * i, passed_on=True)
+    assert trial.count == 1
+    for i in range(20, 30):
+        trial.landed(MiB, 0.1 * i)
+    assert trial.count == 2
+
+
 @pytest.mark.parametrize(("may_try", "port", "nbytes"), [(False, 0.0, 200), (True, 7.0 * MiB, 200), (True, 0.0, 8)])
 def test_nothing_is_tried_where_nothing_is_to_be_gained(may_try: bool, port: float, nbytes: int) -> None:
     trial = Flows().begin("a", nbytes * MiB, may_try=may_try, port_Bps=port)

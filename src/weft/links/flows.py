@@ -75,8 +75,15 @@ class Trial:
         self._pieces = -_SETTLING * self.count
         self._nbytes, self._since_s = 0, 0.0
 
-    def landed(self, nbytes: int, now_s: float) -> None:
-        """Record the arrival of a piece."""
+    def landed(self, nbytes: int, now_s: float, *, passed_on: bool = False) -> None:
+        """Record the arrival of a piece.
+
+        Parameters
+        ----------
+        passed_on : bool
+            Other workers receive the value from this one. Then no more flows are tried: a new one delivers its first
+            pieces late, and all those behind this worker would wait for them.
+        """
         self._left -= nbytes
         self._pieces += 1
         if self._pieces <= 0:
@@ -86,11 +93,11 @@ class Trial:
         if self._pieces < _MEASURED * self.count:
             return
         rate = self._nbytes / max(now_s - self._since_s, 1e-9)
-        self._measured(rate, now_s)
+        self._measured(rate, now_s, may_try=self._may_try and not passed_on)
         self._settle()
         self._since_s = now_s
 
-    def _measured(self, rate: float, now_s: float) -> None:
+    def _measured(self, rate: float, now_s: float, *, may_try: bool) -> None:
         known = self._known
         self._rates[self.count] = rate
         if self.count > self._base:
@@ -102,7 +109,7 @@ class Trial:
         more = 2 * self.count
         suspected = not self._port_Bps or rate < _FULL * self._port_Bps
         lately = now_s - known.in_vain_s.get(more, -_AGAIN_S) < _AGAIN_S
-        if self._may_try and suspected and not lately and more <= MOST_FLOWS and self._left / rate >= _LARGE_S:
+        if may_try and suspected and not lately and more <= MOST_FLOWS and self._left / rate >= _LARGE_S:
             self.count = more
 
     def refused(self, count: int) -> None:

@@ -183,6 +183,7 @@ class Offers:
         if copy is None or worker is None or copy.failed or not 0 <= begin < len(copy.pieces):
             return {"status": "gone"}
         copy.users += 1
+        copy.receivers += 1
         worker.transfer_outgoing_count += 1
         worker.transfer_outgoing_count_total += 1
         try:
@@ -194,6 +195,7 @@ class Offers:
             comm.abort()
         finally:
             copy.users -= 1
+            copy.receivers -= 1
             worker.transfer_outgoing_count -= 1
         return Status.dont_reply
 
@@ -203,6 +205,7 @@ class Offers:
         if copy is None or worker is None or copy.failed:
             return {"status": "gone"}
         copy.users += 1
+        copy.receivers += not flow
         worker.transfer_outgoing_count += not flow
         worker.transfer_outgoing_count_total += not flow
         try:
@@ -214,6 +217,7 @@ class Offers:
             comm.abort()
         finally:
             copy.users -= 1
+            copy.receivers -= not flow
             worker.transfer_outgoing_count -= not flow
         return Status.dont_reply
 

@@ -67,6 +67,8 @@ class Copy:
         Number of pieces that have arrived without a gap, from the first.
     beyond : set of int
         The numbers of other pieces that have arrived.
+    receivers : int
+        Workers that receive pieces from here now.
     value : object
         The value, once it was made from the frames.
     """
@@ -90,7 +92,7 @@ class Copy:
         self.beyond: set[int] = set()
         self.value: Any = None
         self.failed = False
-        self.users = 0
+        self.users = self.receivers = 0
         self._on_landed = on_landed
         self._changed = asyncio.Event()
 

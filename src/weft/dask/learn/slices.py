@@ -212,7 +212,7 @@ class Receiving:
             before = trial.count
             self._counted += before
             self._landed += 1
-            trial.landed(expected, time.perf_counter())
+            trial.landed(expected, time.perf_counter(), passed_on=copy.receivers > 0)
             if trial.count > before:
                 self._wanted.set()
 
