@@ -27,6 +27,84 @@ def test_the_pages_are_what_the_records_give(page, records):
     assert benchmarks.fill(written, records) == written, "run scripts/benchmarks.py --redraw"
 
 
+class Noted(dict):
+    """A record that adds its name to `shown` when something of it is read."""
+
+    def __init__(self, record, name, shown):
+        super().__init__(record)
+        self.name, self.shown = name, shown
+
+    def __getitem__(self, key):
+        self.shown.add(self.name)
+        return super().__getitem__(key)
+
+
+def shown_by(page, records):
+    """Return the names of the records that the figures of `page` are written from."""
+    shown = set()
+    benchmarks.fill(page, {name: Noted(record, name, shown) for name, record in records.items()})
+    return shown
+
+
+def commit_of(record):
+    """Return the commit that a record was taken of; None if it does not say, or if the sources were changed."""
+    commit = record.get("environment", {}).get("commit")
+    return None if commit is None or commit.endswith("+") else commit
+
+
+BEFORE = "some or all of its records were taken before 2026-11-23, when records did not name their commit"
+#: Pages whose records are not known to be of one commit, and why. A page that is measured again as a whole leaves it.
+NOT_OF_ONE_COMMIT = {
+    "README.md": BEFORE,
+    "docs/benchmarks.md": BEFORE,
+    "docs/benchmarks/dask.md": BEFORE,
+    "docs/security.md": BEFORE,
+    "docs/faults.md": BEFORE,
+    "docs/dask.md": BEFORE,
+    "docs/compat-ucx-py.md": BEFORE,
+    "docs/compatibility.md": BEFORE,
+    "docs/dask-conformance.md": BEFORE,
+    "docs/rdma.md": BEFORE,
+    "docs/whole-jobs.md": BEFORE,
+    "docs/runs-on-it.md": BEFORE,
+    "docs/compat-ucxx.md": BEFORE,
+    "docs/simulate.md": "what is simulated is computed, and its record has no environment",
+    "docs/links.md": BEFORE,
+}
+
+
+@pytest.mark.parametrize("page", benchmarks.PAGES)
+def test_the_records_of_a_page_are_of_one_commit(page, records):
+    """README's figures are those of several pages; each of its records names its own commit."""
+    commits = {name: commit_of(records[name]) for name in sorted(shown_by((ROOT / page).read_text(), records))}
+    assert commits, "the page shows no record"
+    found = set(commits.values())
+    holds = None not in found and (page == "README.md" or len(found) == 1)
+    assert holds == (page not in NOT_OF_ONE_COMMIT), f"{commits}: measure them again, or correct NOT_OF_ONE_COMMIT"
+
+
+def test_a_page_shows_what_its_figures_are_written_from(records):
+    def shown(*names):
+        return shown_by("".join(f"<!-- figures: {name} -->\n<!-- end of figures -->\n" for name in names), records)
+
+    assert shown("lend") == {"lend"}
+    assert shown("five") == {"whole_jobs", "scale", "pingpong"}
+    assert shown("dask") == {name for name in records if name.startswith("dask/")}
+    assert shown("tls", "floor") == {"tls", "floor"}
+    assert shown() == set()
+
+
+def test_pages_that_are_excused_exist():
+    assert set(NOT_OF_ONE_COMMIT) <= set(benchmarks.PAGES)
+
+
+def test_changed_sources_are_no_commit():
+    assert commit_of({"environment": {"commit": "0123456789"}}) == "0123456789"
+    assert commit_of({"environment": {"commit": "0123456789+"}}) is None
+    assert commit_of({"environment": {}}) is None
+    assert commit_of({}) is None
+
+
 def texts(svg):
     return [html.unescape(text) for text in re.findall(r"<text [^>]*>([^<]*)</text>", svg)]
 
