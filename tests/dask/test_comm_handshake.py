@@ -121,17 +121,22 @@ async def test_who_leaves_in_the_handshake_is_no_comm() -> None:
             await peer.recv_frames()
 
 
+async def is_lost(peer: weft.Peer) -> None:
+    """See that the listener has ended the connection, and abort this end."""
+    try:
+        async with asyncio.timeout(20):
+            with pytest.raises(weft.PeerLostError):
+                await peer.recv()
+    finally:
+        peer.abort()
+
+
 async def test_who_does_not_speak_dask_is_no_comm() -> None:
     async with listen(LOOPBACK, never) as listener:
         peer = await weft_connect(parse_address(listener.contact_address)[1])
         await peer.recv_frames()
         await peer.send_frames([b"\xc1 is no msgpack"])
-        try:
-            async with asyncio.timeout(20):
-                with pytest.raises(weft.PeerLostError):
-                    await peer.recv()
-        finally:
-            peer.abort()
+        await is_lost(peer)
 
 
 @pytest.mark.parametrize(("by_worker", "messages"), [(True, 0), (False, 1)])
@@ -188,12 +193,7 @@ async def test_a_handshake_that_is_not_dasks_is_refused(heard: object, caplog: p
     async with listen(LOOPBACK, never) as listener:
         address = parse_address(listener.contact_address)[1]
         peer = await weft_connect(address, info={"process": "p", "handshake": heard})
-        try:
-            async with asyncio.timeout(20):
-                with pytest.raises(weft.PeerLostError):
-                    await peer.recv()
-        finally:
-            peer.abort()
+        await is_lost(peer)
     assert "its handshake is not a Dask message" in caplog.text
 
 
