@@ -4,6 +4,8 @@
 import gc
 import os
 import random
+import shutil
+import subprocess
 import threading
 
 import numpy as np
@@ -219,3 +221,46 @@ def test_another_library_is_refused(spawn):
     )
     assert child.line() == "arrow_in_pool: /nowhere/lib.so is not loaded"
     assert child.line().startswith("arrow_in_pool: this build of Arrow has no _ZN5arrow")
+
+
+#: A library that looks like Arrow's until its ProxyMemoryPool is found to have no functions; its tables have 1 MiB.
+UNKNOWN = """
+void *_ZTVN5arrow15ProxyMemoryPoolE[1 << 17] = {&_ZTVN5arrow15ProxyMemoryPoolE};
+static void *theirs[1 << 17];
+static void **object = theirs + 2;
+void *_ZN5arrow19default_memory_poolEv(void) { return &object; }
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+def test_an_arrow_that_is_refused_leaves_nothing(spawn, tmp_path):
+    source, library = tmp_path / "unknown.c", tmp_path / "unknown.so"
+    source.write_text(UNKNOWN)
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    child = spawn(
+        f"""
+        import ctypes
+        from weft import _native, errors
+        theirs = ctypes.CDLL({str(library)!r})
+        class Numbers(ctypes.Structure):  # glibc's mallinfo2
+            _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks"
+                        " uordblks fordblks keepcost".split()]
+        mallinfo = ctypes.CDLL(None).mallinfo2
+        mallinfo.restype = Numbers
+        def nbytes():
+            numbers = mallinfo()
+            return numbers.hblkhd + numbers.uordblks
+        def refused():
+            try:
+                _native.arrow_in_pool(True, {str(library)!r})
+            except errors.UnsupportedError as e:
+                return str(e)
+        print(refused())
+        before = nbytes()
+        for _ in range(16):
+            refused()
+        print((nbytes() - before) >> 20, "MiB", flush=True)
+        """
+    )
+    assert child.line() == ("arrow_in_pool: this build of Arrow has no _ZN5arrow15ProxyMemoryPool8AllocateEllPPh")
+    assert child.line() == "0 MiB"

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -135,8 +136,8 @@ void replace_functions(void *library) {
         raise("UnsupportedError", "arrow_in_pool: the size of ProxyMemoryPool's table is not known", "arrow_in_pool");
     const size_t slots = symbol->st_size / sizeof(void *);
     auto *pool = static_cast<std::atomic<void **> *>(default_pool());
-    void **theirs = pool->load() - 2;                               // with the offset to the top and the type
-    auto *table = new std::vector<void *>(theirs, theirs + slots);  // never freed, because the pool is not
+    void **theirs = pool->load() - 2;  // with the offset to the top and the type
+    auto table = std::make_unique<std::vector<void *>>(theirs, theirs + slots);
     auto replace = [&](const char *name, auto ours, auto *plain) {
         void **slot = std::find(known, known + slots, find(library, name));
         if (slot == known + slots)
@@ -150,7 +151,7 @@ void replace_functions(void *library) {
     replace("_ZN5arrow15ProxyMemoryPool4FreeEPhll", &release, &plain_free);
     replace("_ZNK5arrow15ProxyMemoryPool15bytes_allocatedEv", &count, &plain_count);
     check_status(pool);
-    pool->store(table->data() + 2);
+    pool->store(table.release()->data() + 2);  // never freed, because the pool is not
 }
 
 // The pool is the process's, not a context's. One that the user gives to pyarrow stays.
