@@ -17,8 +17,8 @@ from weft.errors import UnsupportedError
 #: Groups of commands: for each command, its module below ``weft``, and its line in the list.
 _COMMANDS = {
     "look at this machine": {
-        "topo": ("topo.command", "what this machine consists of, and where workers would run"),
-        "doctor": ("doctor.command", "what on this machine is in weft's way, and what to do about it"),
+        "topo": ("topo.command", "the hardware of this machine, and where workers would run"),
+        "doctor": ("doctor.command", "problems on this machine that affect weft, and their remedies"),
         "explain": ("explain.command", "which wire carries data between two processes, and why"),
     },
     "run Dask": {
@@ -27,13 +27,13 @@ _COMMANDS = {
         "deploy": ("deploy.command", "print a script that starts a cluster: Slurm, SSH, Azure"),
     },
     "measure": {
-        "bench": ("", "latency, bandwidth, Dask's work; compare and plot records"),
+        "bench": ("", "latency, bandwidth, Dask workloads; compare and plot records"),
         "lab": ("lab.command", "emulate several hosts and the links between them"),
-        "simulate": ("simulate.command", "Dask's jobs on networks that are not at hand, in simulated time"),
+        "simulate": ("simulate.command", "Dask jobs on simulated networks"),
     },
     "this installation": {
         "info": ("", "which UCX is in use, and its settings"),
-        "completion": ("", "print a script with which a shell completes weft's options"),
+        "completion": ("", "print a completion script for your shell"),
     },
 }
 _BENCHMARKS = {
@@ -44,8 +44,8 @@ _BENCHMARKS = {
         "send-recv": ("bench.send_recv.command", "send_recv of ucx-py and UCXX, with their options"),
     },
     "Dask": {
-        "scale": ("bench.scale.command", "what a cluster takes as its workers become more"),
-        "links": ("bench.links.command", "jobs over links that differ, by Dask's and by learned decisions"),
+        "scale": ("bench.scale.command", "start, exchange and memory of clusters of growing size"),
+        "links": ("bench.links.command", "jobs over unequal links, with Dask's and with learned decisions"),
     },
     "records": {
         "compare": ("bench.compare", "two records of a benchmark, row by row"),
@@ -56,14 +56,14 @@ _HIDDEN = {True: argparse.SUPPRESS, False: None}
 _EPILOG = """examples:
   weft doctor  # is anything wrong with this machine?
   weft explain  # which wire would two processes here use, and why?
-  weft demo --quick  # what does weft bring to Dask here?
+  weft demo --quick  # does weft make Dask faster here?
 
 exit status:
   0  done
   1  failed, or found something to report
   2  the command line is wrong
 
-weft COMMAND --help lists the options of a command, and examples."""
+weft COMMAND --help lists a command's options and gives examples."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -167,7 +167,7 @@ def _add_completion(commands: Any) -> None:
         commands,
         "completion",
         _COMMANDS["this installation"]["completion"][1],
-        "Print a script with which a shell completes weft's commands, options and files. It needs the package shtab.",
+        "Print a script that makes your shell complete weft's commands, options and files. It needs the package shtab.",
         (
             "weft completion bash > ~/.weft-completion  # and in ~/.bashrc: source ~/.weft-completion",
             "weft completion zsh > ~/.zfunc/_weft  # a folder of $fpath",

@@ -75,7 +75,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_color(parser: argparse.ArgumentParser) -> None:
     """Add ``--color``, as read by `console`."""
-    text = "auto, always or never (default: auto, which is in a terminal, and not where NO_COLOR is set)"
+    text = "auto, always or never (default: auto: in a terminal, unless NO_COLOR is set)"
     parser.add_argument("--color", choices=COLORS, default="auto", metavar="WHEN", help=text)
 
 

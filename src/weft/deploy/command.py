@@ -15,8 +15,8 @@ from weft.deploy.cluster import PLACEHOLDER, Cluster
 from weft.errors import InvalidParamError
 
 DESCRIPTION = """
-Print a script that starts a scheduler, the workers of weft worker and your program elsewhere. Read it, then run it or
-submit it; nothing is started here.
+Print a script that starts a scheduler, workers (by weft worker) and your program on other machines. Read it, then run
+or submit it; nothing is started here.
 """
 EXAMPLES = (
     "weft deploy slurm --nodes 4 -- python job.py {scheduler} > job.sh && sbatch job.sh",

@@ -20,7 +20,7 @@ EXAMPLES = (
     "weft explain",
     "weft explain --listen 0.0.0.0:13337  # then, on another machine:",
     "weft explain 10.0.0.2:13337",
-    "weft explain 10.0.0.2:13337 --cluster mine  # as of weft.cluster",
+    "weft explain 10.0.0.2:13337 --cluster mine  # the name in weft.cluster",
 )
 
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--listen", metavar="HOST:PORT", help="answer weft explain HOST:PORT until interrupted")
     parser.add_argument("--once", action="store_true", help="with --listen: answer one caller within 30 s, then end")
-    text = "show what this cluster, or a file of its, knows of the link (default: what any knows of the two hosts)"
+    text = "the cluster, or its file, whose knowledge of the link is shown (default: any that knows both hosts)"
     parser.add_argument("--cluster", metavar="NAME", help=text)
     _options.add_json(parser)
     _options.add_color(parser)

@@ -19,9 +19,8 @@ from weft.simulate.graphs import GRAPHS
 from weft.simulate.topologies import QUICK, TOPOLOGIES
 
 DESCRIPTION = """
-Simulate Dask's jobs on networks that are not at hand: GPUs of one machine, two islands, fat trees. Flows share links
-max-min fair; what Dask decides and what weft decides (weft.links: learn) are compared. The same seed gives the same
-numbers.
+Simulate Dask jobs on networks that you do not have: the GPUs of one machine, two islands, fat trees. Flows share links
+max-min fairly. Dask's decisions are compared with weft's (weft.links: learn). The same seed gives the same numbers.
 """
 EXAMPLES = (
     "weft simulate dgx1,islands --graphs all-to-all,broadcast",
@@ -41,7 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = f"networks, with commas: {', '.join(TOPOLOGIES)}, none {shown}"
     add("networks", type=names, nargs="?", default=",".join(QUICK), metavar="NAMES", help=what)
     add("--graphs", type=graphs, metavar="NAMES", help=f"some of {', '.join(GRAPHS)} (default: all that suit)")
-    add("--ways", type=ways, default=",".join(runs.WAYS), metavar="NAMES", help=f"how to decide {shown}")
+    add(
+        "--ways",
+        type=ways,
+        default=",".join(runs.WAYS),
+        metavar="NAMES",
+        help=f"whose decisions: Dask's own (stock), weft's (learned) {shown}",
+    )
     add("--seed", type=int, default=0, metavar="N", help=f"seed of Dask's random decisions {shown}")
     text = "also simulate the runs in FILE, records of weft bench links, and compare"
     add("--lab", type=Path, nargs="+", default=[], metavar="FILE", help=text)

@@ -84,8 +84,8 @@ def _task(text: str) -> str:
 _ROWS = Option("chunk-size", "1_000_000", "rows per chunk", short="-c")
 _PARTS = Option("in-parts", None, "chunks of the table")
 _SHUFFLE = Option("shuffle", "tasks", "Dask's method: tasks, or p2p, which no log of transfers shows", _method)
-_IGNORE_INDEX = Option("ignore-index", None, "the tables' index may get lost", bool)
-_SIZES = Option("sizes", "1KiB,100MiB", "of an array, with commas between them, measured one after the other", sizes)
+_IGNORE_INDEX = Option("ignore-index", None, "the tables' index need not be kept", bool)
+_SIZES = Option("sizes", "1KiB,100MiB", "sizes of an array, with commas; each is measured in turn", sizes)
 _COUNT = Option("count", "8", "arrays in each run")
 _TABLES = ("cudf", "dask_cudf")
 
@@ -115,7 +115,7 @@ LOADS = {
         _TABLES,
     ),
     "shuffle": Load(
-        "a table dealt out by a column's hash, as local_cudf_shuffle",
+        "shuffle of a table by a column's hash, as local_cudf_shuffle",
         "tables",
         "Shuffle",
         (Option("partition-size", "50MiB", "bytes of each chunk", size), _PARTS, _SHUFFLE, _IGNORE_INDEX),
@@ -157,7 +157,7 @@ LOADS = {
     ),
     "fetch": Load("arrays that one idle worker fetches from another", "moves", "Fetch", (_SIZES, _COUNT)),
     "busy": Load(
-        "arrays sent to a worker whose task is at work",
+        "arrays sent to a worker that runs a task",
         "moves",
         "Busy",
         (
@@ -187,8 +187,8 @@ def description(load: str) -> str:
         return said
     return f"""{said}
 
-        The options of dask-cuda's benchmark are accepted by their names: a note tells which change nothing here, and
-        those that ask for something else are refused."""
+        The options of dask-cuda's benchmark are accepted. A note names those that have no effect here; those that ask
+        for something else are refused."""
 
 
 def examples(load: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """
 Run three Dask jobs over tcp:// and ucx:// in turns, on two workers of this machine, check every result, and print which
-protocol is faster, and by which wires the workers were connected.
+protocol is faster, and which wires connected the workers.
 """
 EXAMPLES = ("weft demo --quick", "weft demo --protocol ucx --verbose --html demo.html")
 WORKLOADS = ("transpose-sum", "merge", "flights")
@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_rounds(parser, 3)
     options.add_timeout(parser, 120.0)
     parser.add_argument("--quick", action="store_true", help="smaller inputs: about 40 s on two cores")
-    parser.add_argument("-v", "--verbose", action="store_true", help="print all rounds, pairs of workers and wires too")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="also print all rounds, pairs of workers and wires"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write charts and tables as one self-contained page")
     options.add_output(parser)
 

@@ -37,7 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, shown = parser.add_argument, "(default: %(default)s)"
     add("scenarios", type=allowed, nargs="?", default=every, metavar="NAMES", help=f"what to run, with commas {shown}")
     options.add_rounds(parser, 3)
-    add("--ways", type=ways, default=",".join(WAYS), metavar="NAMES", help=f"how to decide, in turns {shown}")
+    add(
+        "--ways",
+        type=ways,
+        default=",".join(WAYS),
+        metavar="NAMES",
+        help=f"whose decisions, in turns: Dask's own (stock), weft's (learned) {shown}",
+    )
     add("--times", type=options.whole, default=1, metavar="N", help=f"runs of each job in each cluster {shown}")
     options.add_output(parser)
 

@@ -28,7 +28,7 @@ from weft.bench.scale.run import Place, Plan
 from weft.lab.command import ended_by_signals
 
 DESCRIPTION = """
-Start Dask clusters of growing size over several protocols in turns, and print what each takes: start, first and later
+Start Dask clusters of growing size over several protocols in turns, and print the cost of each: start, first and later
 all-to-all exchange, close, memory, descriptors, idle CPU.
 """
 EXAMPLES = (

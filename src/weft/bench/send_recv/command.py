@@ -30,9 +30,9 @@ from weft.bench.send_recv import loops
 from weft.topo import discovery
 
 DESCRIPTION = """
-Time the round trip that send_recv of ucx-py and UCXX time, with their options and the lines that they print. The server
-runs in a process of its own, or on another host with --server-only there and --client-only here. A note tells which of
-their options change nothing here.
+Time round trips as send_recv of ucx-py and UCXX does, with the same options and the same output. The server runs in a
+process of its own, or on another host with --server-only there and --client-only here. A note names the options that
+have no effect here.
 """
 EXAMPLES = (
     "weft bench send-recv --n-bytes 100MB --reuse-alloc",
