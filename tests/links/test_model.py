@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 
 from weft.links import LinkModel, Place
+from weft.links import model as links_model
 from weft.topo.interconnect import PRIORS, InterconnectClass
 
 MiB = 1 << 20
@@ -238,21 +240,21 @@ def test_who_left_is_forgotten_but_its_hosts_are_not() -> None:
 
 def test_a_decision_at_a_thousand_workers_visits_no_more_than_at_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """O(1): what is counted is how many levels are combined, not how long that takes."""
-    looked = 0
+    looked: list[str] = []
+    stock = links_model._refine  # pyright: ignore[reportPrivateUsage]
 
-    def after(self: object, mean: float, variance: float, weight: float) -> tuple[float, float]:
-        nonlocal looked
-        looked += 1
-        return mean, variance
+    def refine(known: Any, level: Any, name: str, now_s: float) -> Any:
+        looked.append(name)
+        return stock(known, level, name, now_s)
 
-    monkeypatch.setattr("weft.links.learned.Learned.after", after)
-    counts: list[int] = []
+    monkeypatch.setattr(links_model, "_refine", refine)
+    counts: list[list[str]] = []
     for n in (2, 1000):
         model = model_of({f"w{i}": f"h{i % 50}" for i in range(n)})
         model.observe("w0", "w1", 8 * MiB, 1.0, 0)
         model.observe("w0", "w1", 1, 1e-3, 0)
-        looked = 0
+        looked.clear()
         model.predict("w0", "w1", 1)
         model.predict("w0", "w1", 2)
-        counts.append(looked)
-    assert counts == [6, 6], "three levels of two quantities, once"
+        counts.append([*looked])
+    assert counts == [["kind", "hosts", "pair"]] * 2, "three levels, once"

@@ -13,6 +13,8 @@ import math
 _KEEP = 0.9
 #: Seconds after which samples count half: an estimate that is not refreshed falls back to that of its kind.
 HALF_LIFE_S = 600.0
+#: The logarithm of what a weight is multiplied by each second.
+FADING = -math.log(2.0) / HALF_LIFE_S
 #: A sample further off than this factor, and than three deviations, is a surprise; a single one does not count.
 _SURPRISE = math.log(2.0)
 #: After this many surprises in a row on the same side, the link has changed, and its old samples are dropped.
@@ -46,7 +48,7 @@ class Learned:
     def weight_at(self, now_s: float) -> float:
         """Return the number of fresh samples that this is worth at `now_s`, in seconds of the model's clock."""
         age_s = now_s - self.seen_s
-        return self.weight * 2.0 ** (-age_s / HALF_LIFE_S) if age_s > 0 else self.weight
+        return self.weight * math.exp(age_s * FADING) if age_s > 0 else self.weight
 
     def add(self, value: float, now_s: float) -> None:
         """Add a sample: a positive, finite number."""
@@ -87,16 +89,3 @@ class Learned:
         self.weight = float(len(surprises))
         self.variance = FIRST_VARIANCE
         surprises.clear()
-
-    def after(self, mean: float, variance: float, weight: float) -> tuple[float, float]:
-        """Combine a prior, given by mean and variance of the logarithm, with these samples, which are worth `weight`.
-
-        Returns
-        -------
-        mean, variance : float
-            Of the logarithm. This is the normal distribution's conjugate prior: the prior counts as many samples as
-            its variance is smaller than theirs.
-        """
-        share = weight * variance
-        total = self.variance + share
-        return (mean * self.variance + self.mean * share) / total, variance * self.variance / total
