@@ -57,6 +57,7 @@ def test_a_codec_is_measured_on_this_machine(monkeypatch: pytest.MonkeyPatch) ->
         assert compress.speed(name) is measured
 
 
+@pytest.mark.parametrize("to", ["process", "host"])
 @pytest.mark.parametrize(
     ("links", "same_host", "rate_Bps", "text", "codecs"),
     [
@@ -73,6 +74,7 @@ async def test_results_shrink_on_a_slow_link(
     rate_Bps: float,  # noqa: N803
     text: bool,
     codecs: list[str],
+    to: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = weft.dask.UCX.__init__
@@ -86,7 +88,8 @@ async def test_results_shrink_on_a_slow_link(
     with dask.config.set({"weft.links": links}):
         async with ends_here() as (here, there):
             traffic = here._traffic.with_process
-            monkeypatch.setattr(traffic, "rates_Bps", deque([rate_Bps]))
+            monkeypatch.setattr(traffic, "rates_Bps", deque([rate_Bps] if to == "process" else []))
+            monkeypatch.setattr(here._traffic, "_to_host", deque([rate_Bps]))
             monkeypatch.setattr(traffic, "lanes", ())
             sent = await here.write({"status": "OK", "data": {"x": to_serialize(np.frombuffer(data, "u1"))}})
             message = await there.read()

@@ -25,6 +25,7 @@ def by_process(monkeypatch: pytest.MonkeyPatch) -> dict[str, traffic.Traffic]:
     by_process: dict[str, traffic.Traffic] = {}
     monkeypatch.setattr(traffic, "by_process", by_process)
     monkeypatch.setattr(traffic, "by_lanes", {})
+    monkeypatch.setattr(traffic, "_to_host", {})
     return by_process
 
 
@@ -121,6 +122,27 @@ def test_the_bandwidth_is_of_the_latest_transfers(by_process: dict[str, traffic.
         comm.sent(MIB, time.perf_counter() - seconds)
     assert by_process["them"].bandwidth_Bps == pytest.approx(MIB, rel=0.1)
     assert by_process["them"].sent_messages == 60
+
+
+def test_the_rate_to_a_process_is_that_to_its_host_until_it_is_known(
+    by_process: dict[str, traffic.Traffic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traffic, "_MOST_HOSTS", 3)
+    first, beside, other = (
+        traffic.CommTraffic(peer(name), f"ucx://{host}:{i}")
+        for i, (name, host) in enumerate([("a", "10.0.0.1"), ("b", "10.0.0.1"), ("c", "[fe80::1]")])
+    )
+    first.sent(MIB - 1, time.perf_counter() - 1.0)
+    assert beside.rate_Bps is None
+    first.sent(MIB, time.perf_counter() - 1.0)
+    assert beside.rate_Bps == first.rate_Bps == pytest.approx(MIB, rel=0.1)
+    assert by_process["b"].bandwidth_Bps is None, "only what went there is shown"
+    assert other.rate_Bps is None
+    beside.sent(MIB, time.perf_counter() - 0.1)
+    assert beside.rate_Bps == pytest.approx(10 * MIB, rel=0.1)
+    for i in range(5):
+        traffic.CommTraffic(peer("d"), f"ucx://10.0.1.{i}:1")
+    assert len(traffic._to_host) == 3
 
 
 @pytest.fixture

@@ -195,7 +195,7 @@ class UCX(Comm):  # type: ignore[misc]
             return {}
         from weft.dask.learn import compress
 
-        codec = compress.choose(self._traffic.with_process.bandwidth_Bps, self.remote_info.get(compress.READS))
+        codec = compress.choose(self._traffic.rate_Bps, self.remote_info.get(compress.READS))
         if codec is None:
             return {}
         self._traffic.compressed(codec)

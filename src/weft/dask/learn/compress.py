@@ -3,7 +3,7 @@
 
 Dask compresses a frame if a sample of it shrinks, and notes the codec in the frame's header, so that any receiver with
 the codec can read it. Dask does not know when this pays: it has one setting for all links. Here the decision compares
-the rate of a peer's latest transfers with the speed of the codecs on this machine.
+the rate of the latest transfers to a peer, or else to its host, with the speed of the codecs on this machine.
 """
 
 from __future__ import annotations

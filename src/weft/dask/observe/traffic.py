@@ -13,6 +13,7 @@ import time
 from collections import deque
 from typing import Any
 
+from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.metrics import context_meter
 
 from weft.errors import PeerClosedError, PeerLostError
@@ -28,6 +29,8 @@ METERED_NBYTES = 64 << 10
 TRANSFERS = 32
 #: The maximum number of processes; beyond it, those without an open comm are summed under ``OTHERS``.
 MOST_PROCESSES = 1024
+#: The maximum number of hosts whose bandwidths are kept; beyond it, the first seen are dropped.
+_MOST_HOSTS = 1024
 OTHERS = "others"
 #: Identifies this process to its peers.
 PROCESS = secrets.token_hex(8)
@@ -88,9 +91,7 @@ class Traffic:
     @property
     def bandwidth_Bps(self) -> float | None:  # noqa: N802
         """Median of the latest transfers to that process; None if there was none."""
-        import statistics  # lazy: a worker's process usually does not need it
-
-        return statistics.median(self.rates_Bps) if self.rates_Bps else None
+        return _median(self.rates_Bps)
 
     def add(self, other: Traffic) -> None:
         """Add the counts of another."""
@@ -116,6 +117,26 @@ by_process: dict[str, Traffic] = {}
 by_lanes: dict[tuple[str, ...], Traffic] = {}
 
 
+#: Bandwidths of the latest transfers to each host.
+_to_host: dict[str, deque[float]] = {}
+
+
+def _rates_to_host(address: str) -> deque[float]:
+    host = str(parse_host_port(parse_address(address)[1], 0)[0])
+    rates = _to_host.get(host)
+    if rates is None:
+        if len(_to_host) >= _MOST_HOSTS:
+            del _to_host[next(iter(_to_host))]
+        rates = _to_host[host] = deque(maxlen=TRANSFERS)
+    return rates
+
+
+def _median(rates: deque[float]) -> float | None:
+    import statistics  # lazy: a worker's process usually does not need it
+
+    return statistics.median(rates) if rates else None
+
+
 def with_process(process: str, address: str) -> Traffic:
     """Return the traffic with a process since its first comm."""
     traffic = by_process.get(process)
@@ -138,7 +159,7 @@ def _fold() -> None:
 class CommTraffic:
     """One comm's part of the traffic with its peer's process, and of that over its lanes."""
 
-    __slots__ = ("_borrowed", "_label", "_lent", "_over_lanes", "_peer", "with_process")
+    __slots__ = ("_borrowed", "_label", "_lent", "_over_lanes", "_peer", "_to_host", "with_process")
 
     def __init__(self, peer: Peer, address: str) -> None:
         process = peer.remote.get("process")
@@ -149,7 +170,7 @@ class CommTraffic:
         self._over_lanes = by_lanes.setdefault(lanes, Traffic("", "", lanes))
         self.with_process.comms += 1
         self._over_lanes.comms += 1
-        self._peer = peer
+        self._peer, self._to_host = peer, _rates_to_host(address)
         self._label = f"weft {','.join(lanes)}"
         self._lent = self._borrowed = 0
 
@@ -170,10 +191,17 @@ class CommTraffic:
             traffic.sent_seconds += seconds
         if moved >= TRANSFER_NBYTES and seconds > 0:
             self.with_process.rates_Bps.append(moved / seconds)
+            self._to_host.append(moved / seconds)
         # As distributed's own activities; the rest of the time stays in its "network".
         if nbytes >= METERED_NBYTES:
             context_meter.digest_metric(self._label, seconds, "seconds")
             self._digest(moved, nbytes - moved, "weft lent")
+
+    @property
+    def rate_Bps(self) -> float | None:  # noqa: N802
+        """Median bandwidth of the latest transfers to that process, or else to its host; None if there was none."""
+        known = self.with_process.bandwidth_Bps
+        return _median(self._to_host) if known is None else known
 
     def compressed(self, codec: str) -> None:
         """Show that messages to this peer are compressed if that makes them smaller."""
