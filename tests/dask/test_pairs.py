@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -99,6 +100,11 @@ def test_the_table_prints_itself() -> None:
         console.print(Transports(PAIRS))
     assert max(map(len, capture.get().splitlines())) <= 80
     assert "8.13 GB/s" in capture.get()
+
+
+def test_the_addresses_of_workers_without_names_are_printed_whole() -> None:
+    a, b = "ucx://192.168.100.103:33963", "ucx://192.168.100.104:33964"
+    assert f" {a}  {b} " in str(Transports([dataclasses.replace(PAIRS[0], source=a, destination=b)]))
 
 
 def test_a_long_table_says_what_it_leaves_out() -> None:

@@ -191,7 +191,7 @@ class Transports:
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(width=120, color_system=None)
+        console = Console(width=144, color_system=None)  # wide enough for workers that are named by their addresses
         with console.capture() as capture:
             console.print(self)
         return capture.get()
