@@ -237,7 +237,7 @@ unsigned RingCarrier::send_more() noexcept {
 // the other side to read some first.
 bool RingCarrier::send_piece(Outgoing &out) noexcept {
     Area &area = rings->area;
-    Area::Free &free = area.of(out.kind == Kind::announce && rings->has_large_pieces());
+    Area::Free &free = area.of(out.kind == Kind::announce && rings->uses_large_piece(out.left));
     if (!free.count || unread.size() >= Area::most_for_one) {
         collect();
         if (unread.size() >= Area::most_for_one) return false;

@@ -2,6 +2,7 @@
 #include "connection/rings.hpp"
 
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -119,7 +120,13 @@ void Rings::collect() noexcept {
         if (link) link->collect();
 }
 
-bool Rings::has_large_pieces() noexcept {
+static_assert(Area::most_through_small(0) == 0 && Area::most_through_small(1 << 20) == 0);
+static_assert(Area::most_through_small(2 << 20) == 8 << 20);
+
+bool Rings::uses_large_piece(size_t left) noexcept {
+    static const size_t most_through_small =
+        Area::most_through_small(size_t(std::max(0L, sysconf(_SC_LEVEL2_CACHE_SIZE))));
+    if (left <= most_through_small) return false;
     if (asked_for_large) return has_large;
     asked_for_large = true;
     std::lock_guard lock(arena->mutex);

@@ -49,11 +49,18 @@ struct SharedArena {
 /// two sizes of pieces. The large ones exceed a core's private cache on purpose: the reader gets data that the writer's
 /// cache has evicted to a shared one three times as fast as data that the writer's core still holds (Zen 4: 1 MiB in
 /// 38 us, through 256 KiB in 103). So pieces are used in turn, least recently used first. Small messages are better off
-/// with small pieces: 16 KiB take 1.4 us through them, 2.5 through the large ones.
+/// with small pieces: 16 KiB take 1.4 us through them, 2.5 through the large ones. Where the private cache holds the
+/// large pieces as well, so are messages of up to four times its size.
 struct Area {
     static constexpr size_t pieces = 32, small_nbytes = 8 << 10, large_nbytes = 32 << 10;
     static constexpr size_t nbytes_of_small = pieces * small_nbytes, nbytes = nbytes_of_small + pieces * large_nbytes;
     static constexpr size_t most_for_one = 24;  // pieces that a link may keep while its other side does not read
+
+    /// How much of a message, its last bytes, goes through small pieces, by the size of a core's private cache; 0 is
+    /// unknown.
+    static constexpr size_t most_through_small(size_t cache_nbytes) noexcept {
+        return cache_nbytes > pieces * large_nbytes ? 4 * cache_nbytes : 0;
+    }
 
     /// Free pieces, in the order in which they were returned.
     struct Free {
@@ -114,8 +121,9 @@ struct Rings : Poller {
     void wait_for_room(RingEnd *link) noexcept;
     /// Take back the pieces that have been read.
     void collect() noexcept;
-    /// Whether the area has its large pieces, which are allocated on first use.
-    bool has_large_pieces() noexcept;
+    /// Whether the next piece of an announced message, of which `left` bytes are left, is a large one. These are
+    /// allocated on first use.
+    bool uses_large_piece(size_t left) noexcept;
 
     unsigned turn() noexcept override;
     bool arm() noexcept override;
