@@ -1067,6 +1067,12 @@ class Channel:
 
     large_piece_nbytes: int = 32768
 
+    @staticmethod
+    def last_small_nbytes() -> int:
+        """
+        Return how much of a message, its last bytes, goes through a ring's small pieces on this machine.
+        """
+
     def send(self, first: weft.typing.BufferLike, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> weft.typing.Request[None]: ...
 
     def lend(self, buffer: weft.typing.BufferLike) -> weft.typing.Request[None]: ...

@@ -31,6 +31,16 @@ class OverRing:
         return None
 
 
+class Sizes:
+    """`Channel`'s sizes, on a machine where the last `small` bytes go through small pieces."""
+
+    def __init__(self, small):
+        self.last_small_nbytes = lambda: small
+
+    def __getattr__(self, name):
+        return getattr(Channel, name)
+
+
 ENDS = {"same_host": True, "local_address": "127.0.0.1:1", "remote_address": "127.0.0.1:2", "remote": {}}
 
 
@@ -46,12 +56,15 @@ def test_it_is_a_lane_with_a_name_of_its_own():
     assert all(time.predicted_s is None for time in told.times)
 
 
-def test_every_size_of_a_send_is_told_once():
+@pytest.mark.parametrize("small", [0, 8 << 20])
+def test_every_size_of_a_send_is_told_once(monkeypatch, small):
+    monkeypatch.setattr(ring, "Channel", Sizes(small))
     sends = [size for size in explained().sizes if size.operation == "send"]
     assert (sends[0].first, sends[-1].last) == (0, None)
     assert all(after.first == before.last + 1 for before, after in itertools.pairwise(sends))
     assert sends[0].last + Channel.header_nbytes == Channel.whole_nbytes
-    assert sends[-1].first == Channel.rendezvous_nbytes
+    assert [size.first for size in sends[2:]] == [Channel.rendezvous_nbytes, *([small + 1] if small else [])]
+    assert sends[-1].protocol.endswith("; the last 8 MiB in pieces of 8 KiB" if small else "then pieces of 32 KiB")
     assert {(size.lanes, size.layer) for size in sends} == {(ring.LANE, "weft")}
 
 

@@ -40,6 +40,9 @@ void define_channel(nb::module_ &m) {
     channel.attr("whole_nbytes") = RingCarrier::whole_nbytes;
     channel.attr("piece_nbytes") = Area::small_nbytes;
     channel.attr("large_piece_nbytes") = Area::large_nbytes;
+    channel.def_static(
+        "last_small_nbytes", [] { return Area::most_through_small(); },
+        "Return how much of a message, its last bytes, goes through a ring's small pieces on this machine.");
     channel
         .def(
             "send",

@@ -123,10 +123,13 @@ void Rings::collect() noexcept {
 static_assert(Area::most_through_small(0) == 0 && Area::most_through_small(1 << 20) == 0);
 static_assert(Area::most_through_small(2 << 20) == 8 << 20);
 
+size_t Area::most_through_small() noexcept {
+    static const size_t most = most_through_small(size_t(std::max(0L, sysconf(_SC_LEVEL2_CACHE_SIZE))));
+    return most;
+}
+
 bool Rings::uses_large_piece(size_t left) noexcept {
-    static const size_t most_through_small =
-        Area::most_through_small(size_t(std::max(0L, sysconf(_SC_LEVEL2_CACHE_SIZE))));
-    if (left <= most_through_small) return false;
+    if (left <= Area::most_through_small()) return false;
     if (asked_for_large) return has_large;
     asked_for_large = true;
     std::lock_guard lock(arena->mutex);

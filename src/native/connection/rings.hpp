@@ -61,6 +61,8 @@ struct Area {
     static constexpr size_t most_through_small(size_t cache_nbytes) noexcept {
         return cache_nbytes > pieces * large_nbytes ? 4 * cache_nbytes : 0;
     }
+    /// The same on this machine.
+    static size_t most_through_small() noexcept;
 
     /// Free pieces, in the order in which they were returned.
     struct Free {

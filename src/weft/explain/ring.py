@@ -28,7 +28,19 @@ def sizes() -> list[Size]:
         *by_weft(lends=True),
         Size("send", 0, whole, "one record, copied in and out", LANE, "weft"),
         Size("send", whole + 1, announced - 1, f"{pieces} in the sender's memory", LANE, "weft"),
-        Size("send", announced, None, f"announced, then {large}", LANE, "weft"),
+        *_announced(announced, pieces, large),
+    ]
+
+
+def _announced(least: int, pieces: str, large: str) -> list[Size]:
+    """List how large messages are sent; where private caches hold all pieces, the last ones are small."""
+    small = Channel.last_small_nbytes()
+    if not small:
+        return [Size("send", least, None, f"announced, then {large}", LANE, "weft")]
+    both = f"announced, then {large}; the last {format_size(small)} in {pieces}"
+    return [
+        Size("send", least, small, f"announced, then {pieces}", LANE, "weft"),
+        Size("send", small + 1, None, both, LANE, "weft"),
     ]
 
 
