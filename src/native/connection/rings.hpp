@@ -50,7 +50,7 @@ struct SharedArena {
 /// cache has evicted to a shared one three times as fast as data that the writer's core still holds (Zen 4: 1 MiB in
 /// 38 us, through 256 KiB in 103). So pieces are used in turn, least recently used first. Small messages are better off
 /// with small pieces: 16 KiB take 1.4 us through them, 2.5 through the large ones. Where the private cache holds the
-/// large pieces as well, so are messages of up to four times its size.
+/// large pieces as well, small ones are better for messages of up to four times its size, too.
 struct Area {
     static constexpr size_t pieces = 32, small_nbytes = 8 << 10, large_nbytes = 32 << 10;
     static constexpr size_t nbytes_of_small = pieces * small_nbytes, nbytes = nbytes_of_small + pieces * large_nbytes;
