@@ -35,6 +35,7 @@ from weft.dask.memory.arrow import arrow_in_pool
 from weft.dask.memory.limits import count_in_nanny, count_worker
 from weft.dask.observe import traffic
 from weft.dask.offload import read_offloads, write_offloads
+from weft.dask.patches_batched import send_at_once
 from weft.dask.patches_host import serve_host_freely
 from weft.dask.tensors import device
 from weft.errors import (
@@ -511,3 +512,6 @@ def lanes() -> dict[str, list[str]]:
             if comm.lent and "lent" not in used:
                 used.append("lent")
     return by_peer
+
+
+send_at_once(UCX, config.send_at_once)

@@ -44,7 +44,8 @@ def check() -> None:
     InvalidParamError
         A value is invalid; the message names the key.
     """
-    for read in (lend, arrays_in_pool, shards_in_memory, device, rmm, ucx, encrypted_payload, links, cluster):
+    flags = (lend, arrays_in_pool, shards_in_memory, send_at_once, device, rmm)
+    for read in (*flags, ucx, encrypted_payload, links, cluster):
         read()
 
 
@@ -65,6 +66,11 @@ def arrays_in_pool() -> bool:
 def shards_in_memory() -> bool:
     """Whether a worker keeps received P2P shards in memory while there is room."""
     return _flag("shards-in-memory")
+
+
+def send_at_once() -> bool:
+    """Whether small messages are sent without waiting for others to send with them."""
+    return _flag("send-at-once")
 
 
 def device() -> bool:
