@@ -8,16 +8,19 @@ import logging
 import operator
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import dask
+import dask.array as da
 import pytest
 from dask.delayed import Delayed
 from distributed import Client, Scheduler, wait
 from distributed.active_memory_manager import ActiveMemoryManagerExtension
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import SchedulerState
+from distributed.shuffle import ShuffleSchedulerPlugin
 from distributed.stealing import WorkStealing
 from tests.dask.clusters import local_cluster
 
@@ -166,6 +169,45 @@ def test_an_idle_neighbour_is_asked_where_the_holder_is_busy(islands: Islands, m
     assert islands.scheduler.decide_worker_non_rootish(ts).address == islands.workers[1]
     ts.worker_restrictions = {islands.workers[0]}
     assert islands.scheduler.decide_worker_non_rootish(ts) is holder, "nowhere else"
+
+
+def test_shuffles_give_neighbouring_outputs_to_one_island(islands: Islands) -> None:
+    scheduler, workers = islands.scheduler, islands.workers
+    joined = list(scheduler.workers)  # the order in which they came, by which Dask goes
+    islands.workers = [joined[i] for i in (0, 2, 1, 3)]  # so the islands alternate in it
+    try:
+        for taught in (False, True):
+            if taught:
+                islands.teach()
+            outputs = shuffled_to(islands)
+            turns = sum(islands.workers.index(a) // 2 != islands.workers.index(b) // 2 for a, b in pairwise(outputs))
+            assert set(outputs) == set(joined)
+            assert turns in ((1, 2) if taught else (3,)), outputs
+        islands.links.placing.switch(False)
+        assert "_calculate_worker_for" not in vars(scheduler.extensions["shuffle"])
+    finally:
+        islands.workers = workers
+
+
+def shuffled_to(islands: Islands) -> list[str]:
+    """Rechunk an array by P2P, and return the worker of each chunk of the result in their order."""
+    array = da.ones((8, 8), chunks=(1, 8)).rechunk((8, 1), method="p2p")
+    seen: list[dict[Any, str]] = []
+    shuffles = islands.scheduler.extensions["shuffle"]
+    create = shuffles._create
+
+    def noted(*arguments: Any) -> Any:
+        spec = create(*arguments)
+        seen.append(spec.worker_for)
+        return spec
+
+    shuffles._create = noted
+    try:
+        assert islands.client.compute(array.sum(), optimize_graph=False).result() == 64
+    finally:
+        del shuffles._create
+    (worker_for,) = seen
+    return [worker_for[chunk] for chunk in sorted(worker_for)]
 
 
 def test_stealing_goes_by_predicted_time(islands: Islands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,9 +444,11 @@ def test_distributed_is_as_it_was_read() -> None:
         Scheduler.replicate: ["keys", "n", "workers", "branching_factor", "delete", "stimulus_id"],
         WorkStealing.steal_time_ratio: ["ts"],
         ActiveMemoryManagerExtension._find_recipient: ["ts", "candidates", "pending_repl"],
+        ShuffleSchedulerPlugin._calculate_worker_for: ["spec"],
     }
     for method, parameters in expected.items():
         assert list(inspect.signature(method).parameters)[1:] == parameters, method
+    assert "spec.pick_worker(partition, workers)" in inspect.getsource(ShuffleSchedulerPlugin._calculate_worker_for)
     source = inspect.getsource(WorkStealing.steal_time_ratio)
     assert "transfer_time = nbytes / self.scheduler.bandwidth + LATENCY" in source
     assert "level = round(log2(cost_multiplier) + 6)" in source

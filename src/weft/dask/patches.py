@@ -350,14 +350,14 @@ def steer_scheduler(
     """
     undo: list[Callable[[], None]] = []
     for name, function in functions.items():
-        undo += _steer(scheduler, name, function, _SCHEDULERS[name], "Scheduler")
+        undo += steer(scheduler, name, function, _SCHEDULERS[name], "Scheduler")
     stealing = scheduler.extensions.get("stealing")  # stealing.py:267; None if switched off
     if stealing is not None:
-        undo += _steer(stealing, "steal_time_ratio", steal_time_ratio, ("ts",), "WorkStealing")
+        undo += steer(stealing, "steal_time_ratio", steal_time_ratio, ("ts",), "WorkStealing")
     manager = scheduler.extensions.get("amm")  # active_memory_manager.py:235
     if manager is not None:
         parameters = ("ts", "candidates", "pending_repl")
-        undo += _steer(manager, "_find_recipient", find_recipient, parameters, "ActiveMemoryManagerExtension")
+        undo += steer(manager, "_find_recipient", find_recipient, parameters, "ActiveMemoryManagerExtension")
     return undo
 
 
@@ -367,13 +367,14 @@ def steer_replicate(scheduler: Scheduler, replicate: Callable[..., Any]) -> list
     Requests for it and ``scatter(broadcast=True)`` then use the function, too. Returns the undo functions.
     """
     parameters = ("keys", "n", "workers", "branching_factor", "delete", "stimulus_id")
-    undo = _steer(scheduler, "replicate", replicate, parameters, "Scheduler")
+    undo = steer(scheduler, "replicate", replicate, parameters, "Scheduler")
     return undo + _steer_handler(scheduler, "replicate")
 
 
-def _steer(
+def steer(
     owner: Any, name: str, function: Callable[..., Any], parameters: tuple[str, ...], of: str
 ) -> list[Callable[[], None]]:
+    """Replace a method of one object with a function, which receives it. Returns the undo functions."""
     method = getattr(owner, name, None)
     without = "Dask's own decision is used"
     if not as_known(takes(method, *parameters), f"{of}.{name}", without) or name in vars(owner):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The parts of distributed's P2P shuffles that weft replaces: the buffer of received shards, and a dataframe's shards.
+"""The parts of distributed's P2P shuffles that weft replaces: which worker gets which output, the buffer of received
+shards, and a dataframe's shards.
 
 See also ``patches``.
 """
@@ -10,7 +11,7 @@ import asyncio
 import importlib
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dask.sizeof import sizeof
@@ -18,6 +19,7 @@ from dask.sizeof import sizeof
 from weft.dask import patches
 
 if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
     from distributed.worker import Worker
 
     from weft.dask.memory.shards import Room
@@ -25,6 +27,37 @@ if TYPE_CHECKING:
 _ROOM = "weft-shards"
 #: Smaller shards are bytes, as Dask makes them: it sends them many at once, pickled.
 _LARGE_NBYTES = 1 << 16
+
+
+def steer_outputs(scheduler: Scheduler, arrange: Callable[[Sequence[str]], Sequence[str]]) -> list[Callable[[], None]]:
+    """Let `arrange` order the workers over which a P2P shuffle spreads its outputs, in runs of neighbours.
+
+    ``ShuffleSchedulerPlugin._calculate_worker_for`` (shuffle/_scheduler_plugin.py:257) passes the workers to the
+    spec's ``pick_worker``, in the order in which they joined the cluster, rotated. Returns the undo functions.
+    """
+    plugin = scheduler.extensions.get("shuffle")
+
+    def chosen(stock: Callable[[Any], Any], spec: Any) -> Any:
+        return stock(_Arranged(spec, arrange))
+
+    name = "_calculate_worker_for"
+    return [] if plugin is None else patches.steer(plugin, name, chosen, ("spec",), "ShuffleSchedulerPlugin")
+
+
+class _Arranged:
+    """A shuffle's spec that sees the workers in another order."""
+
+    def __init__(self, spec: Any, arrange: Callable[[Sequence[str]], Sequence[str]]) -> None:
+        self._spec, self._arrange = spec, arrange
+        self._seen: tuple[Sequence[str], Sequence[str]] = ((), ())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spec, name)
+
+    def pick_worker(self, partition: Any, workers: Sequence[str]) -> Any:
+        if self._seen[0] is not workers:  # the same list for all partitions of a shuffle
+            self._seen = workers, self._arrange(workers)
+        return self._spec.pick_worker(partition, self._seen[1])
 
 
 def keep_shards(worker: Worker, room: Room) -> None:

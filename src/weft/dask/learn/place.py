@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from weft.dask import patches
+from weft.dask import patches, patches_p2p
 from weft.dask.learn.roots import Roots
 from weft.links import Backlog, LinkModel, Need, best_source, fetch_seconds, neighbours
 from weft.links.fanout import LEAST_NBYTES
@@ -82,7 +82,7 @@ class Placing:
                 steal_time_ratio=self.steal_ratio,
                 gather_on_worker=self.gather_on_worker,
                 find_recipient=self.find_recipient,
-            )
+            ) + patches_p2p.steer_outputs(self._scheduler, self.by_host)
             self._scheduler.add_plugin(self.roots, name=self.roots.name, idempotent=True)
         else:
             for undo in self._undo:
@@ -190,6 +190,22 @@ class Placing:
         decisions.move_to_end(ts.key)
         if len(decisions) > _MOST_DECISIONS:
             decisions.popitem(last=False)
+
+    # ---- P2P --------------------------------------------------------------------------------------------------------
+
+    def by_host(self, workers: Sequence[str]) -> Sequence[str]:
+        """Return the workers with those of one island together, and in it those of one host; else in their order.
+
+        A shuffle gives its outputs to the workers in runs. Neighbours, which often need the same inputs, then lie on
+        one host, or behind one fast link.
+        """
+        self.roots.look(self._clock())
+        place_of, island_of = self._model.place_of, self.roots.island_of
+        islands: dict[int, dict[str, list[str]]] = {}
+        for address in workers:
+            host = place_of(address).host
+            islands.setdefault(island_of.get(host, -1), {}).setdefault(host, []).append(address)
+        return [address for hosts in islands.values() for beside in hosts.values() for address in beside]
 
     # ---- stealing ---------------------------------------------------------------------------------------------------
 
