@@ -260,8 +260,12 @@ def dask(records: Records) -> str:
 
 def walls(rows: Sequence[Row]) -> str:
     """Set the wall clocks of Dask's workloads beside each other."""
-    cells = [[row.name, format_seconds(row.tcp_s), format_seconds(row.ucx_s), within(row)] for row in rows]
-    return table(["", "tcp://", "ucx://", "ucx/tcp"], cells)
+    return table(["", "tcp://", "ucx://", "ucx/tcp"], [wall(row) for row in rows])
+
+
+def wall(row: Row) -> list[str]:
+    """Write the wall clocks of one workload."""
+    return [row.name, format_seconds(row.tcp_s), format_seconds(row.ucx_s), within(row)]
 
 
 def dask_machines(records: Records) -> Iterator[str]:
@@ -407,6 +411,8 @@ def five(records: Records) -> str:
             if jobs := [job for kind in kinds for job in of_kinds.get(kind, ())]:
                 tcp_s, ucx_s, ratio = whole_jobs_table.total(jobs)
                 rows.append(("whole_jobs", [f"{len(jobs)} {told}", f"{tcp_s:.1f} s", f"{ucx_s:.1f} s", str(ratio)]))
+    if "dask/tasks" in records:
+        rows += [("dask/tasks", wall(row)) for row in rows_of(records["dask/tasks"])]
     if "pingpong" in records:
         found = {(pingpong_table.named(r), r["nbytes"]): r for r in records["pingpong"]["records"]}
         others, ours = (found.get((name, 1 << 20)) for name in ("TCP socket", "weft.Peer, .wait()"))

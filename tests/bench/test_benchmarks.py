@@ -86,7 +86,7 @@ def test_a_page_shows_what_its_figures_are_written_from(records):
         return shown_by("".join(f"<!-- figures: {name} -->\n<!-- end of figures -->\n" for name in names), records)
 
     assert shown("lend") == {"lend"}
-    assert shown("five") == {"whole_jobs", "scale", "pingpong"}
+    assert shown("five") == {"whole_jobs", "scale", "pingpong", "dask/tasks"}
     assert shown("dask") == {name for name in records if name.startswith("dask/")}
     assert shown("tls", "floor") == {"tls", "floor"}
     assert shown() == set()
@@ -179,15 +179,15 @@ def test_a_record_names_its_commit_and_several_of_a_machine_theirs():
 
 
 def test_the_readmes_rows_tell_which_of_several_machines_each_is_of(records):
-    needed = {name: records[name] for name in ("whole_jobs", "scale", "pingpong")}
+    needed = {name: records[name] for name in ("whole_jobs", "scale", "pingpong", "dask/tasks")}
     moved = {name: record | {"environment": WHERE} for name, record in needed.items()}
     lines = benchmarks.five(moved).splitlines()
     assert lines[0] == "|  | tcp:// or TCP | weft | ratio |"
-    assert len(lines) == 2 + 4 + 2
+    assert len(lines) == 2 + 5 + 2
     other = moved | {"pingpong": needed["pingpong"] | {"environment": WHERE | {"cpu_model": "another CPU"}}}
     lines = benchmarks.five(other).splitlines()
-    assert [line.split("|")[-2].strip() for line in lines[:6]] == ["machine", "---", "1", "1", "1", "2"]
-    assert [line[:12] for line in lines[7::2]] == ["1: a CPU, 2 ", "2: another C"]
+    assert [line.split("|")[-2].strip() for line in lines[:7]] == ["machine", "---", "1", "1", "1", "1", "2"]
+    assert [line[:12] for line in lines[8::2]] == ["1: a CPU, 2 ", "2: another C"]
 
 
 def test_the_readmes_table_of_workers_has_both_protocols_medians(records):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The part of distributed that weft replaces in its streams of small messages: the pause between two of them.
+"""The part of distributed that weft replaces in its streams of small messages: when they are sent.
 
 See also ``patches``.
 """
@@ -13,25 +13,39 @@ from typing import Any
 
 from weft.dask import patches
 
+#: Messages for which nobody waits: a worker holds a copy now, a key may be dropped.
+_PATIENT = frozenset({"add-keys", "release-worker-data", "free-keys", "client-releases-keys"})
+
 
 def send_at_once(kind: type, wanted: Callable[[], bool]) -> None:
-    """Let Dask's streams of small messages, if `wanted`, send without pause over comms of this kind.
+    """Let Dask's streams of small messages send what somebody waits for at once, over comms of this kind, if `wanted`.
 
     A ``BatchedSend`` sends at most one message per interval: from the scheduler to a worker 5 ms, from a worker 2,
-    from a client 10 (batched.py:66). Tiny tasks on two workers spend half of their time in these pauses. Without
-    them, what a stream is given in one turn of the event loop, or while it writes, still travels as one message.
+    from a client 10 (batched.py:66). Tiny tasks on two workers spend half of their time in these pauses. What a stream
+    is given in one turn of the event loop, or while it writes, still travels as one message.
     """
     stream: Any = importlib.import_module("distributed.batched").BatchedSend
-    start = stream.start
+    start, send = stream.start, stream.send
     if hasattr(start, "__wrapped__"):
         return
-    if not patches.as_known(patches.takes(start, "self", "comm"), "BatchedSend", "small messages wait for others"):
+    known = patches.takes(start, "self", "comm") and patches.takes(send, "self", "msgs")
+    if not patches.as_known(known, "BatchedSend", "small messages wait for others"):
         return
 
     @functools.wraps(start)
-    def start_at_once(self: Any, comm: Any) -> None:
-        if isinstance(comm, kind) and wanted():
-            self.interval = 0
+    def started(self: Any, comm: Any) -> None:
+        self.weft_at_once = isinstance(comm, kind) and wanted()
         start(self, comm)
 
-    stream.start = start_at_once
+    @functools.wraps(send)
+    def sent(self: Any, *msgs: Any) -> None:
+        send(self, *msgs)
+        if self.next_deadline is not None and getattr(self, "weft_at_once", False) and not _can_wait(msgs):
+            self.next_deadline = None
+            self.waker.set()
+
+    stream.start, stream.send = started, sent
+
+
+def _can_wait(messages: tuple[Any, ...]) -> bool:
+    return all(message.__class__ is dict and message.get("op") in _PATIENT for message in messages)
