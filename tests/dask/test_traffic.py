@@ -157,18 +157,18 @@ def test_sends_and_receives_are_activities_of_who_sends_and_receives(
 ) -> None:
     them = peer()
     comm = traffic.CommTraffic(them, "ucx://them:1")
-    them.lent_nbytes = (100_000, 0)
-    comm.sent(170_000, time.perf_counter())
+    them.lent_nbytes = (2 << 20, 0)
+    comm.sent((2 << 20) + 1_500_000, time.perf_counter())
     (seconds,) = (d for d in digests if d[2] == "seconds")
     assert seconds[0] == "weft tcp/eth0"
     assert [d for d in digests if d[2] != "seconds"] == [
-        ("weft tcp/eth0", 70_000, "bytes"),
-        ("weft lent", 100_000, "bytes"),
+        ("weft tcp/eth0", 1_500_000, "bytes"),
+        ("weft lent", 2 << 20, "bytes"),
     ]
     digests.clear()
-    comm.received(80_000)
+    comm.received(1_200_000)
     # No seconds: a receiver waits, it cannot tell for what. They stay in distributed's "network".
-    assert digests == [("weft tcp/eth0", 80_000, "bytes")]
+    assert digests == [("weft tcp/eth0", 1_200_000, "bytes")]
 
 
 def test_small_messages_are_counted_but_no_activities(
@@ -177,13 +177,13 @@ def test_small_messages_are_counted_but_no_activities(
     """distributed passes each activity on several times, which takes as long as a small message."""
     them = peer()
     comm = traffic.CommTraffic(them, "ucx://them:1")
-    comm.sent(traffic.METERED_NBYTES - 1, time.perf_counter())
-    comm.received(traffic.METERED_NBYTES - 1)
+    comm.sent(traffic.TRANSFER_NBYTES - 1, time.perf_counter())
+    comm.received(traffic.TRANSFER_NBYTES - 1)
     assert digests == []
-    assert by_process["them"].sent_nbytes == by_process["them"].received_nbytes == traffic.METERED_NBYTES - 1
-    them.lent_nbytes = (traffic.METERED_NBYTES, 0)
-    comm.sent(traffic.METERED_NBYTES + 100, time.perf_counter())  # with 100 B that were not lent
-    assert [d for d in digests if d[2] != "seconds"] == [("weft lent", traffic.METERED_NBYTES, "bytes")]
+    assert by_process["them"].sent_nbytes == by_process["them"].received_nbytes == traffic.TRANSFER_NBYTES - 1
+    them.lent_nbytes = (traffic.TRANSFER_NBYTES, 0)
+    comm.sent(traffic.TRANSFER_NBYTES + 100, time.perf_counter())  # with 100 B that were not lent
+    assert [d for d in digests if d[2] != "seconds"] == [("weft lent", traffic.TRANSFER_NBYTES, "bytes")]
 
 
 @pytest.mark.parametrize("said", [None, 5, "", "x" * 65, ["a"]])

@@ -21,10 +21,9 @@ from weft.peer import Peer
 
 #: The name of the schedulers' and workers' extensions that report traffic.
 EXTENSION = "weft"
-#: Messages that move at least this many bytes count as transfers, whose bandwidth is reported.
+#: Messages that move at least this many bytes count as transfers, whose bandwidth is reported. Smaller messages are left
+#: out of distributed's fine performance metrics, too: a worker passes each of those on several times.
 TRANSFER_NBYTES = 1 << 20
-#: What is smaller is left out of distributed's fine performance metrics: a worker passes each of them on several times.
-METERED_NBYTES = 64 << 10
 #: The bandwidth of a pair is the median of this many latest transfers.
 TRANSFERS = 32
 #: The maximum number of processes; beyond it, those without an open comm are summed under ``OTHERS``.
@@ -193,7 +192,7 @@ class CommTraffic:
             self.with_process.rates_Bps.append(moved / seconds)
             self._to_host.append(moved / seconds)
         # As distributed's own activities; the rest of the time stays in its "network".
-        if nbytes >= METERED_NBYTES:
+        if nbytes >= TRANSFER_NBYTES:
             context_meter.digest_metric(self._label, seconds, "seconds")
             self._digest(moved, nbytes - moved, "weft lent")
 
@@ -217,11 +216,11 @@ class CommTraffic:
             traffic.received_nbytes += nbytes
             traffic.borrowed_nbytes += lent
             traffic.borrowed_messages += lent > 0
-        if nbytes >= METERED_NBYTES:
+        if nbytes >= TRANSFER_NBYTES:
             self._digest(nbytes - lent, lent, "weft borrowed")
 
     def _digest(self, moved: int, lent: int, lent_label: str) -> None:
-        if moved >= METERED_NBYTES:
+        if moved >= TRANSFER_NBYTES:
             context_meter.digest_metric(self._label, moved, "bytes")
         if lent:
             context_meter.digest_metric(lent_label, lent, "bytes")
