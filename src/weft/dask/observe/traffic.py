@@ -21,8 +21,8 @@ from weft.peer import Peer
 
 #: The name of the schedulers' and workers' extensions that report traffic.
 EXTENSION = "weft"
-#: Messages that move at least this many bytes count as transfers, whose bandwidth is reported. Smaller messages are left
-#: out of distributed's fine performance metrics, too: a worker passes each of those on several times.
+#: Messages that move at least this many bytes count as transfers, whose bandwidth is reported. Smaller ones are not in
+#: distributed's fine performance metrics either: a worker passes each of those on several times.
 TRANSFER_NBYTES = 1 << 20
 #: The bandwidth of a pair is the median of this many latest transfers.
 TRANSFERS = 32
