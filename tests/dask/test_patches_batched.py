@@ -106,6 +106,17 @@ def test_another_batched_send_keeps_its_own(monkeypatch: pytest.MonkeyPatch, cap
     assert "weft does not support Dask's BatchedSend" in caplog.text
 
 
+def test_one_that_waits_in_another_way_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Changed:
+        def start(self, comm: object) -> None: ...
+        def send(self, *msgs: object) -> None: ...
+
+    start = Changed.start
+    monkeypatch.setattr(distributed.batched, "BatchedSend", Changed)
+    patches_batched.send_at_once(UCX, lambda: True)
+    assert Changed.start is start
+
+
 def test_the_replacement_is_made_once() -> None:
     first = BatchedSend.start, BatchedSend.send
     patches_batched.send_at_once(UCX, lambda: True)
