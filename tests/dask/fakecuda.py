@@ -144,7 +144,7 @@ def fakecuda(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     Such a process has no rings, so Dask's handshake takes messages.
     """
-    monkeypatch.setattr(handshake, "info", lambda *, known: traffic.INFO)
+    monkeypatch.setattr(handshake, "info", lambda **_: traffic.INFO)
     monkeypatch.setattr(handshake, "exchanged", lambda peer, *, known: handshake.Exchanged(told=False, heard=None))
     monkeypatch.setattr(weft.Peer, "memory_types", ["host", "cuda"])
     monkeypatch.setattr(device, "_ALLOCATORS", {"fakecuda": allocate})

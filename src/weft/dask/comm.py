@@ -29,7 +29,7 @@ from distributed.worker import Worker
 from weft import _native
 from weft._connect.encryption import EncryptionPolicy
 from weft.connect import connect
-from weft.dask import config, handshake, patches
+from weft.dask import acknowledge, config, handshake, patches
 from weft.dask.learn import measured
 from weft.dask.memory.arrow import arrow_in_pool
 from weft.dask.memory.limits import count_in_nanny, count_worker
@@ -79,6 +79,7 @@ class UCX(Comm):  # type: ignore[misc]
         worker: str = "",
         report: measured.Report | None = None,
         tells: bool = True,
+        gives: bool = True,
     ) -> None:
         super().__init__(deserialize=deserialize)
         self._peer = peer
@@ -92,6 +93,7 @@ class UCX(Comm):  # type: ignore[misc]
         self._links = measured.CommLinks(peer, process, worker, report) if mode != "off" else None
         self._compresses = mode == "learn" and not peer.same_host
         self._told, self._heard = handshake.exchanged(peer, known=tells)
+        self._gives, self._given = gives, acknowledge.Given()
         _comms.add(self)
 
     @property
@@ -114,7 +116,7 @@ class UCX(Comm):  # type: ignore[misc]
 
     def handshake_info(self) -> dict[str, Any]:
         holds = device.can_hold(self._peer.memory_types, deserialize=self.deserialize)
-        told = handshake.of_process(holds_device=holds)
+        told = handshake.of_process(holds_device=holds, gives=self._gives)
         if not self._peer.same_host:
             from weft.dask.learn import compress  # loaded lazily: not needed if all peers are on this host
 
@@ -125,6 +127,8 @@ class UCX(Comm):  # type: ignore[misc]
         if self._heard is not None:  # Dask's handshake, which came with weft's
             heard, self._heard = self._heard, None
             return heard
+        if self._given.due:
+            return self._given.acknowledged()
         try:
             frames = await self._peer.recv_frames(device.allocate)
         except ClosedError as e:  # closed by this side; close may still be sending, and an abort would cut it short
@@ -141,7 +145,7 @@ class UCX(Comm):  # type: ignore[misc]
         if self._links is not None:
             self._links.received(size)
         try:
-            return await from_frames(
+            msg = await from_frames(
                 frames,
                 deserialize=self.deserialize,
                 deserializers=deserializers,
@@ -150,10 +154,14 @@ class UCX(Comm):  # type: ignore[misc]
         except EOFError:
             self.abort()
             raise CommClosedError(f"{self!r}: aborted, a message was truncated") from None
+        self._given.passed(msg, size, self)
+        return msg
 
     async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
         if self._told:  # Dask's handshake, which went with weft's
             self._told = False
+            return 0
+        if self._given.acknowledges(msg):
             return 0
         to_device = self._to_cuda and self.remote_info.get(device.CAPABILITY, False)
         frames = await to_frames(
@@ -188,6 +196,7 @@ class UCX(Comm):  # type: ignore[misc]
             if sending is not None and links is not None:
                 links.end_send(sending)
         self._traffic.sent(message.nbytes, began)
+        self._given.passed(msg, message.nbytes, self)
         return message.nbytes
 
     def _compression(self, msg: Any) -> dict[str, str]:
@@ -352,6 +361,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         self._listener: Listener | None = None
         self._host_port: tuple[str, int] | None = None
         self._report: measured.Report | None = None
+        self._gives = False
 
     async def start(self) -> None:
         config.check()
@@ -369,10 +379,11 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         elif patches.is_nanny(server):
             count_in_nanny(server)
         attach(server)
+        self._gives = acknowledge.gives(server)
         listener = Listener(
             unparse_host_port(self.ip, self.port),
             None,
-            info=handshake.info(known=True),
+            info=handshake.info(known=True, gives=self._gives),
             settings=config.ucx(),
             on_peer=self._on_peer,
             ssl=self._ssl,
@@ -396,6 +407,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
             peer_addr=PREFIX + peer.remote_address,
             deserialize=self.deserialize,
             report=self._report,
+            gives=self._gives,
         )
         comm.allow_offload = self.allow_offload
         if self._listener is None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from distributed.comm.core import Comm
 
-from weft.dask import config
+from weft.dask import acknowledge, config
 from weft.dask.learn import measured
 from weft.dask.observe import traffic
 from weft.dask.tensors import device
@@ -32,19 +32,20 @@ class Exchanged(NamedTuple):
     heard: dict[str, Any] | None
 
 
-def info(*, known: bool) -> dict[str, Any]:
+def info(*, known: bool, gives: bool = True) -> dict[str, Any]:
     """Return the ``info`` for the other side of a connection; `known`: Dask's handshake goes as told here."""
     same_host: Any = SimpleNamespace(same_host=True)
-    told = {**Comm.handshake_info(same_host), **of_process(holds_device=False)} if known else None
+    told = {**Comm.handshake_info(same_host), **of_process(holds_device=False, gives=gives)} if known else None
     return {**traffic.INFO, _KEY: told}
 
 
-def of_process(*, holds_device: bool) -> dict[str, Any]:
+def of_process(*, holds_device: bool, gives: bool) -> dict[str, Any]:
     """Return what weft adds to Dask's handshake for any peer."""
     return {
         device.CAPABILITY: holds_device,
         measured.TOLD: config.links() == "learn",
         measured.JOINS: measured.BESIDE,
+        acknowledge.GIVEN: gives,
     }
 
 
