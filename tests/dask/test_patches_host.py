@@ -70,6 +70,13 @@ async def test_with_much_on_its_way_the_limit_is_dasks() -> None:
         assert await refuses(server, BESIDE) == (serving >= 20 and nbytes >= much)
 
 
+async def test_with_very_many_requests_the_limit_is_dasks() -> None:
+    for serving, refused in ((patches_host.FREELY_COUNT - 1, False), (patches_host.FREELY_COUNT, True), (10**7, True)):
+        server = Server(serving)
+        patches_host.serve_host_freely(server)
+        assert await refuses(server, BESIDE) == refused
+
+
 async def test_a_paused_worker_serves_one() -> None:
     server = Server(1)
     patches_host.serve_host_freely(server)

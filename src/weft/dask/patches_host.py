@@ -13,6 +13,8 @@ from weft.dask import patches
 
 #: While a worker sends fewer bytes than this, it refuses no request from its host.
 FREELY_NBYTES = 64 << 20
+#: And while it serves fewer requests than this.
+FREELY_COUNT = 1024
 
 
 class _Limit(int):
@@ -25,8 +27,9 @@ class _Limit(int):
 
     def __mul__(self, factor: int) -> Any:
         worker = self.worker()
-        little = worker is not None and worker.transfer_outgoing_bytes < FREELY_NBYTES
-        return False if little else int(self) * factor
+        if worker is None or worker.transfer_outgoing_count >= FREELY_COUNT:
+            return int(self) * factor
+        return False if worker.transfer_outgoing_bytes < FREELY_NBYTES else int(self) * factor
 
 
 def serve_host_freely(worker: Any) -> None:
@@ -38,7 +41,8 @@ def serve_host_freely(worker: Any) -> None:
     from distributed.config import defaults
 
     limit: Any = getattr(worker, "transfer_outgoing_count_limit", None)
-    known = isinstance(limit, int) and isinstance(getattr(worker, "transfer_outgoing_bytes", None), int)
+    counts = (getattr(worker, name, None) for name in ("transfer_outgoing_bytes", "transfer_outgoing_count"))
+    known = isinstance(limit, int) and all(isinstance(count, int) for count in counts)
     if not patches.as_known(known, "Worker.transfer_outgoing_count_limit", "a host's workers are refused above 20"):
         return
     if limit == defaults["distributed"]["worker"]["connections"]["incoming"]:
