@@ -65,12 +65,13 @@ def test_an_array_keeps_its_block_alive():
 MERGE = """
 from weft import _native
 
-blocks = [_native.pool_allocate(1 << 20) for _ in range(64)]
+blocks = [_native.pool_allocate(1 << 20) for _ in range(256)]  # all of a segment
+last = blocks.pop()
 assert _native.pool_statistics()["segments"] == 1
 for order in (blocks[::2], blocks[1::2]):
     order.clear()
 blocks.clear()
-assert _native.pool_allocate(64 << 20).nbytes == 64 << 20
+assert _native.pool_allocate(15 << 20).nbytes == 15 << 20
 assert _native.pool_statistics()["segments"] == 1
 """
 
@@ -218,11 +219,27 @@ print(most > 8, counted("idle_nbytes") <= 16 << 20, flush=True)
 def test_a_large_hole_of_touched_pages_comes_before_a_small_one_of_new_pages():
     _native.pool_set_cap(0)
     _native.pool_set_cap(1 << 30)
-    first, _second = _native.pool_allocate(120 << 20), _native.pool_allocate(128 << 20)  # and 8 MiB untouched
+    first, _second = _native.pool_allocate(100 << 20), _native.pool_allocate(128 << 20)  # and 28 MiB untouched
     del first
     before = _native.pool_statistics()["fresh_total_nbytes"]
-    _third = _native.pool_allocate(4 << 20)
+    _third = _native.pool_allocate(16 << 20)
     assert _native.pool_statistics()["fresh_total_nbytes"] == before
+
+
+def test_small_and_large_blocks_do_not_share_a_segment():
+    """Their pages differ. In each kind the touched ones are used again."""
+    _native.pool_set_cap(0)
+    _native.pool_set_cap(1 << 30)
+    for nbytes in (1 << 20, 32 << 20):
+        block = _native.pool_allocate(nbytes)
+        where = address(block)
+        del block
+        before = _native.pool_statistics()["fresh_total_nbytes"]
+        other = _native.pool_allocate((33 << 20) - nbytes)  # of the other kind
+        block = _native.pool_allocate(nbytes)
+        assert address(block) == where
+        assert _native.pool_statistics()["fresh_total_nbytes"] - before in (0, other.nbytes)
+        del block, other
 
 
 def test_with_a_hold_as_much_is_kept_as_was_in_use():
@@ -273,8 +290,9 @@ def test_what_was_held_and_not_used_again_goes_back():
 
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no huge pages")
-def test_segments_ask_for_huge_pages():
-    view = _native.pool_allocate(1 << 20)
+@pytest.mark.parametrize(("nbytes", "asks"), [((16 << 20) - 1, False), (16 << 20, True)])
+def test_large_blocks_ask_for_huge_pages(nbytes, asks):
+    view = _native.pool_allocate(nbytes)
     mapping, flags = None, {}
     for line in Path("/proc/self/smaps").read_text().splitlines():
         first = line.split()[0]
@@ -282,7 +300,7 @@ def test_segments_ask_for_huge_pages():
             mapping = tuple(int(end, 16) for end in first.split("-"))
         elif first == "VmFlags:" and mapping[0] <= address(view) < mapping[1]:
             flags = set(line.split()[1:])
-    assert "hg" in flags  # madvise(MADV_HUGEPAGE), which shared memory has where the kernel allows it
+    assert ("hg" in flags) == asks  # madvise(MADV_HUGEPAGE), which shared memory has where the kernel allows it
 
 
 def test_no_room_is_a_memory_error():

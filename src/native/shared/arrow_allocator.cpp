@@ -50,7 +50,7 @@ bool may_be_pooled(const uint8_t *data) noexcept {
 
 uint8_t *acquire(int64_t nbytes, int64_t alignment) noexcept {
     if (!is_on || nbytes < int64_t(Pool::page_threshold) || alignment > pool_alignment) return nullptr;
-    auto *data = static_cast<uint8_t *>(Pool::acquire(size_t(nbytes), false));
+    auto *data = static_cast<uint8_t *>(Pool::acquire(size_t(nbytes), false, false));
     if (data) in_pool += nbytes;
     return data;
 }

@@ -29,7 +29,8 @@ void **numpy_api = nullptr;
 Allocator numpy_default;  // for arrays that are too small for the pool, or do not fit into it
 
 void *pool_malloc(void *, size_t nbytes) {
-    void *data = nbytes >= Pool::page_threshold ? Pool::acquire(nbytes, false) : nullptr;
+    void *data =
+        nbytes >= Pool::page_threshold ? Pool::acquire(nbytes, false, nbytes >= Pool::huge_threshold) : nullptr;
     return data ? data : numpy_default.malloc(numpy_default.context, nbytes);
 }
 
@@ -37,7 +38,7 @@ void *pool_calloc(void *, size_t count, size_t nbytes) {
     size_t total;
     void *data = nullptr;
     if (!__builtin_mul_overflow(count, nbytes, &total) && total >= Pool::page_threshold)
-        data = Pool::acquire(total, true);
+        data = Pool::acquire(total, true, total >= Pool::huge_threshold);
     return data ? data : numpy_default.calloc(numpy_default.context, count, nbytes);
 }
 

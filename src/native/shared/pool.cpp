@@ -73,10 +73,10 @@ void let_go(State &s, Segment &segment, size_t offset, Segment::Used &used) noex
 }
 
 // The offset of a new block; `segment` is null if out of memory.
-std::pair<Segment *, size_t> take(State &s, size_t nbytes, bool zeroed) noexcept {
+std::pair<Segment *, size_t> take(State &s, size_t nbytes, bool zeroed, bool huge) noexcept {
     size_t length = round_to_pages(nbytes);
-    if (!s.segments.has_hole(length)) end_unmarked(s);
-    auto [segment, offset] = s.segments.take(length);
+    if (!s.segments.has_hole(length, huge)) end_unmarked(s);
+    auto [segment, offset] = s.segments.take(length, huge);
     if (!segment) return {};
     // `warm` says how much is touched, not where: zeroed pages must be new. The kernel makes no hole in locked memory
     // (mlockall).
@@ -114,7 +114,7 @@ Block Pool::allocate(size_t nbytes) noexcept {
     if (nbytes >= page_threshold && !in_forked_child) {
         State &s = state();
         std::lock_guard lock(s.mutex);
-        auto [segment, offset] = take(s, nbytes, false);
+        auto [segment, offset] = take(s, nbytes, false, nbytes >= huge_threshold);
         if (segment) {
             block.data = segment->base + offset;
             block.segment = segment;
@@ -126,11 +126,11 @@ Block Pool::allocate(size_t nbytes) noexcept {
     return block;
 }
 
-void *Pool::acquire(size_t nbytes, bool zeroed) noexcept {
+void *Pool::acquire(size_t nbytes, bool zeroed, bool huge) noexcept {
     if (in_forked_child || nbytes > physical_memory()) return nullptr;
     State &s = state();
     std::lock_guard lock(s.mutex);
-    auto [segment, offset] = take(s, nbytes, zeroed);
+    auto [segment, offset] = take(s, nbytes, zeroed, huge);
     return segment ? segment->base + offset : nullptr;
 }
 

@@ -71,6 +71,9 @@ struct Pin {
 namespace Pool {
 
 constexpr size_t page_threshold = 64 * 1024;
+/// An array of this size is on huge pages: it is mapped and walked through faster. Below, a fresh huge page can cost
+/// more than it brings (docs/design.md), as it does for the many temporaries of a table.
+constexpr size_t huge_threshold = 16 * 1024 * 1024;
 
 struct Statistics {
     size_t live, idle, mapped, segments, pinned, cap;
@@ -97,8 +100,8 @@ uint64_t dropped() noexcept;
 bool exists(uint64_t segment_id) noexcept;
 
 // For NumPy, which keeps a pointer and no block. `release` and `size_of` find the block by its address.
-/// Null if out of memory. `zeroed`: the pages are fresh zero pages of the kernel.
-void *acquire(size_t nbytes, bool zeroed) noexcept;
+/// Null if out of memory. `zeroed`: the pages are fresh zero pages of the kernel. `huge`: they are huge where possible.
+void *acquire(size_t nbytes, bool zeroed, bool huge) noexcept;
 /// False: not in the pool.
 bool release(void *data) noexcept;
 /// Bytes from `data` to the end of its block; 0: not in the pool.

@@ -18,26 +18,26 @@ static constexpr size_t huge_nbytes = 2 << 20;
 static constexpr size_t most_looked_at = 16;
 
 bool Segments::Hole::operator<(const Hole &o) const noexcept {
-    return std::tie(nbytes, cold, segment, offset) < std::tie(o.nbytes, o.cold, o.segment, o.offset);
+    return std::tie(huge, nbytes, cold, segment, offset) < std::tie(o.huge, o.nbytes, o.cold, o.segment, o.offset);
 }
 
 void Segments::add_hole(Segment *segment, size_t offset, Segment::Range range) {
     segment->free[offset] = range;
-    holes.insert({range.nbytes, range.nbytes - range.warm, segment, offset});
+    holes.insert({segment->huge, range.nbytes, range.nbytes - range.warm, segment, offset});
 }
 
 Segment::Range Segments::remove_hole(Segment *segment, std::map<size_t, Segment::Range>::iterator it) {
     Segment::Range range = it->second;
-    holes.erase({range.nbytes, range.nbytes - range.warm, segment, it->first});
+    holes.erase({segment->huge, range.nbytes, range.nbytes - range.warm, segment, it->first});
     segment->free.erase(it);
     return range;
 }
 
-bool Segments::has_hole(size_t nbytes) const noexcept {
-    return holes.lower_bound({nbytes, 0, nullptr, 0}) != holes.end();
+bool Segments::has_hole(size_t nbytes, bool huge) const noexcept {
+    return fit(nbytes, huge) != holes.end();
 }
 
-Segment *Segments::add(size_t nbytes) noexcept {
+Segment *Segments::add(size_t nbytes, bool huge) noexcept {
     int fd = SharedFile::make(nbytes);
     if (fd < 0) return nullptr;
     void *base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -45,11 +45,10 @@ Segment *Segments::add(size_t nbytes) noexcept {
         close(fd);
         return nullptr;
     }
-    // Takes effect where the kernel gives this file huge pages on advice.
-    madvise(base, nbytes, MADV_HUGEPAGE);
+    if (huge) madvise(base, nbytes, MADV_HUGEPAGE);
     auto *address = static_cast<uint8_t *>(base);
     Segment *segment =
-        &by_address.insert({address, {next_segment_id++, fd, address, nbytes, {}, {}, {}}}).first->second;
+        &by_address.insert({address, {next_segment_id++, fd, address, nbytes, huge, {}, {}, {}}}).first->second;
     add_hole(segment, 0, {nbytes, 0});
     mapped += nbytes;
     return segment;
@@ -129,11 +128,12 @@ void Segments::punch(size_t most) noexcept {
 }
 
 // A fresh page costs more than the rest of a larger hole, so of the next few holes the warmest is taken.
-std::set<Segments::Hole>::iterator Segments::fit(size_t nbytes) const noexcept {
+std::set<Segments::Hole>::iterator Segments::fit(size_t nbytes, bool huge) const noexcept {
     auto cold = [&](const Hole &hole) { return nbytes - std::min(nbytes, hole.nbytes - hole.cold); };
-    auto best = holes.lower_bound({nbytes, 0, nullptr, 0});
+    auto best = holes.lower_bound({huge, nbytes, 0, nullptr, 0});
+    if (best != holes.end() && best->huge != huge) return holes.end();
     size_t left = most_looked_at;
-    for (auto it = best; it != holes.end() && left && cold(*best); ++it, --left)
+    for (auto it = best; it != holes.end() && it->huge == huge && left && cold(*best); ++it, --left)
         if (cold(*it) < cold(*best)) best = it;
     return best;
 }
@@ -150,15 +150,15 @@ static size_t warmest(const Segment *segment, size_t begin, size_t end, size_t n
     return best;
 }
 
-std::pair<Segment *, size_t> Segments::take(size_t nbytes) noexcept {
-    auto hole = fit(nbytes);
+std::pair<Segment *, size_t> Segments::take(size_t nbytes, bool huge) noexcept {
+    auto hole = fit(nbytes, huge);
     Segment *segment;
     size_t begin = 0;
     if (hole != holes.end()) {
         segment = hole->segment;
         begin = hole->offset;
     } else {
-        segment = add(std::max(nbytes, segment_nbytes));
+        segment = add(std::max(nbytes, segment_nbytes), huge);
         if (!segment) return {};
     }
     Segment::Range range = remove_hole(segment, segment->free.find(begin));
@@ -181,7 +181,7 @@ static bool map(const Segment *segment, size_t offset, size_t nbytes, int kind) 
     if (mmap(address, nbytes, PROT_READ | PROT_WRITE, kind | MAP_FIXED | MAP_NORESERVE, segment->fd, off_t(offset)) ==
         MAP_FAILED)
         return false;
-    madvise(address, nbytes, MADV_HUGEPAGE);
+    if (segment->huge) madvise(address, nbytes, MADV_HUGEPAGE);
     return true;
 }
 

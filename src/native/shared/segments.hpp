@@ -35,6 +35,7 @@ struct Segment {
     int fd;
     uint8_t *base;
     size_t nbytes;
+    bool huge;                     // its pages, where the kernel gives huge ones on advice
     std::map<size_t, Range> free;  // by offset, adjacent ranges always merged
     std::map<size_t, Used> used;   // by offset
     Extents warm;                  // where in the free ranges
@@ -48,6 +49,7 @@ struct Segments {
 
     // Best fit, and among equal fits the warmest: a touched hole before the untouched end of a segment.
     struct Hole {
+        bool huge;
         size_t nbytes, cold;
         Segment *segment;
         size_t offset;
@@ -66,9 +68,9 @@ struct Segments {
     int64_t hold_ns = 0;  // for how long to keep as much as was in use
     size_t other = 0;     // memory of the process outside the pool, as last reported
 
-    bool has_hole(size_t nbytes) const noexcept;
-    /// Return the offset of a new block of whole pages; the segment is null if out of memory.
-    std::pair<Segment *, size_t> take(size_t nbytes) noexcept;
+    bool has_hole(size_t nbytes, bool huge) const noexcept;
+    /// Return the offset of a new block of whole pages, huge or small; the segment is null if out of memory.
+    std::pair<Segment *, size_t> take(size_t nbytes, bool huge) noexcept;
     void give_back(Segment *segment, Block used) noexcept;
     /// Keep later writes to the block out of the file. False: that is not possible.
     bool keep(Segment *segment, Block used) noexcept;
@@ -88,9 +90,9 @@ struct Segments {
     size_t most_used = 0, most_used_before = 0;
     int64_t began_ns = 0;
 
-    std::set<Hole>::iterator fit(size_t nbytes) const noexcept;
+    std::set<Hole>::iterator fit(size_t nbytes, bool huge) const noexcept;
     void note_used() noexcept;
-    Segment *add(size_t nbytes) noexcept;
+    Segment *add(size_t nbytes, bool huge) noexcept;
     void drop(Segment *segment) noexcept;
     void drop_idle(size_t most) noexcept;
     void punch(size_t most) noexcept;
