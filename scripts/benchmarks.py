@@ -69,7 +69,7 @@ MEASURED = {
     "links_fanout": ("bench links fanout,pairs,kill,copies --rounds 1", "--ways learned"),
     "links_reduce": ("bench links reduce --rounds 1", "--ways learned"),
     "links_islands": ("bench links islands --rounds 3 --times 2", "--rounds 1 --ways learned"),
-    "links_uniform": ("bench links uniform,one --rounds 3", "--rounds 1 --ways learned"),
+    "links_uniform": ("bench links uniform,one --rounds 3 --times 9", "--rounds 1 --ways learned"),
     "links_tiny": ("bench links tiny --rounds 3", "--rounds 1 --ways learned"),
     "scale_limited": ("bench scale --rounds 1 --workers 16 --ulimit 256", "--workers 2 --idle 0.5"),
     "scale_many": (
