@@ -38,7 +38,7 @@ _DESCRIPTORS = "qemu keeps descriptors that came by a socket and do not fit, and
 NOT_HERE = {
     "tests/native/test_pool.py::test_trimmed_memory_goes_back_and_what_is_in_use_stays": _ADVICE,
     "tests/native/test_pool.py::test_a_pool_that_cools_keeps_its_files": _ADVICE,
-    "tests/native/test_pool.py::test_segments_ask_for_huge_pages": _ADVICE,
+    "tests/native/test_pool.py::test_large_blocks_ask_for_huge_pages": _ADVICE,
     "tests/native/test_side.py::test_descriptors_that_are_no_segments_are_closed[20]": _DESCRIPTORS,
     "tests/native/test_side.py::test_garbage_harms_nothing": _DESCRIPTORS,
     "tests/native/test_ring_hostile.py::test_spoiled_links_end_with_named_errors": "minutes; ring/fuzz does the same",
