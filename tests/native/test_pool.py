@@ -259,6 +259,26 @@ def test_with_a_hold_as_much_is_kept_as_was_in_use():
     assert _native.pool_statistics()["idle_nbytes"] == 0
 
 
+def test_with_a_hold_idle_blocks_of_one_kind_make_room_for_the_other():
+    """The process never has more than it had in use at once, whichever pages it was in."""
+    _native.pool_set_cap(0)
+    _native.pool_set_hold(1e-9)
+    for _ in range(2):  # what other tests of this process had in use is forgotten
+        time.sleep(1e-6)
+        _native.pool_settle()
+    _native.pool_set_hold(1000)
+    before = _native.pool_statistics()["live_nbytes"]
+    large = _native.pool_allocate(32 << 20)
+    del large
+    assert _native.pool_statistics()["idle_nbytes"] == 32 << 20
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(24)]
+    statistics = _native.pool_statistics()
+    assert statistics["live_nbytes"] - before == 24 << 20
+    assert statistics["idle_nbytes"] <= 8 << 20
+    del blocks
+    _native.pool_set_hold(0)
+
+
 def test_what_the_process_has_beside_the_pool_counts_as_in_use():
     _native.pool_set_cap(0)
     _native.pool_set_hold(1e-9)

@@ -173,6 +173,8 @@ std::pair<Segment *, size_t> Segments::take(size_t nbytes, bool huge) noexcept {
     idle -= warm;
     fresh += nbytes - warm;
     note_used();
+    // Blocks of the other kind may be idle: what is new here makes less of them worth keeping.
+    if (warm < nbytes && hold_ns) keep_idle(may_be_idle());
     return {segment, offset};
 }
 
