@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,19 @@ async def test_only_large_values_are_acknowledged(value: object, messages: list[
         assert asker.rpc.open == 1
 
 
+def test_only_who_sent_values_hears_of_them_and_only_once() -> None:
+    comm: Any = SimpleNamespace(local_info={acknowledge.GIVEN: True}, remote_info={acknowledge.GIVEN: True})
+    sender, receiver = acknowledge.Given(), acknowledge.Given()
+    receiver.passed({"op": "get_data"}, 100, comm, sent=True)
+    sender.passed({"op": "get_data"}, 100, comm, sent=False)
+    sender.passed({"status": "OK", "data": {}}, 100, comm, sent=True)
+    receiver.passed({"status": "OK", "data": {}}, 100, comm, sent=False)
+    assert (sender.heard, sender.acknowledges("OK")) == (True, False)
+    assert not receiver.heard
+    assert [receiver.acknowledges(msg) for msg in ("other", "OK", "OK")] == [False, True, False]
+    assert (sender.hear(), sender.heard) == ("OK", False)
+
+
 async def test_values_of_both_kinds_take_turns(sent: list[Any]) -> None:
     small, large = np.arange(10), np.arange(MIB)
     async with workers() as (server, asker):
@@ -130,7 +144,7 @@ async def test_what_the_other_side_does_not_know_is_sent(
     side: str, sent: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process with an older weft says nothing of it in the handshake."""
-    init = UCX.__init__
+    init, info = UCX.__init__, handshake.info
 
     def older(self: UCX, *args: Any, **kwargs: Any) -> None:
         kwargs["gives"] = False
@@ -144,9 +158,6 @@ async def test_what_the_other_side_does_not_know_is_sent(
     async with workers() as (server, asker):
         assert await fetched(server, asker, 5) == 5
     assert sent == ACKNOWLEDGED
-
-
-info = handshake.info
 
 
 class Other(Worker):

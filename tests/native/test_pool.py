@@ -230,16 +230,25 @@ def test_small_and_large_blocks_do_not_share_a_segment():
     """Their pages differ. In each kind the touched ones are used again."""
     _native.pool_set_cap(0)
     _native.pool_set_cap(1 << 30)
-    for nbytes in (1 << 20, 32 << 20):
-        block = _native.pool_allocate(nbytes)
-        where = address(block)
-        del block
-        before = _native.pool_statistics()["fresh_total_nbytes"]
-        other = _native.pool_allocate((33 << 20) - nbytes)  # of the other kind
-        block = _native.pool_allocate(nbytes)
-        assert address(block) == where
-        assert _native.pool_statistics()["fresh_total_nbytes"] - before in (0, other.nbytes)
-        del block, other
+    large = _native.pool_allocate(32 << 20)
+    where = address(large)
+    del large
+    before = _native.pool_statistics()["fresh_total_nbytes"]
+    small = _native.pool_allocate(1 << 20)
+    assert _native.pool_statistics()["fresh_total_nbytes"] - before == small.nbytes
+    large = _native.pool_allocate(32 << 20)
+    assert address(large) == where
+    assert _native.pool_statistics()["fresh_total_nbytes"] - before == small.nbytes
+
+
+def hold_from_now():
+    """Hold what is used from now on; what other tests of this process had in use is forgotten."""
+    _native.pool_set_cap(0)
+    _native.pool_set_hold(1e-9)
+    for _ in range(2):
+        time.sleep(1e-6)
+        _native.pool_settle()
+    _native.pool_set_hold(1000)
 
 
 def test_with_a_hold_as_much_is_kept_as_was_in_use():
@@ -261,12 +270,7 @@ def test_with_a_hold_as_much_is_kept_as_was_in_use():
 
 def test_with_a_hold_idle_blocks_of_one_kind_make_room_for_the_other():
     """The process never has more than it had in use at once, whichever pages it was in."""
-    _native.pool_set_cap(0)
-    _native.pool_set_hold(1e-9)
-    for _ in range(2):  # what other tests of this process had in use is forgotten
-        time.sleep(1e-6)
-        _native.pool_settle()
-    _native.pool_set_hold(1000)
+    hold_from_now()
     before = _native.pool_statistics()["live_nbytes"]
     large = _native.pool_allocate(32 << 20)
     del large
@@ -280,12 +284,7 @@ def test_with_a_hold_idle_blocks_of_one_kind_make_room_for_the_other():
 
 
 def test_what_the_process_has_beside_the_pool_counts_as_in_use():
-    _native.pool_set_cap(0)
-    _native.pool_set_hold(1e-9)
-    for _ in range(2):  # what other tests of this process had in use is forgotten
-        time.sleep(1e-6)
-        _native.pool_settle()
-    _native.pool_set_hold(1000)
+    hold_from_now()
     blocks = [_native.pool_allocate(1 << 20) for _ in range(8)]
     del blocks[1:]
     _native.pool_settle(3 << 20)

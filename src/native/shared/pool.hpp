@@ -71,8 +71,8 @@ struct Pin {
 namespace Pool {
 
 constexpr size_t page_threshold = 64 * 1024;
-/// An array of this size is on huge pages: it is mapped and walked through faster. Below, a fresh huge page can cost
-/// more than it brings (docs/design.md), as it does for the many temporaries of a table.
+/// An array of this size or more is on huge pages: it is mapped and read faster. Below, a fresh huge page can cost more
+/// than it brings (docs/design.md), as it does for the many temporaries of a table.
 constexpr size_t huge_threshold = 16 * 1024 * 1024;
 
 struct Statistics {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Values that a worker sends for a request: small ones are not acknowledged.
 
-Dask's receiver answers values with an "OK", and the sender counts the transfer as under way until then (worker.py:1690,
+Dask's receiver answers values with an "OK", and the sender counts the transfer as under way until then (worker.py:1693,
 2734). For large values that bounds what leaves a worker at once. For small ones it only costs: a third message, and the
 waking of two processes. So both ends of a comm of weft take it as given there: the receiver does not send it, and the
 sender does not wait for it.
@@ -35,33 +35,38 @@ def gives(server: object) -> bool:
 
 
 class Given:
-    """What the two ends of a comm, which see the same messages, know of the values between them."""
+    """What the two ends of a comm, which see the same messages, know of the values between them.
 
-    __slots__ = ("_asked", "due")
+    `heard` says that values were sent, and their acknowledgment is taken as received.
+    """
+
+    __slots__ = ("_asked", "_received", "heard")
 
     def __init__(self) -> None:
-        self._asked = False
-        #: Values have passed, and their acknowledgment is taken as given.
-        self.due = False
+        self._asked = self._received = self.heard = False
 
-    def passed(self, msg: Any, nbytes: int, comm: Comm) -> None:
-        """Note a message of a comm, in either direction."""
-        self.due = False
+    def passed(self, msg: Any, nbytes: int, comm: Comm, *, sent: bool) -> None:
+        """Note a message of a comm."""
+        self._received = self.heard = False
         if msg.__class__ is not dict:
             return
         if "op" in msg:
             self._asked = msg["op"] == "get_data" and _both_give(comm)
         elif self._asked:
             self._asked = False
-            self.due = nbytes < LARGE_NBYTES and msg.get("status") == _OK and "data" in msg
+            given = nbytes < LARGE_NBYTES and msg.get("status") == _OK and "data" in msg
+            self._received, self.heard = given and not sent, given and sent
 
     def acknowledges(self, msg: Any) -> bool:
-        """Tell whether a message to send is the acknowledgment."""
-        return self.due and msg.__class__ is str and msg == _OK
+        """Tell whether a message to send is the acknowledgment, which is then taken as sent."""
+        if not self._received or msg.__class__ is not str or msg != _OK:
+            return False
+        self._received = False
+        return True
 
-    def acknowledged(self) -> str:
+    def hear(self) -> str:
         """Return the acknowledgment, as if it had come."""
-        self.due = False
+        self.heard = False
         return _OK
 
 

@@ -127,8 +127,8 @@ class UCX(Comm):  # type: ignore[misc]
         if self._heard is not None:  # Dask's handshake, which came with weft's
             heard, self._heard = self._heard, None
             return heard
-        if self._given.due:
-            return self._given.acknowledged()
+        if self._given.heard:
+            return self._given.hear()
         try:
             frames = await self._peer.recv_frames(device.allocate)
         except ClosedError as e:  # closed by this side; close may still be sending, and an abort would cut it short
@@ -154,7 +154,7 @@ class UCX(Comm):  # type: ignore[misc]
         except EOFError:
             self.abort()
             raise CommClosedError(f"{self!r}: aborted, a message was truncated") from None
-        self._given.passed(msg, size, self)
+        self._given.passed(msg, size, self, sent=False)
         return msg
 
     async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
@@ -196,7 +196,7 @@ class UCX(Comm):  # type: ignore[misc]
             if sending is not None and links is not None:
                 links.end_send(sending)
         self._traffic.sent(message.nbytes, began)
-        self._given.passed(msg, message.nbytes, self)
+        self._given.passed(msg, message.nbytes, self, sent=True)
         return message.nbytes
 
     def _compression(self, msg: Any) -> dict[str, str]:

@@ -33,7 +33,10 @@ class Exchanged(NamedTuple):
 
 
 def info(*, known: bool, gives: bool = True) -> dict[str, Any]:
-    """Return the ``info`` for the other side of a connection; `known`: Dask's handshake goes as told here."""
+    """Return the ``info`` for the other side of a connection.
+
+    `known` says that Dask's handshake is as told here, `gives` that small values need no acknowledgment.
+    """
     same_host: Any = SimpleNamespace(same_host=True)
     told = {**Comm.handshake_info(same_host), **of_process(holds_device=False, gives=gives)} if known else None
     return {**traffic.INFO, _KEY: told}
