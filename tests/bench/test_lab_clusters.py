@@ -74,10 +74,9 @@ def test_a_merge_on_two_hosts(tmp_path, capfd):
     (entry,) = json.loads(record.read_text())["workloads"]
     assert entry["correct"]
     assert [address.split(":")[1] for address in entry["workers"]] == ["//10.77.0.1"] * 2 + ["//10.77.0.2"] * 2
-    lanes = {(pair["w1"], pair["w2"]): pair["lanes"] for pair in entry["pairs"]}
-    for beside in ((0, 1), (2, 3)):
-        assert set(lanes[beside]) - {"lent"} == {"ring/memory"}
-    for across in ((0, 2), (1, 3), (2, 1), (3, 0)):
-        assert lanes[across] in (["tcp/lab0"], [])  # none where nothing was fetched, and no connection made
-    assert "tcp/lab0" in entry["lanes"]
+    for pair in entry["pairs"]:
+        beside = (pair["w1"] < 2) == (pair["w2"] < 2)
+        used = set(pair["lanes"]) - {"lent"}
+        assert used == {"ring/memory" if beside else "tcp/lab0"} or not (used or pair["transfers"]), pair
+    assert set(entry["lanes"]) - {"lent"} == {"ring/memory", "tcp/lab0"}
     assert "Hosts a, b: namespaces of one machine" in said.out
