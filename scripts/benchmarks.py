@@ -48,6 +48,8 @@ PAGES = ("README.md", *(f"docs/{name}.md" for name in _PAGES))
 RECORDS = Path("docs/benchmarks")
 Records = Mapping[str, Mapping[str, Any]]
 
+#: Beside both protocols, one process with as many threads, in which nothing moves.
+_FLOOR = "--protocol tcp,ucx,inproc"
 #: What each record is measured by: the command of weft, or the script, and what makes it tiny.
 MEASURED = {
     "pingpong": ("bench pingpong --rounds 5", "--rounds 1 --sizes 8,1MiB --seconds-per-cell 0.02"),
@@ -63,7 +65,6 @@ MEASURED = {
     "start": ("scripts/measure_start.py --rounds 5", "--rounds 1"),
     "memory": ("scripts/measure_broadcast.py --mib 100 --workers 4", "--mib 10 --workers 2"),
     "demo": ("demo --rounds 5", "--rounds 1 --quick"),
-    "floor": ("bench transpose --protocol tcp,ucx,inproc --runs 5", "--runs 1 -s 1_000 -c 500"),
     "scale": ("bench scale --rounds 3", "--rounds 1 --workers 2 --idle 0.5"),
     "links_routes": ("bench links route,flows --rounds 1", "--ways learned"),
     "links_fanout": ("bench links fanout,pairs,kill,copies --rounds 1", "--ways learned"),
@@ -89,12 +90,12 @@ MEASURED = {
     "dask/busy_python": ("bench busy --runs 5", "--runs 1 --sizes 1MiB"),
     "dask/busy_numpy": ("bench busy --runs 5 --beside numpy", "--runs 1 --sizes 1MiB"),
     "dask/tasks": ("bench tasks --runs 2", "--runs 1 --count 100"),
-    "dask/shuffle": ("bench shuffle --runs 5", "--runs 1 --partition-size 1MiB"),
-    "dask/groupby": ("bench groupby --runs 5", "--runs 1 -c 10_000"),
-    "dask/merge": ("bench merge --runs 5", "--runs 1 -c 10_000"),
-    "dask/transpose": ("bench transpose --runs 5", "--runs 1 -s 1_000 -c 500"),
-    "dask/dot": ("bench dot --runs 5", "--runs 1 -s 1_000 -c 500"),
-    "dask/svd": ("bench svd --runs 5", "--runs 1 -s 10_000 -c 2_500"),
+    "dask/shuffle": (f"bench shuffle {_FLOOR} --runs 5", "--runs 1 --partition-size 1MiB"),
+    "dask/groupby": (f"bench groupby {_FLOOR} --runs 5", "--runs 1 -c 10_000"),
+    "dask/merge": (f"bench merge {_FLOOR} --runs 5", "--runs 1 -c 10_000"),
+    "dask/transpose": (f"bench transpose {_FLOOR} --runs 5", "--runs 1 -s 1_000 -c 500"),
+    "dask/dot": (f"bench dot {_FLOOR} --runs 5", "--runs 1 -s 1_000 -c 500"),
+    "dask/svd": (f"bench svd {_FLOOR} --runs 5", "--runs 1 -s 10_000 -c 2_500"),
 }
 #: What needs --sources.
 _COILED = "uv run --no-sync --with tpchgen-cli python scripts/coiled_benchmarks.py --source SOURCES/benchmarks"
@@ -430,21 +431,18 @@ def five(records: Records) -> str:
     return "\n\n".join([table([*head, "machine"], numbered), *(f"{i}: {line}" for i, line in enumerate(lines, 1))])
 
 
-def floor(record: Mapping[str, Any]) -> str:
-    """Say what work over ucx takes of what it takes within one process, and what that is of tcp's time."""
-    walls = {e["protocol"]: e["wall_s"] for e in record["workloads"]}
-    pairs = ("ucx", "inproc"), ("ucx", "tcp"), ("inproc", "tcp")
-    ratios = [stats.ratio(walls[above], walls[below]) for above, below in pairs]
-    head = ["x + x.T summed", "wall clock"]
-    names = {"tcp": "two processes, tcp", "ucx": "two processes, ucx", "inproc": "one process, two threads"}
-    return "\n".join(
-        [
-            table(head, [[name, stats.format_rounds(walls[protocol])] for protocol, name in names.items()]),
-            "",
-            f"ucx takes {ratios[0]} of one process's, and {ratios[1]} of tcp's; one process, {ratios[2]} of tcp's.",
-            f"({machine(record)})",
-        ]
-    )
+def floor(records: Records) -> str:
+    """Set one process, in which nothing moves, beside two over each protocol; the greatest gain over it first."""
+    rows: list[tuple[stats.Ratio, list[str]]] = []
+    for record in (records[name] for name, (command, _) in MEASURED.items() if _FLOOR in command):
+        walls = {e["protocol"]: e["wall_s"] for e in record["workloads"]}
+        (name,) = (row.name for row in rows_of(record))
+        times = [stats.ratio(walls["ucx"], walls["inproc"]), stats.ratio(walls["inproc"], walls["tcp"])]
+        rows.append(
+            (times[0], [name, *(stats.format_rounds(walls[p]) for p in ("tcp", "ucx", "inproc")), *map(str, times)])
+        )
+    head = ["", "tcp", "ucx", "one process", "ucx / one process", "one process / tcp"]
+    return table(head, [row for _, row in sorted(rows)])
 
 
 def start(record: Mapping[str, Any]) -> str:
@@ -491,7 +489,7 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "tls": ("tls", lambda records: sides(records["tls"])),
     "lend": ("lend", lambda records: lent(records["lend"])),
     "five": ("pingpong", five),
-    "floor": ("floor", lambda records: floor(records["floor"])),
+    "floor": ("dask/merge", floor),
     "simulate": ("simulate", lambda records: simulated(records["simulate"])),
     "simulate-lab": (
         "simulate",

@@ -241,10 +241,10 @@ class Row(NamedTuple):
 
 
 def rows_of(record: Mapping[str, Any], variant: str = "") -> list[Row]:
-    """Read the rows of a record of tcp and ucx; `variant` stands behind the workloads' names."""
+    """Read the rows of ucx beside tcp, whatever else was measured; `variant` stands behind the workloads' names."""
     found = {(e["name"], e["protocol"]): e for e in record["workloads"]}
     rows: list[Row] = []
-    for c in report.comparisons(record):
+    for c in (c for c in report.comparisons(record) if c.above == "ucx"):
         tcp, ucx = found[c.name, c.below], found[c.name, c.above]
         communication = [statistics.median(e.get("communication_s", [0])) for e in (ucx, tcp)]
         rows.append(
