@@ -52,9 +52,9 @@ def pool_allocate(nbytes: int) -> memoryview: ...
 
 def pool_set_cap(nbytes: int) -> None: ...
 
-def pool_set_hold(seconds: float) -> None:
+def pool_set_hold(seconds: float, ceiling_nbytes: int = 18446744073709551615) -> None:
     """
-    Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: none.
+    Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: none. With it the process's memory stays within the ceiling.
     """
 
 def pool_settle(other_nbytes: int = 0) -> None:

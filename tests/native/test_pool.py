@@ -283,6 +283,20 @@ def test_with_a_hold_idle_blocks_of_one_kind_make_room_for_the_other():
     _native.pool_set_hold(0)
 
 
+def test_a_hold_keeps_the_process_within_its_ceiling():
+    hold_from_now()
+    _native.pool_set_hold(1000, _native.pool_statistics()["live_nbytes"] + (6 << 20))
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(8)]
+    del blocks[7:]
+    assert _native.pool_statistics()["idle_nbytes"] == 0  # in use: more than the ceiling
+    del blocks[4:]
+    assert _native.pool_statistics()["idle_nbytes"] <= 2 << 20
+    _native.pool_settle(1 << 20)
+    assert _native.pool_statistics()["idle_nbytes"] <= 1 << 20
+    _native.pool_settle()
+    _native.pool_set_hold(0)
+
+
 def test_what_the_process_has_beside_the_pool_counts_as_in_use():
     hold_from_now()
     blocks = [_native.pool_allocate(1 << 20) for _ in range(8)]

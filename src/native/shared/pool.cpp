@@ -218,10 +218,11 @@ void Pool::set_cap(size_t nbytes) noexcept {
     s.segments.keep_idle(nbytes);
 }
 
-void Pool::set_hold(int64_t nanoseconds) noexcept {
+void Pool::set_hold(int64_t nanoseconds, size_t ceiling) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
     s.segments.hold_ns = nanoseconds;
+    s.segments.ceiling = ceiling;
     s.segments.keep_idle(s.segments.may_be_idle());
 }
 

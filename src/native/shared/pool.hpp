@@ -109,9 +109,10 @@ size_t size_of(const void *data) noexcept;
 
 /// Set the cap of touched, unused memory; the excess goes back to the kernel.
 void set_cap(size_t nbytes) noexcept;
-/// For this long, also keep as much as was in use at once; `settle` gets the size of the process's memory outside the
-/// pool, which counts as used, and frees what was not used again.
-void set_hold(int64_t nanoseconds) noexcept;
+/// For this long, also keep as much as was in use at once, and no more than brings the process's memory to `ceiling`;
+/// `settle` gets the size of the process's memory outside the pool, which counts as used, and frees what was not used
+/// again.
+void set_hold(int64_t nanoseconds, size_t ceiling) noexcept;
 void settle(size_t other_nbytes) noexcept;
 /// Free such memory now, until at most `nbytes` are left. Freed blocks that other processes still have also leave this
 /// process's resident memory.

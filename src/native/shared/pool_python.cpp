@@ -50,9 +50,10 @@ void Pool::define(nb::module_ &m) {
         nb::arg("nbytes"), nb::sig("def pool_allocate(nbytes: int) -> memoryview"));
     m.def("pool_set_cap", &set_cap, nb::arg("nbytes"));
     m.def(
-        "pool_set_hold", [](double seconds) { set_hold(int64_t(seconds * 1e9)); }, nb::arg("seconds"),
+        "pool_set_hold", [](double seconds, size_t ceiling) { set_hold(int64_t(seconds * 1e9), ceiling); },
+        nb::arg("seconds"), nb::arg("ceiling_nbytes") = SIZE_MAX,
         "Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: "
-        "none.");
+        "none. With it the process's memory stays within the ceiling.");
     m.def(
         "pool_settle", &settle, nb::arg("other_nbytes") = 0,
         "Give back the memory that was kept for the hold and has not been used since, or that `other_nbytes`, what the "

@@ -91,7 +91,8 @@ void Segments::note_used() noexcept {
 size_t Segments::may_be_idle() noexcept {
     if (!hold_ns) return cap;
     note_used();
-    return std::max(cap, std::max(most_used, most_used_before) - live - other);
+    const size_t used = live + other, kept = std::min(std::max(most_used, most_used_before), ceiling);
+    return std::max(cap, kept - std::min(kept, used));
 }
 
 void Segments::keep_idle(size_t most) noexcept {

@@ -64,9 +64,10 @@ struct Segments {
     std::set<Hole> holes;  // every free range of every segment
     size_t live = 0, idle = 0, mapped = 0, out = 0, cap;
     uint64_t dropped = 0, taken = 0;
-    uint64_t fresh = 0;   // bytes of taken blocks whose pages were not touched before
-    int64_t hold_ns = 0;  // for how long to keep as much as was in use
-    size_t other = 0;     // memory of the process outside the pool, as last reported
+    uint64_t fresh = 0;         // bytes of taken blocks whose pages were not touched before
+    int64_t hold_ns = 0;        // for how long to keep as much as was in use
+    size_t ceiling = SIZE_MAX;  // up to this much of the process's memory
+    size_t other = 0;           // memory of the process outside the pool, as last reported
 
     bool has_hole(size_t nbytes, bool huge) const noexcept;
     /// Return the offset of a new block of whole pages, huge or small; the segment is null if out of memory.

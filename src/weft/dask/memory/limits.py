@@ -15,6 +15,7 @@ sees no need to spill; under such a nanny, a worker counts borrowed memory as it
 from __future__ import annotations
 
 import resource
+import sys
 import time
 import weakref
 from collections.abc import Awaitable, Callable
@@ -52,7 +53,7 @@ def count_worker(worker: Worker) -> None:
     limits = patches.limits_of_worker(worker)
     if limits.nbytes:
         _native.pool_set_cap(min(_native.pool_statistics()["cap_nbytes"], limits.nbytes // _IDLE_PART))
-    _native.pool_set_hold(_HOLD_S)
+    _native.pool_set_hold(_HOLD_S, int(limits.spill_until_nbytes or sys.maxsize))
     count = WorkerCount(
         leaves_out=worker.nanny is None or str(worker.nanny).startswith("ucx://"),
         plenty_nbytes=float("inf") if limits.spill_until_nbytes is None else limits.spill_until_nbytes,
