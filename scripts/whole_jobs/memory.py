@@ -75,16 +75,19 @@ class Memory:
             self.cached_samples.append((now, held + cached_nbytes(self.scratch)))
 
     def peaks(self, begin_s: float, end_s: float) -> dict[str, int]:
-        """Return the greatest samples between two times of ``time.monotonic``, 0 where there is none."""
+        """Return the greatest samples between two times of ``time.monotonic``, or the nearest sample if none is between."""
         every = {
             "peak_nbytes": self.samples,
             "peak_with_cache_nbytes": self.cached_samples,
             "peak_pss_nbytes": self.pss_samples,
         }
-        return {
-            name: max((nbytes for at, nbytes in samples if begin_s <= at <= end_s), default=0)
-            for name, samples in every.items()
-        }
+        middle_s = (begin_s + end_s) / 2
+
+        def peak(samples: list[tuple[float, int]]) -> int:
+            between = [nbytes for at, nbytes in samples if begin_s <= at <= end_s]
+            return max(between) if between else min(samples, key=lambda sample: abs(sample[0] - middle_s))[1]
+
+        return {name: peak(samples) for name, samples in every.items() if samples}
 
 
 def cached_nbytes(folder: Path) -> int:

@@ -236,7 +236,10 @@ def test_counters_grow_and_add_up():
 def test_the_peak_is_that_of_the_functions_time():
     samples = [(0.0, 9), (1.0, 2), (2.0, 3), (3.0, 8)]
     found = memory.Memory(0, Path(), samples=samples, cached_samples=[(1.0, 7)])
-    assert found.peaks(0.5, 2.5) == {"peak_nbytes": 3, "peak_with_cache_nbytes": 7, "peak_pss_nbytes": 0}
+    assert found.peaks(0.5, 2.5) == {"peak_nbytes": 3, "peak_with_cache_nbytes": 7}
+    # a function between two samples has the nearest one's
+    assert found.peaks(1.1, 1.2) == {"peak_nbytes": 2, "peak_with_cache_nbytes": 7}
+    assert found.peaks(1.7, 1.9)["peak_nbytes"] == 3
 
 
 def test_what_a_run_wrote_is_counted_while_it_is_in_the_page_cache(tmp_path):
