@@ -122,8 +122,6 @@ def graph_of(name: str) -> list[Task]:
     job = GRAPHS[name](list(NETWORK.places), SIZE)
     for value in job.values:
         value.seconds, value.kind = SIZE.seconds(value.nbytes), "make"
-        if name in DECIDED:
-            value.worker = None
     return [*job.values, *job.tasks]
 
 

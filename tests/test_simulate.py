@@ -3,6 +3,7 @@
 
 import json
 import random
+import statistics
 
 import pytest
 
@@ -164,15 +165,41 @@ def test_every_graph_ends_and_repeats_itself(graph, way):
     assert first["seconds"] > 0
 
 
+def test_first_tasks_whose_results_are_combined_run_on_one_island():
+    stock, learned = (runs.simulate("islands", "x + x.T", way) for way in runs.WAYS)
+    assert learned["moved_nbytes"] < stock["moved_nbytes"] / 2
+
+
+def test_large_values_are_learned_from_although_they_travel_in_pieces():
+    network = switched("", {"a": 1, "b": 1}, 25e6)
+    policy = Learned()
+    cluster = Cluster(network, policy)
+    for number in range(3):
+        value = Task(f"value-{number}", 100 * MIB, worker="a.0")
+        cluster.put([value])
+        cluster.compute_all([Task(f"read-{number}", 8, 0, [value], worker="b.0")])
+    known = policy.model.predict("a.0", "b.0", cluster.engine.now_s)
+    assert known.source == "pair"
+    assert known.seconds_per_byte == pytest.approx(1 / 25e6, rel=0.05)
+
+
+@pytest.mark.parametrize("job", ["x + x.T", "tree reduce", "mixed"])
+def test_jobs_that_make_their_own_data_gain_on_the_labs_islands(job):
+    stock, learned = (
+        statistics.median(lab.simulate("islands", way, seed=seed)[job] for seed in range(5)) for way in runs.WAYS
+    )
+    assert learned < 0.6 * stock
+
+
 def test_shuffles_of_many_are_staged():
     job = GRAPHS["shuffle"]([f"w{i}" for i in range(100)], Size(MIB, 1e9))
-    assert len(job.tasks) == 2 * (100 + 10 * 100 + 100)
+    assert len(job.tasks) == 100 + 2 * (100 + 10 * 100 + 100)
     last = [task for task in job.tasks if not task.dependents]
     reached = set(last[:1])
     for task in reversed(job.tasks):
         if task in reached:
             reached.update(task.dependencies)
-    assert reached >= set(job.values), "each block has a part in each result"
+    assert reached >= {task for task in job.tasks if not task.dependencies}, "each block has a part in each result"
 
 
 def test_the_lab_is_held_against_what_was_measured():
@@ -208,8 +235,8 @@ def test_what_never_ends_is_said():
 
 def test_an_odd_one_is_added_once():
     job = GRAPHS["tree reduce"](["a", "b", "c"], Size(MIB, 1e9))
-    assert len(job.tasks) == 5
-    assert len({task.key for task in job.tasks}) == 5
+    assert len(job.tasks) == 6 + 5, "leaves and sums"
+    assert len({task.key for task in job.tasks}) == 11
 
 
 def test_neighbours_have_an_order():

@@ -25,6 +25,9 @@ class Around(NamedTuple):
         Seconds per byte from a holder's network to a worker, by host; ``""`` is for all other hosts.
     served : callable
         Called with each worker that has finished sending a value.
+    timed : callable
+        Called with source, receiver, bytes, seconds, and the number of transfers of each of both, for a value whose
+        source had all of it.
     hop_s, again_s : float
         Seconds until a received piece is sent on, and until a worker whose source died has another source.
     """
@@ -32,6 +35,7 @@ class Around(NamedTuple):
     cluster: Cluster
     rates: Callable[[Worker, Worker], dict[str, float]]
     served: Callable[[Worker], None]
+    timed: Callable[[Worker, Worker, int, float, tuple[float, float]], None]
     hop_s: float
     again_s: float = 5e-3
 
@@ -49,11 +53,23 @@ class Copy:
 class _Edge:
     """Pieces in flight from one worker to the next, one after the other."""
 
-    def __init__(self, source: Copy, to: Copy, links: tuple[int, ...]) -> None:
-        self.source, self.to, self.links = source, to, links
+    def __init__(self, source: Copy, to: Copy, links: tuple[int, ...], begin_s: float) -> None:
+        self.source, self.to, self.links, self.begin_s = source, to, links, begin_s
         self.sent = to.have
+        self.first = (source.have, to.have)
         self.flow: Flow | None = None
         self.over = False
+        self.at_once: tuple[float, float] = self._at_once()
+
+    def _at_once(self) -> tuple[int, int]:
+        return self.source.worker.serving, self.to.worker.receiving
+
+    def end(self) -> None:
+        self.over = True
+        begin, end = self.at_once, self._at_once()
+        self.at_once = (begin[0] + end[0]) / 2, (begin[1] + end[1]) / 2
+        self.source.worker.serving -= 1
+        self.to.worker.receiving -= 1
 
 
 class Offer:
@@ -116,9 +132,10 @@ class Offer:
 
     def _hand_on(self, source: Copy, copy: Copy, links: tuple[int, ...]) -> None:
         if source.worker.alive:
-            edge = _Edge(source, copy, links)
-            source.edges.append(edge)
             source.worker.serving += 1
+            copy.worker.receiving += 1
+            edge = _Edge(source, copy, links, self._engine.now_s)
+            source.edges.append(edge)
             self._send(edge)
 
     def _send(self, edge: _Edge) -> None:
@@ -137,9 +154,12 @@ class Offer:
             return float(self._size(edge.sent))
         edge.flow = None
         if edge.sent == self._pieces:
-            edge.over = True
-            edge.source.worker.serving -= 1
-            self._around.served(edge.source.worker)
+            edge.end()
+            source, worker = edge.source.worker, edge.to.worker
+            if edge.first == (self._pieces, 0):
+                seconds = self._engine.now_s - edge.begin_s
+                self._around.timed(source, worker, self.key.nbytes, seconds, edge.at_once)
+            self._around.served(source)
         return None
 
     def _arrived(self, copy: Copy) -> None:
@@ -184,7 +204,6 @@ class Offer:
 
     def _end(self, edge: _Edge) -> None:
         if not edge.over:
-            edge.over = True
-            edge.source.worker.serving -= 1
+            edge.end()
             if edge.flow is not None:
                 self._engine.stop(edge.flow)

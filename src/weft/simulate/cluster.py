@@ -116,6 +116,8 @@ class Cluster:
         return self.ended_s - begin
 
     def _first(self, graph: list[Task]) -> None:
+        self.n_tasks = len(graph) + self.random.randrange(len(self.workers))
+        self.policy.update_graph(graph)
         for task in graph:
             if not task.waiting_for and task.processing_on is None and not task.who_has:
                 self._send(task)
@@ -233,5 +235,7 @@ class Cluster:
             self._send(task)
         self.policy.lost(worker)
 
+    #: The number of tasks that the scheduler knows, with some of earlier graphs that are not released yet.
+    n_tasks = 0
     #: The time at which the last task ended.
     ended_s = 0.0

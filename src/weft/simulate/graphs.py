@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Graphs of tasks over values on workers, like those of Dask's collections."""
+"""Graphs of tasks, like those of Dask's collections. Most make their own data; some read values that are on workers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from weft.simulate.tasks import Task
 
 
 class Job(NamedTuple):
-    """The initial values, and the tasks to compute, each after its dependencies."""
+    """The tasks to compute, each after its dependencies, and the values that are there before."""
 
-    values: list[Task]
     tasks: list[Task]
+    values: Sequence[Task] = ()
 
 
 class Size(NamedTuple):
@@ -28,30 +28,29 @@ class Size(NamedTuple):
         return nbytes / self.compute_Bps
 
 
-def _blocks(name: str, count: int, nbytes: int, workers: Sequence[str]) -> list[Task]:
-    """Lay out blocks as Dask places the first tasks of a graph: neighbours together."""
-    return [Task(f"{name}-{i}", nbytes, worker=workers[i * len(workers) // count]) for i in range(count)]
+def _blocks(name: str, count: int, size: Size) -> list[Task]:
+    """Make blocks: tasks without inputs."""
+    return [Task(f"{name}-{i}", size.nbytes, size.seconds(size.nbytes), kind=name) for i in range(count)]
 
 
 def broadcast(workers: Sequence[str], size: Size) -> Job:
     """Every worker reads a block of one worker."""
     value = Task("value", size.nbytes, worker=workers[0])
     read = size.seconds(size.nbytes)
-    return Job([value], [Task(f"read-{w}", 8, read, [value], kind="read", worker=w) for w in workers[1:]])
+    return Job([Task(f"read-{w}", 8, read, [value], kind="read", worker=w) for w in workers[1:]], [value])
 
 
 def tree_reduce(workers: Sequence[str], size: Size) -> Job:
     """Add two blocks of each worker, and the sums in pairs."""
-    values = _blocks("leaf", 2 * len(workers), size.nbytes, workers)
-    tasks: list[Task] = []
-    level = values
+    level = _blocks("leaf", 2 * len(workers), size)
+    tasks = list(level)
     while len(level) > 1:
         pairs = [level[i : i + 2] for i in range(0, len(level) - 1, 2)]
         add = size.seconds(2 * size.nbytes)
         sums = [Task(f"add-{len(tasks) + i}", size.nbytes, add, pair, kind="add") for i, pair in enumerate(pairs)]
         tasks += sums
         level = sums + level[2 * len(sums) :]
-    return Job(values, tasks)
+    return Job(tasks)
 
 
 def all_to_all(workers: Sequence[str], size: Size) -> Job:
@@ -63,7 +62,7 @@ def all_to_all(workers: Sequence[str], size: Size) -> Job:
         values += blocks
         read = size.seconds(size.nbytes * len(blocks))
         tasks.append(Task(f"read-{to}", 8, read, blocks, kind="read", worker=to))
-    return Job(values, tasks)
+    return Job(tasks, values)
 
 
 def shuffle(workers: Sequence[str], size: Size) -> Job:
@@ -71,8 +70,8 @@ def shuffle(workers: Sequence[str], size: Size) -> Job:
     count = len(workers)
     stages = max(1, math.ceil(math.log(count) / math.log(32)))
     fan = math.ceil(count ** (1 / stages))
-    values = blocks = _blocks("block", count, size.nbytes, workers)
-    tasks: list[Task] = []
+    blocks = _blocks("block", count, size)
+    tasks = list(blocks)
     read, piece = size.seconds(size.nbytes), size.nbytes // fan
     for stage in range(stages):
         stride = fan**stage
@@ -87,33 +86,33 @@ def shuffle(workers: Sequence[str], size: Size) -> Job:
             merged.append(Task(f"concat-{stage}-{i}", size.nbytes, read, pieces, kind="concat"))
         tasks += merged
         blocks = merged
-    return Job(values, tasks)
+    return Job(tasks)
 
 
 def transpose(workers: Sequence[str], size: Size) -> Job:
     """Add a matrix of blocks to its transpose, with four blocks per worker or slightly more."""
     side = math.ceil(2 * math.sqrt(len(workers)))
-    blocks = _blocks("x", side * side, size.nbytes, workers)
+    blocks = _blocks("x", side * side, size)
     add = size.seconds(2 * size.nbytes)
     tasks = [
         Task(f"add-{i}-{j}", size.nbytes, add, [blocks[i * side + j], blocks[j * side + i]], kind="add")
         for i in range(side)
         for j in range(side)
     ]
-    return Job(blocks, tasks)
+    return Job([*blocks, *tasks])
 
 
 def svd(workers: Sequence[str], size: Size) -> Job:
     """Decompose a tall matrix by blocks of rows, as ``da.linalg.svd`` does: QR of each, QR of all R, and back."""
     small = max(8, size.nbytes // 64)
-    values = _blocks("x", 2 * len(workers), size.nbytes, workers)
+    blocks = _blocks("x", 2 * len(workers), size)
     qr = [
         Task(f"qr-{i}", size.nbytes + small, size.seconds(8 * size.nbytes), [x], kind="qr")
-        for i, x in enumerate(values)
+        for i, x in enumerate(blocks)
     ]
     q = [Task(f"q-{i}", size.nbytes, 1e-4, [each], kind="q") for i, each in enumerate(qr)]
     r = [Task(f"r-{i}", small, 1e-4, [each], kind="r") for i, each in enumerate(qr)]
-    tasks = [*qr, *q, *r]
+    tasks = [*blocks, *qr, *q, *r]
     level, step = r, 0
     while len(level) > 1:  # eight at a time: QR of the stacked R
         step += 1
@@ -129,14 +128,14 @@ def svd(workers: Sequence[str], size: Size) -> Job:
         Task(f"dot-{i}", size.nbytes, size.seconds(4 * size.nbytes), pair, kind="dot")
         for i, pair in enumerate(zip(q, slices, strict=True))
     ]
-    return Job(values, [*tasks, *slices, *dots])
+    return Job([*tasks, *slices, *dots])
 
 
 def stencil(workers: Sequence[str], size: Size) -> Job:
     """Smooth a row of blocks, two per worker, with their neighbours, eight times."""
     count = 2 * len(workers)
-    values = row = _blocks("row", count, size.nbytes, workers)
-    tasks: list[Task] = []
+    row = _blocks("row", count, size)
+    tasks = list(row)
     for step in range(8):
         row = [
             Task(
@@ -149,7 +148,7 @@ def stencil(workers: Sequence[str], size: Size) -> Job:
             for i in range(count)
         ]
         tasks += row
-    return Job(values, tasks)
+    return Job(tasks)
 
 
 GRAPHS: dict[str, Callable[[Sequence[str], Size], Job]] = {

@@ -27,6 +27,8 @@ _LATENCY_S, _LENT_S = 8e-3, 4e-3
 _CORES = 2.0
 #: Bytes per second that NumPy processes on one core, read and written.
 _COMPUTE_BPS = 2e9
+#: Bytes per second of random numbers that NumPy makes on one core.
+_MAKE_BPS = 1e9
 #: Which host is killed, and when, as a fraction of the time that one port takes (``weft.bench.links.run``).
 _KILLED, _KILLED_AFTER = "h4", 0.4
 
@@ -103,6 +105,10 @@ def _seconds(nbytes: float) -> float:
     return nbytes / _COMPUTE_BPS
 
 
+def _making(nbytes: float) -> float:
+    return nbytes / _MAKE_BPS
+
+
 def _fan_out(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> float:
     value = Task("value", scenario.nbytes, worker=workers[0])
     cluster.put([value])
@@ -123,52 +129,123 @@ def _replicate(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> 
     return cluster.policy.replicate(value)
 
 
-def _transpose(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> float:
+def _there(blocks: Sequence[Task], places: Sequence[str], cluster: Cluster) -> None:
+    """Place blocks that are made before the clock starts."""
+    for block, place in zip(blocks, places, strict=True):
+        block.worker = place
+    cluster.put(blocks)
+
+
+def _in_turn(count: int, workers: Sequence[str]) -> list[str]:
+    return [workers[i % len(workers)] for i in range(count)]
+
+
+def _matrix(scenario: Scenario) -> list[Task]:
+    """Make the blocks of a matrix, rows first."""
     side = int((scenario.nbytes // 8) ** 0.5) // 4
     nbytes = side * side * 8
-    places = [workers[i % len(workers)] for i in range(16)]
-    cluster.random.shuffle(places)  # tasks without dependencies go to any idle worker
-    blocks = [Task(f"x-{i}", nbytes, worker=place) for i, place in enumerate(places)]
-    cluster.put(blocks)
-    add = _seconds(3 * nbytes)
+    return [Task(f"x-{i}-{j}", nbytes, _making(nbytes), kind="x") for i in range(4) for j in range(4)]
+
+
+def _with_transposed(blocks: Sequence[Task]) -> list[Task]:
+    nbytes = blocks[0].nbytes
     pairs = [(blocks[4 * i + j], blocks[4 * j + i]) for i in range(4) for j in range(4)]
-    return cluster.compute_all([Task(f"add-{i}", nbytes, add, pair, kind="add") for i, pair in enumerate(pairs)])
+    return [Task(f"add-{i}", nbytes, _seconds(3 * nbytes), pair, kind="add") for i, pair in enumerate(pairs)]
 
 
-def _tree_reduce(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> float:
+def _transpose(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> float:
+    """Make a matrix, in the order in which Dask does: both blocks of a pair follow each other."""
+    del workers
+    blocks = _matrix(scenario)
+    tasks = _with_transposed(blocks)
+    order = dict.fromkeys(block for task in tasks for block in task.dependencies)
+    return cluster.compute_all([*order, *tasks])
+
+
+def _transpose_there(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> float:
+    blocks, places = _matrix(scenario), _in_turn(16, workers)
+    cluster.random.shuffle(places)  # tasks without dependencies go to any idle worker
+    _there(blocks, places, cluster)
+    return cluster.compute_all(_with_transposed(blocks))
+
+
+def _leaves(scenario: Scenario) -> list[Task]:
     nbytes = scenario.nbytes // 8
-    level = leaves = [Task(f"leaf-{i}", nbytes, worker=workers[i % len(workers)]) for i in range(16)]
-    cluster.put(leaves)
-    tasks: list[Task] = []
+    return [Task(f"leaf-{i}", nbytes, _making(nbytes), kind="leaf") for i in range(16)]
+
+
+def _sums(level: list[Task]) -> list[Task]:
+    """Add arrays in pairs, and the sums in pairs."""
+    nbytes, tasks = level[0].nbytes, list[Task]()
     while len(level) > 1:
         pairs = [level[i : i + 2] for i in range(0, len(level), 2)]
         add = _seconds(3 * nbytes)
         level = [Task(f"add-{len(level)}-{i}", nbytes, add, pair, kind="add") for i, pair in enumerate(pairs)]
         tasks += level
-    return cluster.compute_all(tasks)
+    return tasks
 
 
-def _mixed(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> float:
-    each, count = scenario.nbytes // 16, 16
-    shared = Task("shared", scenario.nbytes // 8, worker=workers[0])
-    row = [Task(f"row-{i}", each, worker=workers[i * len(workers) // count]) for i in range(count)]
-    cluster.put([shared, *row])
+def _tree_reduce(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> float:
+    del workers
+    leaves = _leaves(scenario)
+    return cluster.compute_all([*leaves, *_sums(leaves)])
+
+
+def _tree_reduce_there(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> float:
+    leaves = _leaves(scenario)
+    _there(leaves, _in_turn(16, workers), cluster)
+    return cluster.compute_all(_sums(leaves))
+
+
+def _row(scenario: Scenario) -> tuple[Task, list[Task]]:
+    """Make what all share, and a row of arrays."""
+    shared, each = scenario.nbytes // 8, scenario.nbytes // 16
+    row = [Task(f"row-{i}", each, _making(each), kind="noise") for i in range(16)]
+    return Task("shared", shared, _making(shared), kind="noise"), row
+
+
+def _smoothed(shared: Task, row: list[Task], last: int) -> list[Task]:
+    """Smooth a row four times, add what is shared, and reduce `last` arrays at a time."""
+    each, count = row[0].nbytes, len(row)
     tasks: list[Task] = []
     for step in range(4):
-        smooth = _seconds(6 * each)
         row = [
-            Task(f"smooth-{step}-{i}", each, smooth, row[max(0, i - 1) : i + 2], kind="_smooth") for i in range(count)
+            Task(f"smooth-{step}-{i}", each, _seconds(6 * each), row[max(0, i - 1) : i + 2], kind="_smooth")
+            for i in range(count)
         ]
         tasks += row
     row = [Task(f"scale-{i}", each, _seconds(2 * each), [x, shared], kind="_scale") for i, x in enumerate(row)]
-    return cluster.compute_all([*tasks, *row, Task("sums", each, _seconds(count * each), row, kind="_smooth")])
+    tasks += row
+    while len(row) > 1:
+        groups = [row[i : i + last] for i in range(0, len(row), last)]
+        row = [
+            Task(f"reduce-{len(row)}-{i}", each, _seconds(len(group) * each), group, kind="_smooth")
+            for i, group in enumerate(groups)
+        ]
+        tasks += row
+    return tasks
+
+
+def _mixed(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> float:
+    del workers
+    shared, row = _row(scenario)
+    return cluster.compute_all([*row, shared, *_smoothed(shared, row, last=4)])
+
+
+def _mixed_there(cluster: Cluster, workers: Sequence[str], scenario: Scenario) -> float:
+    shared, row = _row(scenario)
+    _there([shared, *row], [workers[0], *(workers[i * len(workers) // 16] for i in range(16))], cluster)
+    return cluster.compute_all(_smoothed(shared, row, last=16))
 
 
 _JOBS: dict[str, Callable[[Cluster, Sequence[str], Scenario], float]] = {
     "fan-out": _fan_out,
     "fan-out, kill": _fan_out_kill,
     "replicate": _replicate,
-    "transpose": _transpose,
+    "x + x.T": _transpose,
     "tree reduce": _tree_reduce,
     "mixed": _mixed,
+    "x + x.T, data there": _transpose_there,
+    "tree reduce, data there": _tree_reduce_there,
+    "mixed, data there": _mixed_there,
 }

@@ -6,7 +6,7 @@ One model stands for those of the scheduler and of all workers; in Dask, each wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from weft.links import Need, best_source
 from weft.links.fanout import LEAST_NBYTES
@@ -53,6 +53,11 @@ class Learned(Policy):
         self._one_host = len(cluster.network.hosts) == 1
 
     # ---- where a task runs ------------------------------------------------------------------------------------------
+
+    def update_graph(self, tasks: Sequence[Task]) -> None:
+        """Divide the root tasks of a graph among islands if links differ."""
+        if self.model.differ:
+            self._placing.update_graph(tasks)
 
     def place(self, task: Task) -> WorkerState:
         """Choose a worker by predicted time if links differ."""
@@ -137,7 +142,7 @@ class Learned(Policy):
         offer = self._offers.get((source, key))
         if offer is None or offer.over:
             offer = self._offers[source, key] = Offer(
-                Around(self.cluster, self.rates, self.served, self.hop_s), source, key
+                Around(self.cluster, self.rates, self.served, self.timed, self.hop_s), source, key
             )
         if not source.alive:
             worker.got(source, ())
@@ -183,7 +188,9 @@ class Learned(Policy):
             del waiting[worker]
             self.cluster.engine.after(self.cluster.costs.message_s, worker.free, source)
 
-    def moved(self, worker: Worker, source: Worker, way: Way, nbytes: int, seconds: float, flows: list[float]) -> None:
+    def moved(
+        self, worker: Worker, source: Worker, way: Way, nbytes: int, seconds: float, flows: tuple[float, float]
+    ) -> None:
         """Learn from a transfer."""
         super().moved(worker, source, way, nbytes, seconds, flows)
         now, names = self.cluster.engine.now_s, (source.name, worker.name)
@@ -194,8 +201,14 @@ class Learned(Policy):
         if way.lent:
             self.model.observe_lent(*names, nbytes, 0)
             return
-        self.model.observe(*names, nbytes, max(seconds, 1e-6), now, egress_flows=flows[0], ingress_flows=flows[1])
         self.model.observe(*names, 1, way.latency_s, now)
+        self.timed(source, worker, nbytes, seconds, flows)
+
+    def timed(self, source: Worker, worker: Worker, nbytes: int, seconds: float, flows: tuple[float, float]) -> None:
+        """Learn how long the bytes of a transfer took."""
+        egress, ingress = flows
+        now, names = self.cluster.engine.now_s, (source.name, worker.name)
+        self.model.observe(*names, nbytes, max(seconds, 1e-6), now, egress_flows=egress, ingress_flows=ingress)
 
     def lost(self, worker: Worker) -> None:
         """Handle the death of a worker."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, cast
 
 from weft import _distribution
@@ -53,7 +53,13 @@ class Placing:
         except ImportError:
             raise UnsupportedError(f"Dask is not installed: {_distribution.install('dask')}") from None
         scheduler = _Scheduler(cluster, self.comm_s, objective)
+        self._scheduler = scheduler
         self._placing = place.Placing(cast("Any", scheduler), model, lambda: model.clock())
+
+    def update_graph(self, tasks: Sequence[Task]) -> None:
+        """Divide the root tasks of a graph among the islands."""
+        self._scheduler.tasks = {task.key: task for task in tasks}
+        self._placing.roots.update_graph(cast("Any", self._scheduler), tasks=list(self._scheduler.tasks))
 
     def comm_s(self, task: Task, state: WorkerState) -> float:
         """Return the predicted seconds of fetching a task's inputs."""

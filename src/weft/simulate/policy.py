@@ -8,7 +8,7 @@ levels that Dask keeps between rounds. weft's decisions are in ``learned``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from weft.simulate.cluster import Cluster
 from weft.simulate.network import Way
@@ -21,6 +21,8 @@ _BANDWIDTH, _KEEP, _LEAST_NBYTES, _STEAL_S = 100e6, 0.95, 1_000_000, 0.1
 #: A task stays if moving it costs this many times its computation, or if it is shorter than this.
 _STEAL_MOST, _STEAL_LEAST_S = 2.0**8, 0.005
 
+#: From as many workers on, a task without inputs is placed without a look at what they have to do.
+_MANY = 20
 #: Consider at most this many holders of a value, chosen at random.
 _MOST_HOLDERS = 64
 
@@ -48,13 +50,31 @@ class Policy:
 
     # ---- where a task runs ------------------------------------------------------------------------------------------
 
+    def update_graph(self, tasks: Sequence[Task]) -> None:
+        """Plan for a graph: Dask does not."""
+
     def place(self, task: Task) -> WorkerState:
         """Choose the worker on which a task starts first, among the holders of its inputs, or among all."""
+        if not task.dependencies:
+            return self._place_root(task)
         candidates = dict.fromkeys(state for dep in task.dependencies for state in dep.who_has)
         among = list(candidates or self.cluster.workers.values())
         if len(among) == 1:
             return among[0]
         return min(among, key=lambda state: self.objective(task, state))
+
+    def _place_root(self, task: Task) -> WorkerState:
+        """Choose an idle worker in turn, or if there are few workers the least occupied one."""
+        del task
+        cluster = self.cluster
+        pool = [state for name, state in cluster.workers.items() if name in cluster.idle]
+        pool = pool or list(cluster.workers.values())
+        start = cluster.n_tasks % len(pool)
+        if len(pool) >= _MANY:
+            return pool[start]
+        least = min(pool, key=lambda state: state.occupancy)
+        in_turn = (state for state in pool[start:] + pool[:start] if not state.occupancy)
+        return least if least.occupancy else next(in_turn)
 
     def objective(self, task: Task, state: WorkerState) -> tuple[float, int, int]:
         """Return a key; its minimum is the worker on which a task starts first."""
@@ -158,25 +178,30 @@ class Policy:
         begin = cluster.engine.now_s
         source.serving += 1
         sending = self._sending.setdefault(source, {})
-        before = self.flows(way)
+        before = self.flows(source, worker)
 
         def there() -> None:
             sending.pop(flow, None)
+            worker.receiving -= 1
             source.serving -= 1
             cluster.moved_nbytes += nbytes if way.links else 0
             if worker.alive:
-                flows = [(a + b) / 2 for a, b in zip(before, self.flows(way), strict=True)]
+                after = self.flows(source, worker)
+                flows = (before[0] + after[0]) / 2, (before[1] + after[1]) / 2
                 self.moved(worker, source, way, nbytes, cluster.engine.now_s - begin, flows)
                 done()
             self.served(source)
 
         flow = cluster.engine.move(way.links, nbytes, there)
         sending[flow] = worker
+        worker.receiving += 1
 
-    def flows(self, way: Way) -> tuple[int, int]:
-        """Return the number of flows on the first link of a path, and on its last."""
-        on = self.cluster.engine.links.on
-        return (len(on(way.links[0])) or 1, len(on(way.links[-1])) or 1) if way.links else (1, 1)
+    def flows(self, source: Worker, worker: Worker) -> tuple[int, int]:
+        """Return how many transfers a source sends, and a worker receives, with one more.
+
+        As workers report it: none knows of its neighbours' transfers.
+        """
+        return len(self._sending.get(source, ())) + 1, worker.receiving + 1
 
     def refuse(self, worker: Worker, source: Worker) -> None:
         """Refuse a worker's request."""
@@ -185,7 +210,9 @@ class Policy:
     def served(self, source: Worker) -> None:
         """Record that a source is free again."""
 
-    def moved(self, worker: Worker, source: Worker, way: Way, nbytes: int, seconds: float, flows: list[float]) -> None:
+    def moved(
+        self, worker: Worker, source: Worker, way: Way, nbytes: int, seconds: float, flows: tuple[float, float]
+    ) -> None:
         """Learn from a transfer."""
         if nbytes > _LEAST_NBYTES:
             measured = nbytes / max(1e-3, seconds + way.latency_s)
@@ -196,6 +223,7 @@ class Policy:
         """Handle a worker's death: its transfers stop, in both directions."""
         for flow, to in self._sending.pop(worker, {}).items():
             self.cluster.engine.stop(flow)
+            to.receiving -= 1
             to.got(worker, ())
         for source, sending in self._sending.items():
             for flow, to in list(sending.items()):

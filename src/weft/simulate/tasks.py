@@ -59,6 +59,20 @@ class Task:
         self.priority = 0
         self.actor = False
 
+    # What Dask's scheduler knows of a task, and weft's code for it asks for.
+    host_restrictions: None = None
+    resource_restrictions: None = None
+
+    @property
+    def worker_restrictions(self) -> set[str] | None:
+        """Return the worker on which it must run, if there is one."""
+        return {self.worker} if self.worker else None
+
+    @property
+    def state(self) -> str:
+        """Return Dask's name of its state."""
+        return "memory" if self.who_has else "processing" if self.processing_on else "waiting"
+
     def __repr__(self) -> str:
         return f"<{self.key}>"
 

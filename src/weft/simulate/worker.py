@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from weft.simulate.engine import Engine
@@ -34,6 +34,9 @@ class Decisions(Protocol):
 
     def join(self, cluster: Any) -> None:
         """Start to decide for a cluster."""
+
+    def update_graph(self, tasks: Sequence[Task]) -> None:
+        """Plan for a graph, before its first task is placed."""
 
     def place(self, task: Task) -> WorkerState:
         """Choose where a task runs."""
@@ -97,7 +100,7 @@ class Worker:
         self.in_flight: dict[Worker, list[Task]] = {}
         self.busy: dict[Worker, None] = {}
         self.waiting_here: dict[Worker, None] = {}
-        self.serving = 0
+        self.serving = self.receiving = 0
         self._missing: dict[Task, int] = {}
         self._ready: list[tuple[int, Task]] = []
         self.running: dict[Task, None] = {}
