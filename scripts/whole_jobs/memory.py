@@ -75,7 +75,7 @@ class Memory:
             self.cached_samples.append((now, held + cached_nbytes(self.scratch)))
 
     def peaks(self, begin_s: float, end_s: float) -> dict[str, int]:
-        """Return the greatest samples between two times of ``time.monotonic``, or the nearest sample if none is between."""
+        """Return the greatest samples between two times of ``time.monotonic``; the nearest ones, if none is between."""
         every = {
             "peak_nbytes": self.samples,
             "peak_with_cache_nbytes": self.cached_samples,
