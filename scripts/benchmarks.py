@@ -78,9 +78,9 @@ MEASURED = {
         "--workers 2 --idle 0.5",
     ),
     "scale_lab": ("bench scale --rounds 3 --workers 4,8,16 --lab 16", "--rounds 1 --workers 2 --idle 0.5"),
-    "simulate_lab": ("bench links fanout,pairs,kill,copies,islands --rounds 1", "--times 1"),
     "simulate": (
-        "simulate dgx1,nd40rs,h100,islands,tree1000,tree10000 --lab docs/benchmarks/simulate_lab.json",
+        "simulate dgx1,nd40rs,h100,islands,tree1000,tree10000 "
+        "--lab docs/benchmarks/links_fanout.json docs/benchmarks/links_islands.json",
         "--graphs svd --ways stock",
     ),
     "dask/fetch": ("bench fetch --runs 5", "--runs 1 --sizes 1KiB,1MiB"),
