@@ -56,16 +56,15 @@ class Policy:
     def place(self, task: Task) -> WorkerState:
         """Choose the worker on which a task starts first, among the holders of its inputs, or among all."""
         if not task.dependencies:
-            return self._place_root(task)
+            return self._place_root()
         candidates = dict.fromkeys(state for dep in task.dependencies for state in dep.who_has)
         among = list(candidates or self.cluster.workers.values())
         if len(among) == 1:
             return among[0]
         return min(among, key=lambda state: self.objective(task, state))
 
-    def _place_root(self, task: Task) -> WorkerState:
+    def _place_root(self) -> WorkerState:
         """Choose an idle worker in turn, or if there are few workers the least occupied one."""
-        del task
         cluster = self.cluster
         pool = [state for name, state in cluster.workers.items() if name in cluster.idle]
         pool = pool or list(cluster.workers.values())
