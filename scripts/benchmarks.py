@@ -65,7 +65,7 @@ MEASURED = {
     "start": ("scripts/measure_start.py --rounds 5", "--rounds 1"),
     "memory": ("scripts/measure_broadcast.py --mib 100 --workers 4", "--mib 10 --workers 2"),
     "demo": ("demo --rounds 5", "--rounds 1 --quick"),
-    "scale": ("bench scale --rounds 3", "--rounds 1 --workers 2 --idle 0.5"),
+    "scale": ("bench scale --rounds 5", "--rounds 1 --workers 2 --idle 0.5"),
     "links_routes": ("bench links route,flows --rounds 1", "--ways learned"),
     "links_fanout": ("bench links fanout,pairs,kill,copies --rounds 1", "--ways learned"),
     "links_reduce": ("bench links reduce --rounds 1", "--ways learned"),
@@ -115,10 +115,15 @@ _ROWS = "|".join(
         r"swap_axes_out_of_core\[p2p",
     ]
 )
+#: Those of them that are run on bad days.
+_BAD_DAYS = r"join_big\[0.1|join_big_small\[1-p2p|set_index\[0.1-True|swap_axes_in_memory\[8.5.MiB-tasks"
 _TINY = "--rounds 1 --rows query_06 --scale 0.01 --memory 2GiB"
 MEASURED |= {
     "whole_jobs": (f"{_COILED} --no-check --rounds 2 --workers 2,4 --rows {_ROWS}", _TINY),
-    "whole_jobs_days": (f"{_COILED} --days half,killed,shm", f"{_TINY} --days shm"),
+    "whole_jobs_days": (
+        f"{_COILED} --protocols tcp,ucx --memory 6GiB --days half,killed,shm --rows {_BAD_DAYS}",
+        f"{_TINY} --days shm",
+    ),
     "simulate_estee": ("uv run --no-sync python scripts/estee_check.py --source SOURCES/estee", ""),
 }
 COMMANDS = MEASURED | long_figures.MEASURED
@@ -424,32 +429,47 @@ _WHOLE_JOBS = {
 }
 
 
-def five(records: Records) -> str:
-    """Set the README's figures below each other, those whose records are there, and say which machine each is of."""
-    rows: list[tuple[str, Sequence[str]]] = []
-    if "whole_jobs" in records:
-        of_kinds = dict(whole_jobs_table.of_kinds(records["whole_jobs"]))
+def _five(records: Records, of: str = "") -> Iterator[tuple[str, str, list[str]]]:
+    """Yield what each of the README's rows is about, its record and its cells; `of` names a processor."""
+    if found := records.get(f"whole_jobs{of}"):
+        of_kinds = dict(whole_jobs_table.of_kinds(found))
         for told, kinds in _WHOLE_JOBS.items():
             if jobs := [job for kind in kinds for job in of_kinds.get(kind, ())]:
                 tcp_s, ucx_s, ratio = whole_jobs_table.total(jobs)
-                rows.append(("whole_jobs", [f"{len(jobs)} {told}", f"{tcp_s:.1f} s", f"{ucx_s:.1f} s", str(ratio)]))
-    if "dask/tasks" in records:
-        rows += [("dask/tasks", wall(row)) for row in rows_of(records["dask/tasks"])]
-    if "pingpong" in records:
-        found = {(pingpong_table.named(r), r["nbytes"]): r for r in records["pingpong"]["records"]}
-        others, ours = (found.get((name, 1 << 20)) for name in ("TCP socket", "weft.Peer, .wait()"))
+                yield told, "whole_jobs", [f"{len(jobs)} {told}", f"{tcp_s:.1f} s", f"{ucx_s:.1f} s", str(ratio)]
+    for row in rows_of(records[f"dask/tasks{of}"]) if f"dask/tasks{of}" in records else ():
+        yield row.name, "dask/tasks", wall(row)
+    if found := records.get(f"peers{of}"):
+        of_size = {pingpong_table.named(r): r for r in found["records"] if r["nbytes"] == 1 << 20}
+        others, ours = (of_size.get(name, {}).get("latency_s") for name in ("TCP socket", "weft.Peer, .wait()"))
         if others and ours:
-            each = [one["latency_s"] for one in (others, ours)]
-            times = [stats.format_rounds(one["round_medians"], median=one["median"]) for one in each]
-            ratio = str(stats.ratio(each[1]["round_medians"], each[0]["round_medians"]))
-            rows.append(("pingpong", ["1 MiB, one way, beside a TCP socket", *times, ratio]))
-    named = dict.fromkeys([*(name for name, _ in rows), *({"scale"} & records.keys())])  # scale's table is beside it
+            times = [stats.format_rounds(one["round_medians"], median=one["median"]) for one in (others, ours)]
+            ratio = stats.ratio(ours["round_medians"], others["round_medians"])
+            yield "1 MiB", "peers", ["1 MiB, one way, beside a TCP socket", *times, str(ratio)]
+
+
+def five(records: Records) -> str:
+    """Set the README's figures below each other, those whose records are there, and say which machine each is of.
+
+    The last column has the ratios of the same records of another processor, whose names end in ``-xeon``.
+    """
+    rows = list(_five(records))
+    named = dict.fromkeys([*(name for _, name, _ in rows), *({"scale"} & records.keys())])  # scale's table is beside it
     used = [records[name] for name in named]
-    head, where, lines = ["", "tcp:// or TCP", "weft", "ratio"], list(by_machine(used)), list(machines(used))
-    if len(where) < 2:
-        return "\n\n".join([table(head, [row for _, row in rows]), *lines])
-    marked = [[*row[:-1], row[-1] + "¹²³⁴"[where.index(*by_machine([records[name]]))]] for name, row in rows]
-    return "\n\n".join([table(head, marked), *map("".join, zip("¹²³⁴", lines, strict=False))])
+    where, lines = list(by_machine(used)), list(machines(used))
+    if len(where) > 1:
+        for _, name, cells in rows:
+            cells[-1] += "¹²³⁴"[where.index(*by_machine([records[name]]))]
+        lines = [*map("".join, zip("¹²³⁴", lines, strict=False))]
+    head = ["", "tcp:// or TCP", "weft", "ratio"]
+    if beside := list(_five(records, "-xeon")):
+        head.append("ratio on a Xeon")
+        ratios = {told: cells[-1] for told, _, cells in beside}
+        rows = [(told, name, [*cells, ratios.get(told, "-")]) for told, name, cells in rows]
+        other = dict.fromkeys(f"{name}-xeon" for _, name, _ in beside)
+        taken = [line.partition("; ") for line in machines(records[name] for name in other)]
+        lines += [f"Last column: {where.partition(',')[0]}; {when}" for where, _, when in taken]
+    return "\n\n".join([table(head, [cells for *_, cells in rows]), *lines])
 
 
 def floor(records: Records) -> str:
@@ -500,7 +520,7 @@ def with_machine(needed: str, make: Callable[[Mapping[str, Any]], str], records:
 FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "pingpong": ("pingpong", lambda records: latencies(records["pingpong"])),
     "peers": ("peers", lambda records: latencies(records["peers"])),
-    "peers-epyc": ("peers-epyc", lambda records: latencies(records["peers-epyc"])),
+    "peers-xeon": ("peers-xeon", lambda records: latencies(records["peers-xeon"])),
     "drop-in": ("drop_in", lambda records: drop_in(records["drop_in"])),
     "sweep": ("sweep", lambda records: sweep(records["sweep"])),
     "dask": ("dask/merge", dask),
@@ -510,7 +530,7 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "operations": ("operations", lambda records: sides(records["operations"])),
     "tls": ("tls", lambda records: sides(records["tls"])),
     "lend": ("lend", lambda records: lent(records["lend"])),
-    "five": ("pingpong", five),
+    "five": ("peers", five),
     "floor": ("dask/merge", floor),
     "simulate": ("simulate", lambda records: simulated(records["simulate"])),
     "simulate-lab": (
@@ -525,7 +545,7 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "scale-limited": ("scale_limited", lambda records: scale(records["scale_limited"])),
     "scale-many": ("scale_many", lambda records: scale(records["scale_many"])),
     "whole-jobs": ("whole_jobs", lambda records: whole_jobs(records["whole_jobs"])),
-    "whole-jobs-epyc": ("whole_jobs-epyc", lambda records: whole_jobs(records["whole_jobs-epyc"])),
+    "whole-jobs-xeon": ("whole_jobs-xeon", lambda records: whole_jobs(records["whole_jobs-xeon"])),
     "whole-jobs-days": ("whole_jobs_days", lambda records: whole_jobs_days(records["whole_jobs_days"])),
     "whole-jobs-details": ("whole_jobs", lambda records: table(*whole_jobs_table.details(records["whole_jobs"]))),
     "scale-lab": ("scale_lab", lambda records: scale(records["scale_lab"])),

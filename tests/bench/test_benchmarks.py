@@ -55,7 +55,6 @@ def commit_of(record):
 BEFORE = "some or all of its records were taken before 2026-11-23, when records did not name their commit"
 #: Pages whose records are not known to be of one commit, and why. A page that is measured again as a whole leaves it.
 NOT_OF_ONE_COMMIT = {
-    "docs/benchmarks.md": BEFORE,
     "docs/faults.md": BEFORE,
     "docs/compat-ucx-py.md": BEFORE,
     "docs/compatibility.md": BEFORE,
@@ -70,8 +69,12 @@ NOT_OF_ONE_COMMIT = {
 
 @pytest.mark.parametrize("page", benchmarks.PAGES)
 def test_the_records_of_a_page_are_of_one_commit(page, records):
-    """README's figures are those of several pages; each of its records names its own commit."""
-    commits = {name: commit_of(records[name]) for name in sorted(shown_by((ROOT / page).read_text(), records))}
+    """README's figures are those of several pages; each of its records names its own commit.
+
+    So does a record of another processor (``NAME-PROCESSOR``), which stands beside one of the page's machine.
+    """
+    shown = sorted(shown_by((ROOT / page).read_text(), records))
+    commits = {name: commit_of(records[name]) for name in shown if "-" not in name}
     assert commits, "the page shows no record"
     found = set(commits.values())
     holds = None not in found and (page == "README.md" or len(found) == 1)
@@ -83,7 +86,7 @@ def test_a_page_shows_what_its_figures_are_written_from(records):
         return shown_by("".join(f"<!-- figures: {name} -->\n<!-- end of figures -->\n" for name in names), records)
 
     assert shown("lend") == {"lend"}
-    assert shown("five") == {"whole_jobs", "scale", "pingpong", "dask/tasks"}
+    assert shown("five") == {"whole_jobs", "scale", "peers", "dask/tasks", "whole_jobs-xeon", "peers-xeon"}
     assert shown("dask") == {name for name in records if name.startswith("dask/")}
     assert shown("tls") == {"tls"}
     assert shown("floor") == {f"dask/{name}" for name in ("shuffle", "groupby", "merge", "transpose", "dot", "svd")}
@@ -177,15 +180,34 @@ def test_a_record_names_its_commit_and_several_of_a_machine_theirs():
 
 
 def test_the_readmes_rows_tell_which_of_several_machines_each_is_of(records):
-    needed = {name: records[name] for name in ("whole_jobs", "scale", "pingpong", "dask/tasks")}
+    needed = {name: records[name] for name in ("whole_jobs", "scale", "peers", "dask/tasks")}
     moved = {name: record | {"environment": WHERE} for name, record in needed.items()}
     lines = benchmarks.five(moved).splitlines()
     assert lines[0] == "|  | tcp:// or TCP | weft | ratio |"
     assert len(lines) == 2 + 5 + 2
-    other = moved | {"pingpong": needed["pingpong"] | {"environment": WHERE | {"cpu_model": "another CPU"}}}
+    other = moved | {"peers": needed["peers"] | {"environment": WHERE | {"cpu_model": "another CPU"}}}
     lines = benchmarks.five(other).splitlines()
     assert [line.split("|")[-2].strip()[-1] for line in lines[2:7]] == ["¹", "¹", "¹", "¹", "²"]
     assert [line[:10] for line in lines[8::2]] == ["¹a CPU, 2 ", "²another C"]
+
+
+def test_the_readmes_rows_have_the_ratios_of_another_processor_beside_them(records):
+    of = {name: record for name, record in records.items() if name in ("whole_jobs", "peers", "dask/tasks")}
+    beside = of | {"peers-xeon": records["peers-xeon"], "whole_jobs-xeon": records["whole_jobs-xeon"]}
+    (head, _, *rows), xeons = ([*map(str.strip, lines)] for lines in _lines_of_five(beside))
+    assert head.endswith("| ratio on a Xeon |")
+    assert [row.split("|")[-2].strip() == "-" for row in rows] == [False, False, False, True, False]
+    assert xeons[-1].startswith("Last column: Intel(R) Xeon(R)")
+    swapped = {"peers": of["peers"], "peers-xeon": of["peers"]}
+    (_, _, row), _ = _lines_of_five(swapped)
+    *_, here, there, _ = map(str.strip, row.split("|"))
+    assert here == there
+
+
+def _lines_of_five(records):
+    """Return the lines of the table, and those below it."""
+    rows, *below = benchmarks.five(records).split("\n\n")
+    return rows.splitlines(), below
 
 
 def test_the_readmes_table_of_workers_has_both_protocols_medians(records):
