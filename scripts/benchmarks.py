@@ -547,7 +547,10 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "whole-jobs": ("whole_jobs", lambda records: whole_jobs(records["whole_jobs"])),
     "whole-jobs-xeon": ("whole_jobs-xeon", lambda records: whole_jobs(records["whole_jobs-xeon"])),
     "whole-jobs-days": ("whole_jobs_days", lambda records: whole_jobs_days(records["whole_jobs_days"])),
-    "whole-jobs-details": ("whole_jobs", lambda records: table(*whole_jobs_table.details(records["whole_jobs"]))),
+    "whole-jobs-details": (
+        "whole_jobs-xeon",
+        lambda records: table(*whole_jobs_table.details(records["whole_jobs-xeon"])),
+    ),
     "scale-lab": ("scale_lab", lambda records: scale(records["scale_lab"])),
 }
 for _name in ("links_fanout", "links_reduce", "links_islands", "links_uniform", "links_tiny", "links_routes"):
