@@ -74,6 +74,12 @@ def test_the_records_of_a_page_are_of_one_commit(page, records):
     """
     shown = sorted(shown_by((ROOT / page).read_text(), records))
     commits = {name: commit_of(records[name]) for name in shown if "-" not in name}
+    for name in shown:
+        base, beside, _ = name.partition("-")
+        if beside:
+            assert commit_of(records[name]), f"{name} does not name its commit"
+            cpus = [records[each]["environment"]["cpu_model"] for each in (base, name)]
+            assert cpus[0] != cpus[1], f"{name} is of the processor of {base}: only one of them is to be kept"
     assert commits, "the page shows no record"
     found = set(commits.values())
     holds = None not in found and (page == "README.md" or len(found) == 1)
