@@ -21,8 +21,9 @@ HALF, KILLED, SMALL = "half", "killed", "shm"
 DAYS = {HALF: "half the memory", KILLED: "a worker is killed", SMALL: "64 MiB of /dev/shm"}
 PLAIN = ""
 _SMALL_SHM = "64m"
-#: Until a cluster that has nothing to do holds nothing.
-_GIVEN_BACK_S = 20.0
+#: Until a cluster that has nothing to do holds nothing. A shuffle's send that begins as its target dies keeps shards
+#: for as long as Dask tries to connect: 30 s (``distributed.comm.timeouts.connect``), and a second until it tries again.
+_GIVEN_BACK_S = 45.0
 
 
 def days(text: str) -> list[str]:
@@ -69,15 +70,15 @@ class Killer(SchedulerPlugin):
             os.kill(nanny.process.pid, signal.SIGKILL)
 
 
-def held_nbytes(client: Any) -> int:
-    """Return the bytes of weft's pools that are in use or borrowed in workers that have nothing to do any more.
+def held(client: Any) -> dict[str, float]:
+    """Say what workers that have nothing to do any more still hold of weft's pools, in use or borrowed.
 
-    It waits for them to be given back, and says what is left when its patience ends.
+    It waits for that to be given back: ``held_nbytes`` are left when its patience ends, after ``held_s`` seconds.
     """
-    limit = time.monotonic() + _GIVEN_BACK_S
-    while (found := sum(client.run(_held).values())) and time.monotonic() < limit:
+    began = time.monotonic()
+    while (found := sum(client.run(_held).values())) and time.monotonic() < began + _GIVEN_BACK_S:
         time.sleep(0.2)
-    return int(found)
+    return {"held_nbytes": found, "held_s": time.monotonic() - began}
 
 
 def _held() -> int:

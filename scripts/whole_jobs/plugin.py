@@ -107,7 +107,7 @@ class Measured:
         }
         if self.asked.check:
             self.found[node] |= {
-                "held_nbytes": days.held_nbytes(self.client),
+                **days.held(self.client),
                 "ended_tasks": self._killer.ended,
                 "killed": self._killer.killed,
             }

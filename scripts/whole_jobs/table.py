@@ -16,6 +16,8 @@ Row = Mapping[str, Any]
 _SPREAD = 0.1
 #: The floor says something of a row if tcp takes so many times as long.
 _ABOVE_FLOOR = 1.1
+#: What is given back later than that after a run on a bad day is told.
+_SOON_S = 5.0
 FLOOR = "inproc"
 #: Threads that run tasks, and those that run event loops, as ``counters`` names them.
 _TASKS, _LOOPS = ("Dask-Default-Threads",), ("MainThread", "IO loop")
@@ -319,6 +321,8 @@ def _fared(plain: Row, row: Row, protocol: str) -> str:
         said.append(f"{format_nbytes(spilled)} spilled")
     if run["held_nbytes"]:
         said.append(f"**{format_nbytes(run['held_nbytes'])} not given back**")
+    elif (held_s := run.get("held_s", 0.0)) > _SOON_S:
+        said.append(f"its memory was back after {held_s:.0f} s")
     if run["left_in_shm"]:
         said.append(f"**left in /dev/shm: {', '.join(run['left_in_shm'])}**")
     return ", ".join(said)

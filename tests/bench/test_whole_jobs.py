@@ -442,8 +442,14 @@ def test_how_a_bad_day_went_is_told(record):
     plain = row("a: b", {p: ran(1, [1]) | after for p in ("tcp", "ucx", "inproc")})
     fared = {
         "killed": {"tcp": ran(1, [1]) | after | {"killed": False}, "ucx": ran(1, [2]) | after},
-        "half": {"tcp": {"failed": "a.NoWay: x"}, "ucx": ran(1, [1], **{"memory/disk-write/bytes": 2048}) | after},
-        "shm": {"tcp": ran(1, [1]) | after, "ucx": ran(1, [1]) | after | {"held_nbytes": 1024, "left_in_shm": ["x"]}},
+        "half": {
+            "tcp": {"failed": "a.NoWay: x"},
+            "ucx": ran(1, [1], **{"memory/disk-write/bytes": 2048}) | after | {"held_s": 4.0},
+        },
+        "shm": {
+            "tcp": ran(1, [1]) | after | {"held_s": 21.4},
+            "ucx": ran(1, [1]) | after | {"held_nbytes": 1024, "left_in_shm": ["x"]},
+        },
     }
     record["rows"] = [plain, *(row("a: b", checks, day) for day, checks in fared.items())]
     head, cells = table.bad_days(record)
@@ -451,7 +457,7 @@ def test_how_a_bad_day_went_is_told(record):
     assert [each[3:] for each in cells] == [
         ["**failed: NoWay**", "right, 2 KiB spilled", "-"],
         ["right, **nothing was killed**", "**other results**", "-"],
-        ["right", "right, **1 KiB not given back**, **left in /dev/shm: x**", "-"],
+        ["right, its memory was back after 21 s", "right, **1 KiB not given back**, **left in /dev/shm: x**", "-"],
     ]
     assert "half the memory" in table.text(record)
     assert "half the memory" in benchmarks.whole_jobs_days(record)
