@@ -22,7 +22,7 @@ DAYS = {HALF: "half the memory", KILLED: "a worker is killed", SMALL: "64 MiB of
 PLAIN = ""
 _SMALL_SHM = "64m"
 #: Until a cluster that has nothing to do holds nothing. A shuffle's send that begins as its target dies keeps shards
-#: for as long as Dask tries to connect: 30 s (``distributed.comm.timeouts.connect``), and a second until it tries again.
+#: for as long as Dask tries to connect, 30 s (``distributed.comm.timeouts.connect``), and until it tries again.
 _GIVEN_BACK_S = 45.0
 
 
