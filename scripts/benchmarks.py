@@ -666,7 +666,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"the machine is busy (load {load:.1f} on {cores} cores): wait, or give --busy")
     root = args.into or ROOT
     if args.into:
-        shutil.copytree(ROOT / RECORDS, root / RECORDS, dirs_exist_ok=True)
+        if not (root / RECORDS).exists():  # a second run into the folder adds to the first
+            shutil.copytree(ROOT / RECORDS, root / RECORDS)
         for page in PAGES:
             shutil.copy(ROOT / page, root / page)
     failed = [] if args.redraw else measure(names, root, quick=args.quick, sources=args.sources)

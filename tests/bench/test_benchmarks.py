@@ -398,6 +398,20 @@ def test_what_needs_a_checkout_is_left_as_it_is_without(tmp_path, monkeypatch, c
     assert not set(measured[1]) & set(benchmarks.MEASURED)
 
 
+def test_a_second_run_into_a_folder_adds_to_the_first(tmp_path, monkeypatch):
+    def measure(names, root, **_):
+        (root / benchmarks.RECORDS / f"{names[0]}.json").write_text("{}")
+        return []
+
+    monkeypatch.setattr(benchmarks, "measure", measure)
+    monkeypatch.setattr(benchmarks, "write", lambda root: None)
+    for name in ("lend", "start"):
+        assert benchmarks.main(["--only", name, "--busy", "--into", str(tmp_path)]) == 0
+    records = benchmarks.read(tmp_path / benchmarks.RECORDS)
+    assert records["lend"] == records["start"] == {}
+    assert records["pingpong"] == benchmarks.read(benchmarks.ROOT / benchmarks.RECORDS)["pingpong"]
+
+
 def test_an_environment_of_its_own_is_uvs_and_has_the_checkout(tmp_path, monkeypatch):
     commands = []
     monkeypatch.setattr(
