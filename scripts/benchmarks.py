@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import long_figures
+import losses
 from whole_jobs import table as whole_jobs_table
 
 from weft._units import format_rate, format_seconds, format_size
@@ -227,24 +228,9 @@ def spread(found: Mapping[tuple[str, int], Mapping[str, Any]], library: str, who
     return f"{whose} slowest round takes up to {times:.2g} times as long as the fastest ({format_size(most)})"
 
 
-def losses(records: Records) -> str:
+def lost(records: Records) -> str:
     """List where weft takes longer than what it is beside, by more than the rounds differ."""
-    rows = [
-        [
-            f"{name.replace('-', ' on ')}, {format_size(mine['nbytes'])}",
-            pingpong_table.named(mine),
-            pingpong_table.named(other),
-            times,
-        ]
-        for name, record in records.items()
-        if name.partition("-")[0] in ("pingpong", "peers")
-        for mine, other, times in pingpong_table.lost(record["records"])
-    ]
-    if "operations" in records:
-        for name, sides in records["operations"]["rows"].items():
-            if "ucx_perftest" in sides and (times := stats.ratio(sides["weft"], sides["ucx_perftest"])).low > 1:
-                rows.append([name, "weft", "ucx_perftest", str(times)])
-    rows += [["Dask", row.name, "the same over tcp", within(row)] for row in dask_rows(records) if row.wall.high >= 1]
+    rows = losses.rows(records, dask_rows(records))
     return table(["", "weft", "beside", "weft's time / theirs"], rows) if rows else "Nowhere in these records."
 
 
@@ -259,11 +245,6 @@ def dask_rows(records: Records) -> list[Row]:
     return sorted(rows, key=lambda row: (row.wall.value, row.name))
 
 
-def within(row: Row) -> str:
-    """Write a ratio of wall clocks and what its rounds lay within, in bold where ucx:// loses."""
-    return re.sub(r"^\S+", r"**\g<0>**", str(row.wall)) if row.wall.low > 1 else str(row.wall)
-
-
 def dask(records: Records) -> str:
     """Set Dask's workloads over both protocols beside each other."""
 
@@ -275,7 +256,7 @@ def dask(records: Records) -> str:
             row.name,
             format_seconds(row.tcp_s),
             format_seconds(row.ucx_s),
-            within(row),
+            losses.within(row),
             part(row.communication, "{:.2g}"),
             part(row.p2p, "{:.2g}x" if (row.p2p or 0) < 100 else "{:.0f}x"),
         ]
@@ -292,7 +273,7 @@ def walls(rows: Sequence[Row]) -> str:
 
 def wall(row: Row) -> list[str]:
     """Write the wall clocks of one workload."""
-    return [row.name, format_seconds(row.tcp_s), format_seconds(row.ucx_s), within(row)]
+    return [row.name, format_seconds(row.tcp_s), format_seconds(row.ucx_s), losses.within(row)]
 
 
 def dask_machines(records: Records) -> Iterator[str]:
@@ -430,9 +411,13 @@ _WHOLE_JOBS = {
 
 
 def _five(records: Records, of: str = "") -> Iterator[tuple[str, str, list[str]]]:
-    """Yield what each of the README's rows is about, its record and its cells; `of` names a processor."""
+    """Yield what each of the README's rows is about, its record and its cells; `of` names a processor.
+
+    Of another processor, those whole jobs count that ended on the first one, too.
+    """
     if found := records.get(f"whole_jobs{of}"):
-        of_kinds = dict(whole_jobs_table.of_kinds(found))
+        here = {_job(row) for row in records.get("whole_jobs", found)["rows"] if whole_jobs_table.ratio(row)}
+        of_kinds = dict(whole_jobs_table.of_kinds({**found, "rows": [r for r in found["rows"] if _job(r) in here]}))
         for told, kinds in _WHOLE_JOBS.items():
             if jobs := [job for kind in kinds for job in of_kinds.get(kind, ())]:
                 tcp_s, ucx_s, ratio = whole_jobs_table.total(jobs)
@@ -446,6 +431,10 @@ def _five(records: Records, of: str = "") -> Iterator[tuple[str, str, list[str]]
             times = [stats.format_rounds(one["round_medians"], median=one["median"]) for one in (others, ours)]
             ratio = stats.ratio(ours["round_medians"], others["round_medians"])
             yield "1 MiB", "peers", ["1 MiB, one way, beside a TCP socket", *times, str(ratio)]
+
+
+def _job(row: Mapping[str, Any]) -> tuple[str, int]:
+    return row["name"], row["workers"]
 
 
 def five(records: Records) -> str:
@@ -526,7 +515,7 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "dask": ("dask/merge", dask),
     "dask-short": ("dask/merge", lambda records: walls(dask_rows(records))),
     "demo": ("demo", lambda records: f"{walls(rows_of(records['demo']))}\n\n{machine(records['demo'])}"),
-    "losses": ("pingpong", losses),
+    "losses": ("pingpong", lost),
     "operations": ("operations", lambda records: sides(records["operations"])),
     "tls": ("tls", lambda records: sides(records["tls"])),
     "lend": ("lend", lambda records: lent(records["lend"])),
