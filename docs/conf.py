@@ -22,6 +22,7 @@ exclude_patterns = ["_extensions", "benchmarks/long"]
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
+smartquotes = False  # options and code in the tables made from errors and findings must stay as they are
 
 autodoc_member_order = "bysource"
 toc_object_entries_show_parents = "hide"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The command as a shell sees it."""
 
+import os
 import subprocess
 import sys
 
@@ -17,3 +18,10 @@ def test_a_reader_that_has_seen_enough(arguments):
         said = process.stderr.read()
         assert process.wait(100) == 1
     assert "Traceback" not in said
+
+
+def test_info_tells_settings_of_the_environment_too():
+    environment = {**os.environ, "UCX_RNDV_THRESH": "1m", "UCX_TLS": "tcp,self"}
+    command = [sys.executable, "-m", "weft", "info"]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=100).stdout
+    assert {"UCX_RNDV_THRESH=1m (environment)", "UCX_TLS=tcp,self (environment)"} <= {*said.splitlines()}

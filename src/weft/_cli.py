@@ -125,7 +125,7 @@ def _list(parser: argparse.ArgumentParser, groups: Mapping[str, Mapping[str, tup
 
 def _add_info(commands: Any) -> None:
     description = (
-        "Show which UCX weft uses, where it was found, and its settings that differ from UCX's, with who set each."
+        "Show which UCX weft uses, where it was found, and its settings that weft or the environment changed."
     )
     info = _options.add_command(
         commands,
@@ -205,6 +205,8 @@ def _info(args: argparse.Namespace) -> int:
     context = weft.Context()
     settings = {name: {"value": value, "from": who} for name, (value, who) in context.config.items()}
     context.close()
+    for name in sorted(name for name in os.environ if name.startswith("UCX_")):
+        settings.setdefault(name.removeprefix("UCX_"), {"value": os.environ[name], "from": "environment"})
     record = {
         "weft": weft.__version__,
         "ucx": ".".join(map(str, library.version)),

@@ -131,7 +131,7 @@ class Context:
     @property
     def config(self) -> dict[str, tuple[str, str]]:
         """
-        Settings that differ from UCX's defaults: name to (value, ``argument`` or ``weft``).
+        Settings that the caller or weft changed: name to (value, ``argument`` or ``weft``). UCX reads ``UCX_*`` itself.
         """
 
     def mem_map(self, buffer: weft.typing.BufferLike) -> Memory:
@@ -825,6 +825,9 @@ class Endpoint:
         ------
         UnsupportedError
             The context was made without the feature ``amo``.
+        InvalidParamError
+            `op` is none of these, `compare` is missing or superfluous, `value` does not fit, or `offset` is not a multiple of
+            `nbytes` within the memory.
 
         Atomic with respect to other operations through UCX; with respect to the owner's own instructions only on transports
         that use the CPU's (posix does). Source: ``ucp_atomic_op_nbx``.

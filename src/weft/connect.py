@@ -61,7 +61,8 @@ def connect(
     -------
     Connecting
         A context manager for ``with`` or ``async with``. It gives a :class:`Peer`, closes it at the end of the block,
-        and aborts it after an exception. Or await it for the peer, and close the peer yourself.
+        and aborts it after an exception. Or await it, or call its :meth:`~weft.connect.Connecting.open`, for the peer,
+        and close the peer yourself.
 
     Raises
     ------
@@ -132,7 +133,7 @@ class Connecting:
         return Session(self._ssl, f"connect to {name}", host=self._host).carry(steps)
 
     def open(self) -> Peer:
-        """Connect, blocking."""
+        """Connect, blocking, and return the :class:`Peer`; close it yourself. Errors as in :func:`connect`."""
         name = join(self._host, self._port)
         deadline = time.monotonic() + self._timeout
         workers = workers_of_thread()

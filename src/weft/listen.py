@@ -52,8 +52,8 @@ def listen(
     Parameters
     ----------
     address : str
-        ``host:port``. Without a port, or with port 0, the kernel chooses a free one. Host ``0.0.0.0`` or ``::`` means
-        all addresses of this host; otherwise only the given address is bound.
+        ``host:port``. Without a port, or with port 0, the kernel chooses a free one. Without a host, or with
+        ``0.0.0.0`` or ``::``, it listens on all addresses of this host; otherwise only on the given one.
     handler : coroutine function, optional
         For ``async with``: called with each new :class:`Peer`. The peer is closed when the handler returns, and
         aborted when it raises. Without a handler, use ``with`` and :meth:`Listener.accept`.

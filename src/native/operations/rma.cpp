@@ -189,6 +189,9 @@ Raises
 ------
 UnsupportedError
     The context was made without the feature ``amo``.
+InvalidParamError
+    `op` is none of these, `compare` is missing or superfluous, `value` does not fit, or `offset` is not a multiple of
+    `nbytes` within the memory.
 
 Atomic with respect to other operations through UCX; with respect to the owner's own instructions only on transports
 that use the CPU's (posix does). Source: ``ucp_atomic_op_nbx``.)";

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from weft.bench.links import table as links_table
 from weft.bench.links.scenarios import SCENARIOS, Scenario
 from weft.simulate.cluster import Cluster, Costs
 from weft.simulate.network import Network, switched
@@ -90,10 +91,10 @@ def compare(record: Mapping[str, Any], *, seeds: int = 5) -> Iterator[Compared]:
     """
     for entry in record["records"]:
         name = entry["scenario"]
-        for way, runs in entry["runs"].items():
+        for way in entry["runs"]:
             simulated = [simulate(name, way, seed=seed) for seed in range(seeds)]
             for job in simulated[0]:
-                measured = [seconds for run in runs for seconds in run["seconds"].get(job, ())]
+                measured = links_table.times(entry, way, job)
                 if measured:
                     found = statistics.median(each[job] for each in simulated)
                     yield Compared(

@@ -29,6 +29,20 @@ EXAMPLES = (
 
 #: Options of dask-cuda's worker that have no meaning here, and why.
 NOT_SUPPORTED = {name.replace("_", "-"): why for name, why in DASK_CUDA.items()}
+NOT_SUPPORTED |= {
+    **{
+        f"disable-{name.removeprefix('enable-')}": why
+        for name, why in NOT_SUPPORTED.items()
+        if name.startswith("enable-")
+    },
+    **{f"{switch}-jit-unspill": NOT_SUPPORTED["jit-unspill"] for switch in ("enable", "disable")},
+    "pre-import": "use --preload",
+    "pid-file": "the program that starts weft worker knows its pid",
+    "worker-class": "weft worker starts distributed's Worker, each below a Nanny",
+    "multiprocessing-method": "nannies start their workers by distributed.worker.multiprocessing-method",
+    "shared-filesystem": "weft does not spill to a file system that workers share",
+    "dashboard-prefix": "use dask worker, which has it",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
