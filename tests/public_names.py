@@ -9,6 +9,7 @@ MODULES = ["weft", "weft.compat", "weft.dask", "weft.lab", "weft.typing"]
 #: Names of other modules.
 OTHERS = [
     "weft._load.Library",
+    "weft.connect.Connecting",
     "weft.dask.observe.pairs.Pair",
     "weft.doctor.checks.examine",
     "weft.doctor.finding.Finding",
