@@ -4,6 +4,8 @@
 import asyncio
 import contextlib
 import sys
+import threading
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -325,3 +327,32 @@ def test_a_reader_in_another_task_and_references():
             assert sys.getrefcount(data) == before
 
     run(main())
+
+
+def test_a_small_message_does_not_undo_the_wait_for_room_of_larger_ones():
+    """A receiver that computes; meanwhile the sender's loop sleeps, with messages that wait for room."""
+    computed, done = threading.Event(), threading.Event()
+
+    async def sender(address):
+        async with weft.connect(address) as peer:
+            larger = [asyncio.ensure_future(whole(peer, bytes(5000))) for _ in range(40)]
+            await asyncio.sleep(0.1)
+            assert not all(each.done() for each in larger)
+            assert peer.send(b"fits").done()
+            computed.set()
+            await asyncio.gather(*larger)
+            done.set()
+
+    async def whole(peer, message):
+        await peer.send(message)
+
+    def receiver(listener):
+        with listener.accept(timeout=100) as peer:
+            assert computed.wait(100)
+            assert sorted(peer.recv().wait(timeout=20).nbytes for _ in range(41)) == [4] + [5000] * 40
+            assert done.wait(20)
+
+    with weft.listen("127.0.0.1:0") as listener, futures.ThreadPoolExecutor(1) as thread:
+        received = thread.submit(receiver, listener)
+        run(sender(listener.address))
+        received.result()

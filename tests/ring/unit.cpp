@@ -118,9 +118,21 @@ void whoever_waits_for_room_is_told_once() {
     CHECK(both.is_empty());
     CHECK(both.reader.release());
     CHECK(both.is_empty() && !both.reader.release());
+    both.writer.stop_waiting();
     CHECK(both.write(written, 100));
     both.read(written, 100);
-    CHECK(both.is_empty());
+    CHECK(both.is_empty() && !both.reader.release());
+}
+
+void a_record_written_while_room_is_wanted_keeps_the_request() {
+    Both both;
+    CHECK(both.write(0, 100));
+    CHECK(!both.writer.want(both.writer.max_payload()));
+    CHECK(both.write(1, 8));  // fits
+    both.read(0, 100);
+    both.read(1, 8);
+    CHECK(both.is_empty() && both.reader.release());
+    CHECK(both.writer.want(both.writer.max_payload()));
 }
 
 void what_is_not_published_does_not_exist() {
@@ -410,6 +422,7 @@ int main(int argc, char **) {
     the_largest_record_fits_wherever_the_ring_is_empty();
     a_full_ring_takes_nothing_and_loses_nothing();
     whoever_waits_for_room_is_told_once();
+    a_record_written_while_room_is_wanted_keeps_the_request();
     what_is_not_published_does_not_exist();
     a_header_and_its_data_wrap_together();
     payloads_are_read_from_any_offset();

@@ -146,7 +146,7 @@ void RingCarrier::post(Request *r, const void *header, size_t header_nbytes, con
     out.iov.assign(parts, parts + count);
     out.from = {out.iov.data(), out.iov.size()};
     openings.push_back(std::move(out));
-    send_more();
+    send_queued();
     if (r->ended) return;
     r->ucx = this;  // marks it as in flight
     r->hold();
@@ -205,6 +205,11 @@ bool RingCarrier::open_with(Outgoing &out) noexcept {
 }
 
 unsigned RingCarrier::send_more() noexcept {
+    if (writer) writer->stop_waiting();
+    return send_queued();
+}
+
+unsigned RingCarrier::send_queued() noexcept {
     unsigned n = 0;
     if (!writer) return n;
     for (; !openings.empty(); ++n) {
@@ -281,7 +286,7 @@ void RingCarrier::collect() noexcept {
 }
 
 bool RingCarrier::finds_room() noexcept {
-    if (broken || send_more()) return true;
+    if (broken || send_queued()) return true;
     if (!writer) return false;
     size_t nbytes = sizeof(uint64_t) + inline_nbytes;
     if (!openings.empty()) {

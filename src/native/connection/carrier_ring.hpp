@@ -81,6 +81,7 @@ struct RingCarrier final : Carrier, RingEnd {
         int number;
     };
 
+    unsigned send_queued() noexcept;
     bool open_with(Outgoing &out) noexcept;
     void queue(Outgoing &&out) noexcept;
     bool send_piece(Outgoing &out) noexcept;

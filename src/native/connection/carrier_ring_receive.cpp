@@ -161,7 +161,7 @@ void RingCarrier::take_answer(const Ring::Record &record) noexcept {
     if (!found) return fail("bad_answer");
     if (record.kind == Kind::refuse) return finish(found.mapped().request, UCS_OK);
     transfers.push_back(std::move(found.mapped()));
-    send_more();
+    send_queued();
     if (has_unsent()) rings->wait_for_room(this);
 }
 

@@ -6,7 +6,7 @@
 // B: the reader fetches each cache line of a record from the writer's core, and a small record is in a single one. A
 // record wraps around the end like any other byte, so it may be nearly as long as the ring, and a reader finds it in at
 // most two parts. The word shows that the record exists: the reader looks where the next one must begin, and zero means
-// "not yet". So a writer writes the payload, zeroes the word after it, and then publishes with a single store of the
+// "not yet". So a writer writes the payload, zeroes the word after it (or asks for room there), and then publishes with a single store of the
 // record's word. What a killed writer did not publish does not exist, and its death cannot block anybody: nobody else
 // writes there. Only the reader has a cursor in the pages, `tail`: everything before it may be overwritten.
 //
@@ -180,11 +180,16 @@ class Writer {
     }
 
     /// After a write that found no room, with everything published: request room. True: there is room now. False: ring
-    /// the reader's bell; it will ring back when it has read everything (`Reader::release`).
+    /// the reader's bell; it will ring back when it has read everything (`Reader::release`). Records that are written
+    /// meanwhile renew the request behind them, until `stop_waiting`.
     bool want(size_t nbytes) noexcept {
         if (broken == Fault::none) at(position).store(word_of(Kind::room, 0), std::memory_order_seq_cst);
-        return has_room(nbytes);
+        waits = !has_room(nbytes);
+        return !waits;
     }
+
+    /// From now on the writer looks for room by itself.
+    void stop_waiting() noexcept { waits = false; }
 
   private:
     std::atomic_ref<uint64_t> at(size_t offset) noexcept {
@@ -204,7 +209,7 @@ class Writer {
         head += record_nbytes(nbytes);
         position += record_nbytes(nbytes);
         if (position >= capacity) position -= capacity;
-        at(position).store(0, std::memory_order_relaxed);
+        at(position).store(waits ? word_of(Kind::room, 0) : 0, std::memory_order_relaxed);
     }
 
     // For a record and the word after it.
@@ -231,6 +236,7 @@ class Writer {
     uint64_t head = 0, tail = 0;  // bytes written, and the reader's cursor at the last look
     uint64_t first_word = 0;      // of the unpublished records; 0: there are none
     size_t first_position = 0;
+    bool waits = false;  // room is wanted, and the reader must say when there is some
     Fault broken = Fault::none;
 };
 
