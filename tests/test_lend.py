@@ -43,6 +43,9 @@ for command in sys.stdin:
         print("dropped", flush=True)
     elif word == "descriptors":
         print(len(os.listdir("/proc/self/fd")), len(open("/proc/self/maps").readlines()), flush=True)
+    elif word == "mappings":
+        _native.pool_limit_mappings(int(rest[0]))
+        print(_native.pool_statistics()["lending_mappings"], flush=True)
     elif word == "limit":
         print("limited", flush=True)
         if rest[0] == "mappings":
@@ -111,6 +114,20 @@ def test_a_pooled_array_is_lent_and_not_copied(reader):
     array = pooled(8 * MIB, 3)
     assert reader.take(reader.peer.lend(array)) == f"{3 * 8 * MIB} {8 * MIB}"
     assert reader.peer.lent_nbytes == (8 * MIB, 0)
+
+
+def test_beyond_half_of_the_mappings_that_a_process_may_have_a_borrower_copies(reader):
+    reader.take(reader.peer.lend(pooled(MIB, 1)))
+    assert reader.ask("mappings 2") == "1"
+    reader.take(reader.peer.lend(pooled(MIB, 2)))
+    array = pooled(MIB, 3)
+    assert reader.take(reader.peer.lend(array)).startswith(f"{3 * MIB} ")  # a copy
+    until(lambda: pinned() == 2 * MIB, reader.peer)  # whose lease is over
+    assert reader.ask("mappings 3") == "2"
+    assert reader.take(reader.peer.lend(array)).startswith(f"{3 * MIB} ")
+    assert reader.ask("mappings 3") == "3"
+    reader.ask("drop")
+    assert reader.ask("mappings 3") == "0"
 
 
 def test_a_part_of_an_array_is_lent(reader):

@@ -69,6 +69,49 @@ def test_the_reader_keeps_what_was_sent(reader, nbytes):
     assert (array == 2).all()
 
 
+def mappings():
+    return _native.pool_statistics()["lending_mappings"]
+
+
+@pytest.fixture
+def limit_mappings():
+    before = _native.pool_limit_mappings(1 << 30)
+    yield _native.pool_limit_mappings
+    _native.pool_limit_mappings(before)
+
+
+def test_beyond_half_of_the_mappings_that_a_process_may_have_its_blocks_are_copied(reader, limit_mappings):
+    limit_mappings(mappings())
+    before = mappings()
+    array = pooled(MIB, 1)
+    assert reader.take(array) == "1-1 0"
+    assert mappings() == before
+    array += 1
+    assert reader.ask("look") == "1-1 0"
+
+
+def test_the_mappings_of_kept_blocks_are_counted(reader, limit_mappings):
+    def address(array):
+        return array.ctypes.data
+
+    def of_kernel():
+        with open("/proc/self/maps") as maps:
+            ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps]
+        return sum(begin < address(c) + 2 * MIB and end > address(a) - MIB for begin, end in ranges)
+
+    blocks = sorted((pooled(MIB, 1) for _ in range(200)), key=address)
+    five = next(
+        run
+        for run in zip(*(blocks[i:] for i in range(5)), strict=False)
+        if address(run[4]) - address(run[0]) == 4 * MIB
+    )
+    _, a, b, c, _ = five
+    before, of_kernel_before = mappings(), of_kernel()
+    for array, expected in ((a, 2), (c, 4), (b, 2)):
+        reader.take(array)
+        assert (mappings() - before, of_kernel() - of_kernel_before) == (expected, expected)
+
+
 def test_what_was_changed_is_copied_the_next_time(reader):
     array = pooled(4 * MIB, 1)
     reader.take(array)

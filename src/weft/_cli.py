@@ -124,9 +124,7 @@ def _list(parser: argparse.ArgumentParser, groups: Mapping[str, Mapping[str, tup
 
 
 def _add_info(commands: Any) -> None:
-    description = (
-        "Show which UCX weft uses, where it was found, and its settings that weft or the environment changed."
-    )
+    description = "Show which UCX weft uses, where it was found, and its settings that weft or the environment changed."
     info = _options.add_command(
         commands,
         "info",

@@ -91,6 +91,11 @@ def is_flagged(buffer: object) -> bool:
 
 def pool_statistics() -> dict[str, int]: ...
 
+def pool_limit_mappings(most: int) -> int:
+    """
+    Set how many mappings lending may take in this process, by default half of vm.max_map_count; beyond them, memory is copied. Return the previous limit.
+    """
+
 def arrow_in_pool(on: bool, library: str) -> bool:
     """
     Have Arrow allocate buffers of 64 KiB and more in the pool, in all of this process.

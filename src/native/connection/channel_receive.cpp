@@ -112,7 +112,7 @@ void Channel::complete(Message *m) noexcept {
             : m->status == UCS_ERR_NO_RESOURCE
                 ? make_fault("NoMemoryError", name +
                                                   ": the peer's lent memory did not arrive (is the limit of open "
-                                                  "files reached?)")
+                                                  "files reached, or vm.max_map_count?)")
                 : make_fault("PeerLostError", name + ": " + ucx_status_string(m->status));
         tell(abort_kind, 0);
         return lose(why);

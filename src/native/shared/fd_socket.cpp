@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "shared/mappings.hpp"
 #include "shared/shared_file.hpp"
 #include "ucp/forks.hpp"
 
@@ -334,7 +335,7 @@ Block FdSocket::borrow(const Lent &lent, size_t nbytes) noexcept {
     const int fd = found->second->fd;
     static const size_t page = size_t(sysconf(_SC_PAGESIZE));
     size_t before = lent.offset % page;
-    const int held = SharedFile::hold(fd, lent.offset, nbytes);
+    const int held = Mappings::may_take() ? SharedFile::hold(fd, lent.offset, nbytes) : -1;
     void *base = held < 0 ? MAP_FAILED
                           : mmap(nullptr, before + nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, held,
                                  off_t(lent.offset - before));

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "shared/mappings.hpp"
 #include "shared/shared_file.hpp"
 #include "ucp/forks.hpp"
 
@@ -85,6 +86,7 @@ Loan::Loan(std::shared_ptr<Lease> l, void *address) noexcept
     std::lock_guard lock(loans_mutex);
     loans[base] = this;
     Pool::borrowed += lease->nbytes;
+    ++Mappings::taken;
 }
 
 Loan::~Loan() {
@@ -92,6 +94,7 @@ Loan::~Loan() {
         std::lock_guard lock(loans_mutex);
         loans.erase(base);
         Pool::borrowed -= lease->nbytes;
+        --Mappings::taken;
     }
     munmap(base, lease->nbytes);
 }

@@ -24,6 +24,9 @@ struct Handler {
 constexpr int feature_version_index = 211, set_handler_index = 304, default_handler_index = 306;
 constexpr unsigned first_feature_version = 14;  // NumPy 1.22
 constexpr const char *handler_name = "mem_handler";
+// Reading a hole of a file takes a page, while reading untouched memory of the C library takes none. A larger zeroed
+// array is often a sparse one.
+constexpr size_t most_zeroed = 256 * 1024 * 1024;
 
 void **numpy_api = nullptr;
 Allocator numpy_default;  // for arrays that are too small for the pool, or do not fit into it
@@ -37,7 +40,7 @@ void *pool_malloc(void *, size_t nbytes) {
 void *pool_calloc(void *, size_t count, size_t nbytes) {
     size_t total;
     void *data = nullptr;
-    if (!__builtin_mul_overflow(count, nbytes, &total) && total >= Pool::page_threshold)
+    if (!__builtin_mul_overflow(count, nbytes, &total) && total >= Pool::page_threshold && total <= most_zeroed)
         data = Pool::acquire(total, true, total >= Pool::huge_threshold);
     return data ? data : numpy_default.calloc(numpy_default.context, count, nbytes);
 }

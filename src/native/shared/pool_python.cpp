@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "shared/loan.hpp"
+#include "shared/mappings.hpp"
 #include "shared/pool.hpp"
 #include "shared/small_block.hpp"
 #include "ucp/forks.hpp"
@@ -103,7 +104,12 @@ Mappings are flagged as by `flag_loans`. None: some shared memory is counted by 
             d["staged_total_nbytes"] = staged_total.load();
             d["borrowed_nbytes"] = borrowed.load();
             d["borrowed_total_nbytes"] = borrowed_total.load();
+            d["lending_mappings"] = Mappings::taken.load();
             return d;
         },
         nb::sig("def pool_statistics() -> dict[str, int]"));
+    m.def(
+        "pool_limit_mappings", [](long most) { return Mappings::most().exchange(most); }, nb::arg("most"),
+        "Set how many mappings lending may take in this process, by default half of vm.max_map_count; beyond them, "
+        "memory is copied. Return the previous limit.");
 }

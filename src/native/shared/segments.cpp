@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "shared/mappings.hpp"
 #include "shared/shared_file.hpp"
 #include "ucp/ucx.hpp"
 
@@ -188,11 +189,25 @@ static bool map(const Segment *segment, size_t offset, size_t nbytes, int kind) 
     return true;
 }
 
+// By how many mappings there are more if this block is kept: the kernel joins it with neighbours that are kept, too.
+static long boundaries(const Segment *segment, Segments::Block block) noexcept {
+    long more = 2;
+    if (block != segment->used.begin()) {
+        auto &[offset, before] = *std::prev(block);
+        if (before.kept && offset + before.nbytes == block->first) more -= 2;
+    }
+    auto after = std::next(block);
+    if (after != segment->used.end() && after->second.kept && after->first == block->first + block->second.nbytes)
+        more -= 2;
+    return more;
+}
+
 // The pages stay mapped. This process counts them as its own, and distinguishes them from borrowed memory by a flag in
 // /proc/self/smaps that the advice sets, and that has no other effect on memory.
 bool Segments::keep(Segment *segment, Block used) noexcept {
-    if (!map(segment, used->first, used->second.nbytes, MAP_PRIVATE)) return false;
+    if (!Mappings::may_take() || !map(segment, used->first, used->second.nbytes, MAP_PRIVATE)) return false;
     used->second.kept = true;
+    Mappings::taken += boundaries(segment, used);
     madvise(segment->base + used->first, used->second.nbytes, MADV_RANDOM);
     madvise(segment->base + used->first, used->second.nbytes, MADV_POPULATE_READ);
     return true;
@@ -210,9 +225,12 @@ void Segments::keep_rest(Segment *segment) noexcept {
 
 void Segments::give_back(Segment *segment, Block used) noexcept {
     auto [offset, length] = std::pair(used->first, used->second.nbytes);
-    if (used->second.kept && !map(segment, offset, length, MAP_SHARED)) {
-        used->second.freed = true;  // but not reusable
-        return;
+    if (used->second.kept) {
+        if (!map(segment, offset, length, MAP_SHARED)) {
+            used->second.freed = true;  // but not reusable
+            return;
+        }
+        Mappings::taken -= boundaries(segment, used);
     }
     if (used->second.out) {
         out -= length;
