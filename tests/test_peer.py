@@ -356,3 +356,33 @@ def test_a_small_message_does_not_undo_the_wait_for_room_of_larger_ones():
         received = thread.submit(receiver, listener)
         run(sender(listener.address))
         received.result()
+
+
+def test_one_connection_in_two_loops_one_after_the_other():
+    async def main(peer):
+        await peer.send(b"there")
+        return bytes(await peer.recv())
+
+    def echo(listener):
+        with listener.accept(timeout=100) as peer:
+            for _ in range(2):
+                peer.send(peer.recv().wait(100)).wait(100)
+            with pytest.raises(weft.PeerClosedError):
+                peer.recv().wait(100)
+
+    with weft.listen("127.0.0.1:0") as listener, futures.ThreadPoolExecutor(1) as thread:
+        echoed = thread.submit(echo, listener)
+        with weft.connect(listener.address) as peer:
+            assert [run(main(peer)) for _ in range(2)] == [b"there"] * 2
+        echoed.result()
+
+
+def test_one_worker_in_two_loops_one_after_the_other():
+    worker = weft.Worker(weft.Context())
+    endpoint = worker.connect(worker.address)
+
+    async def main():
+        await endpoint.tag_send(b"hello", tag=1)
+        return await worker.tag_recv(bytearray(5), tag=1)
+
+    assert [run(main()) for _ in range(3)] == [(5, 1)] * 3

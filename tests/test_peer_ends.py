@@ -5,10 +5,13 @@ import asyncio
 import contextlib
 import gc
 import sys
+import threading
+from concurrent import futures
 
 import numpy as np
 import pytest
 from tests.test_peer import pair, run
+from tests.tls_pair import tls_pair
 
 import weft
 
@@ -234,3 +237,38 @@ def test_closing_still_tells_of_a_loss():
                 await peer.close()
 
     run(main())
+
+
+@pytest.mark.parametrize("how", ["ring", "tls"])
+def test_a_close_that_was_given_up_can_be_awaited_again(how):
+    async def main():
+        async with pair() if how == "ring" else tls_pair() as (a, b):
+            sent = a.send(bytes(40 << 20))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(a.close(), 0.05)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(a.close(), 0.05)
+            again, and_again = asyncio.ensure_future(a.close()), asyncio.ensure_future(a.close())
+            assert (await b.recv()).nbytes == 40 << 20
+            await asyncio.gather(sent, again, and_again)
+            await a.close()
+
+    run(main())
+
+
+def test_a_blocking_close_that_timed_out_is_waited_for_again():
+    def late(listener):
+        with listener.accept(100) as peer:
+            assert timed_out.wait(100)
+            return peer.recv().wait(100).nbytes
+
+    timed_out = threading.Event()
+    with weft.listen("127.0.0.1:0") as listener, futures.ThreadPoolExecutor(1) as thread:
+        received = thread.submit(late, listener)
+        peer = weft.connect(listener.address).open()
+        peer.send(bytes(40 << 20))
+        with pytest.raises(weft.TimedOutError):
+            peer.close().wait(0.05)
+        timed_out.set()
+        peer.close().wait(100)
+        assert received.result() == 40 << 20

@@ -9,6 +9,7 @@ import random
 import socket
 import struct
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -61,6 +62,17 @@ class Counting:
 
 def peer(session, sock):
     return Peer(TlsChannel(session, sock, "them"), local_address="", remote_address="", same_host=False, remote={})
+
+
+@contextlib.asynccontextmanager
+async def tls_ends():
+    pair = socket.socketpair()
+    a, b = (peer(session, sock) for session, sock in zip(sessions(), pair, strict=True))
+    try:
+        yield a, b
+    finally:
+        a.abort()
+        b.abort()
 
 
 @pytest.fixture
@@ -402,3 +414,58 @@ def test_leaving_a_block_after_a_goodbye_answers_it(ends, monkeypatch):
         with pytest.raises(weft.PeerClosedError):
             a.recv().wait()
     finish(closing, a)
+
+
+def test_receives_that_are_dropped_unread_lose_nothing():
+    async def main():
+        async with tls_ends() as (a, b):
+            for i in range(4):
+                await a.send(bytes([i]))
+            dropped = [b.recv(), b.recv_into(bytearray(1)), b.recv_many(2)]
+            for _ in range(100):
+                if all(each.done() for each in dropped):
+                    break
+                await asyncio.sleep(0.01)
+            del dropped[2], dropped[0], dropped[0]
+            got = [bytes(await b.recv()) for _ in range(2)]
+            read = b.recv()
+            await read
+            assert bytes(read.result()) == b"\x02"
+            del read
+            assert bytes(await b.recv()) == b"\x03"
+            assert got == [b"\x00", b"\x01"]
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(b.recv(), 0.01)
+
+    asyncio.run(main())
+
+
+def test_the_error_of_a_lost_connection_keeps_no_frames_of_its_callers():
+    async def main():
+        async with tls_ends() as (a, b):
+            b.abort()
+            depths = []
+            for _ in range(20):
+                try:
+                    await a.recv()
+                except weft.PeerLostError as error:
+                    depths.append(len(traceback.extract_tb(error.__traceback__)))
+            assert len(depths) == 20
+            assert max(depths[1:]) == min(depths[1:])
+
+    asyncio.run(main())
+
+
+def test_an_ended_connection_that_another_thread_drops_is_silent(caplog):
+    async def main():
+        async with tls_ends() as (a, _):
+            a.abort()
+            held = [a._channel]
+        del a
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join()
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert not caplog.records

@@ -92,7 +92,7 @@ class PythonRequest(Request[ResultT_co]):
         if self._cancelled:
             raise CanceledError(f"{self._name}: the request was cancelled")
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # one error may end many requests: keep none of their frames
         return self._result  # type: ignore[no-any-return]
 
     @abstractmethod
@@ -111,7 +111,7 @@ class PythonRequest(Request[ResultT_co]):
         if not self._done or self._error is not None or self._cancelled:
             error = self.exception()
             if error is not None:
-                raise error
+                raise error.with_traceback(None)
         return self._result  # type: ignore[no-any-return]
 
     def exception(self) -> BaseException | None:

@@ -44,6 +44,10 @@ def test_places(sockets, per, cpus):
     assert cpus_of(plan(sockets, PlanOptions(per))) == cpus
 
 
+def test_a_number_of_cores_may_be_a_number(sockets):
+    assert cpus_of(plan(sockets, PlanOptions(4))) == cpus_of(plan(sockets, PlanOptions("4")))
+
+
 def test_cores_that_are_left_over_are_named(sockets):
     assert plan(sockets, PlanOptions("3")).notes == (
         "CPUs 3,11 of NUMA node 0 stay free: fewer than 3 cores are left there",

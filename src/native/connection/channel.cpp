@@ -163,13 +163,17 @@ void Channel::acknowledge() noexcept {
 }
 
 nb::object Channel::close(PyObject *owner) {
+    if (close_request && close_request->state == Request::State::pending) return nb::borrow(close_request->self);
     Request *r;
     nb::object request = make_request(worker, owner, "close", 0, &r);
     begin(r, channel_operation);
-    if (closed || close_request) {
-        if (close_request)
-            raise("ClosedError", "close of " + name + ": the connection is already being closed", "close");
+    if (closed) {
         r->complete_now(UCS_OK);
+        return request;
+    }
+    if (close_request) {  // its waiter gave up, and the new one takes its place
+        std::exchange(close_request, r)->end(UCS_ERR_CANCELED);
+        r->hold();
         return request;
     }
     closing = true;

@@ -292,8 +292,9 @@ void Worker::schedule_turn() {
 
 // Called when an await is complete: whether this task has held the loop for too long.
 bool Worker::must_yield(int64_t now) {
+    if (!loop.is_valid() || (held_since_ns && now - held_since_ns <= hold_ns)) return false;
+    running_loop();  // may be another one than before
     if (!held_since_ns) {
-        if (!loop.is_valid()) return false;
         loop.attr("call_soon")(released_method);
         held_since_ns = now;
     }

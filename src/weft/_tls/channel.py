@@ -71,7 +71,8 @@ class TlsChannel:
         self._encrypted = memoryview(b"")  # not yet accepted by the socket
         self._unwritable: Error | None = None  # why nothing can be sent any more
         self._waiters: deque[Receive[Any]] = deque()
-        self._inbox: deque[Message] = deque()
+        self._inbox: deque[Message] = deque()  # in order of arrival
+        self._arrived = 0
         self.unread_nbytes = 0
         self._parts = message_parts()
         self._part = next(self._parts)
@@ -129,7 +130,8 @@ class TlsChannel:
 
     def close(self) -> Operation[None]:
         self._check_owner("close")
-        if self._closing is not None:
+        begun = self._closing is not None
+        if self._closing is not None and not self._closing.cancelled():
             return self._closing
         operation: Operation[None] = Operation(self, f"close {self._name}")
         self._closing = operation
@@ -138,7 +140,8 @@ class TlsChannel:
             self._closed = True
             self._settle_close()
         else:
-            self._sends.append(Outgoing(None, GOODBYE, []))
+            if not begun:
+                self._sends.append(Outgoing(None, GOODBYE, []))
             self.turn()
         return operation
 
@@ -199,10 +202,12 @@ class TlsChannel:
         self._sends = deque(send for send in self._sends if send.begun or send.operation is not operation)
 
     def give_back(self, messages: list[Message]) -> None:
-        """Return messages of a cancelled receive to the queue, for the next one."""
-        if not self.closed:
-            for message in reversed(messages):
-                self._keep(message, first=True)
+        """Return messages of a receive that was cancelled or dropped to the queue, for the next one."""
+        if self.closed:
+            return
+        for message in messages:
+            self._keep(message)
+        if threading.get_ident() == self._owner:  # not so where another thread's garbage collector drops a receive
             self._deliver()
 
     # ---- turns
@@ -297,7 +302,8 @@ class TlsChannel:
 
     def _handle(self, kind: int, segments: tuple[memoryview, ...]) -> None:
         if kind == DATA and self._closing is None:
-            self._keep(segments)
+            self._arrived += 1
+            self._keep(Message(self._arrived, segments))
         elif kind == GOODBYE:
             self._goodbye = True
             self._fault = PeerClosedError(f"{self._name}: the peer has closed the connection")
@@ -307,20 +313,23 @@ class TlsChannel:
             self._acknowledged = True
         self._deliver()
 
-    def _keep(self, segments: Message, *, first: bool = False) -> None:
-        self.unread_nbytes += sum(segment.nbytes for segment in segments)
-        (self._inbox.appendleft if first else self._inbox.append)(segments)
+    def _keep(self, message: Message) -> None:
+        self.unread_nbytes += message.nbytes
+        at = len(self._inbox)
+        while at and self._inbox[at - 1].number > message.number:
+            at -= 1
+        self._inbox.insert(at, message)
 
     def _deliver(self) -> None:
         while self._waiters:
             first = self._waiters[0]
             if self._inbox:
                 if first.take(self._inbox[0]):
-                    self.unread_nbytes -= sum(segment.nbytes for segment in self._inbox.popleft())
+                    self.unread_nbytes -= self._inbox.popleft().nbytes
             elif self._fault is not None:
                 first.fail(self._fault)
-                for message in reversed(first.put_back()):
-                    self._keep(message, first=True)
+                for message in first.put_back():
+                    self._keep(message)
             else:
                 return
             if first.done():
@@ -409,6 +418,8 @@ class TlsChannel:
             _close(self._loop, self._sock)
 
     def __del__(self) -> None:
+        if self._sock.fileno() < 0:
+            return
         if self._loop is None or threading.get_ident() == self._owner:
             self._release()
         else:
@@ -417,6 +428,8 @@ class TlsChannel:
 
 
 def _close(loop: asyncio.AbstractEventLoop | None, sock: socket.socket) -> None:
+    if sock.fileno() < 0:  # ended meanwhile
+        return
     if loop is not None and not loop.is_closed():
         loop.remove_reader(sock)
         loop.remove_writer(sock)

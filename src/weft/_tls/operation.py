@@ -4,14 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from weft._request import PythonRequest
 from weft.errors import TruncatedError
 from weft.typing import ResultT_co
 
-#: A message's segments.
-Message = tuple[memoryview, ...]
+
+class Message(NamedTuple):
+    """What one message has, and its place in the order of arrival."""
+
+    number: int
+    segments: tuple[memoryview, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the length of all segments in bytes."""
+        return sum(segment.nbytes for segment in self.segments)
 
 
 class Turns(Protocol):
@@ -66,19 +75,37 @@ class Receive(Operation[ResultT_co]):
         super().__init__(channel, name)
         self._count, self._into = count, into
         self._taken: list[Message] = []
+        self._delivered = False
         if count == 0:
             self.finish([])
 
+    def __del__(self) -> None:
+        # Dropped before anybody took the result, as by a task that was cancelled before it ran: nothing may be lost.
+        if self._done and not self._delivered and self._taken:
+            self._undo()
+
+    def wait(self, timeout: float | None = None) -> ResultT_co:
+        """Block until the operation is complete and return its result."""
+        result = super().wait(timeout)
+        self._delivered = True
+        return result
+
+    def result(self) -> ResultT_co:
+        """Return the result, or raise the error that ended the operation."""
+        result = super().result()
+        self._delivered = True
+        return result
+
     def take(self, message: Message) -> bool:
         """Take a message; False if it does not fit, which ends this receive."""
-        total = sum(segment.nbytes for segment in message)
+        total = message.nbytes
         if self._into is not None:
             if total > self._into.nbytes:
                 text = f"{self._name}: the message has {total} B; it stays for the next receive"
                 self.fail(TruncatedError(text, op="recv_into"))
                 return False
             at = 0
-            for segment in message:
+            for segment in message.segments:
                 self._into[at : at + segment.nbytes] = segment
                 at += segment.nbytes
         self._taken.append(message)
@@ -108,5 +135,5 @@ class Receive(Operation[ResultT_co]):
         return True
 
 
-def _view(message: Message) -> memoryview | Message:
-    return message[0] if len(message) == 1 else message
+def _view(message: Message) -> memoryview | tuple[memoryview, ...]:
+    return message.segments[0] if len(message.segments) == 1 else message.segments

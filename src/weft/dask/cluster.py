@@ -35,7 +35,7 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
 
     Parameters
     ----------
-    per : str, optional
+    per : str or int, optional
         One worker for each ``gpu``, ``numa`` node or ``l3`` cache, or the number of cores for each worker. By default
         ``gpu`` if there are GPUs, else ``numa``.
     n_workers : int, optional
@@ -83,7 +83,7 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
 
     def __init__(
         self,
-        per: str | None = None,
+        per: str | int | None = None,
         *,
         n_workers: int | None = None,
         threads_per_worker: int | None = None,

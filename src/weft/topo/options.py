@@ -31,7 +31,7 @@ class PlanOptions:
 
     Attributes
     ----------
-    per : str
+    per : str or int
         One worker for each ``gpu`` (or MIG instance), ``numa`` node or ``l3`` cache, or the number of cores for each.
     workers : int, optional
         The maximum number of workers; by default all that fit.
@@ -48,7 +48,7 @@ class PlanOptions:
         The network device on the route to the scheduler, which UCX's tcp then uses.
     """
 
-    per: str
+    per: str | int
     workers: int | None = None
     threads: int | None = None
     memory_nbytes: int | None = None
@@ -60,7 +60,7 @@ class PlanOptions:
 def of(
     topology: Topology,
     *,
-    per: str | None = None,
+    per: str | int | None = None,
     workers: int | None = None,
     threads: int | None = None,
     memory: str | float | None = "auto",
@@ -72,7 +72,7 @@ def of(
 
     Parameters
     ----------
-    per : str, optional
+    per : str or int, optional
         As in `PlanOptions`; ``gpu`` if a GPU is visible, else ``numa``.
     memory : str, int, float or None
         See `weft.topo.size.memory_limit`.

@@ -115,8 +115,8 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
     return Plan(tuple(workers), tuple(notes))
 
 
-def _cores_of(per: str) -> int:
-    if not per.isdecimal() or int(per) == 0:
+def _cores_of(per: str | int) -> int:
+    if not str(per).isdecimal() or int(per) == 0:
         raise InvalidParamError(f"plan per {per!r}: write gpu, numa, l3 or a number of cores")
     return int(per)
 
