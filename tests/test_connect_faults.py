@@ -3,10 +3,12 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import socket
 import threading
 import time
+from concurrent import futures
 
 import pytest
 
@@ -148,9 +150,50 @@ def test_a_name_that_is_none(name):
         weft.listen(f"{name}:1").__enter__()
 
 
-def test_more_to_tell_than_a_handshake_holds_is_refused():
-    with weft.listen("127.0.0.1:0") as listener, pytest.raises(weft.InvalidParamError, match="the limit is 65536"):
-        weft.connect(listener.address, info={"x": "x" * 70_000}).open()
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"info": {"x": "x" * 50_000}}, "info has 50009 B as JSON, and the limit is 49152"),
+        ({"info": {"x": {1, 2}}}, "info must be JSON-able"),
+        ({"settings": {"TLS": 5}}, "TLS=5 is int"),
+    ],
+)
+def test_what_would_fail_in_every_handshake_is_refused_at_once(options, why):
+    with pytest.raises(weft.InvalidParamError, match=why):
+        weft.listen("127.0.0.1:0", **options)
+    with pytest.raises(weft.InvalidParamError, match=why):
+        weft.connect("127.0.0.1:1", **options)
+
+
+@pytest.mark.parametrize("settings", [{}, {"TLS": "tcp,self"}])
+def test_as_much_as_may_be_told_reaches_the_other_side(settings):
+    told = {"x": "x" * 49_000}
+
+    async def main():
+        async def handler(peer):
+            assert peer.remote == told
+            await peer.send(b"heard")
+
+        async with weft.listen("127.0.0.1:0", handler, info=told, settings=settings) as listener:
+            async with weft.connect(listener.address, info=told, settings=settings) as peer:
+                assert peer.remote == told
+                assert bytes(await peer.recv()) == b"heard"
+
+    asyncio.run(asyncio.wait_for(main(), 100))
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e10])
+def test_a_timeout_beyond_what_the_kernel_takes(timeout):
+    def accept(listener):
+        with listener.accept(timeout) as peer:
+            peer.send(peer.recv().wait(timeout)).wait(timeout)
+
+    with weft.listen("127.0.0.1:0") as listener, futures.ThreadPoolExecutor(1) as thread:
+        accepted = thread.submit(accept, listener)
+        with weft.connect(listener.address, timeout=timeout) as peer:
+            peer.send(b"here").wait(timeout)
+            assert bytes(peer.recv().wait(timeout)) == b"here"
+        accepted.result()
 
 
 def test_no_port_and_no_sense():

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from weft import _load, _native
+from weft.errors import InvalidParamError
 
 #: weft's defaults. With peer-error handling, UCX hides shared memory unless told that it may report errors (by the
 #: name MM: UCX 1.16 does not accept POSIX_ERROR_HANDLING in ucp_config_modify). posix notices a peer's death late, so
@@ -141,6 +142,9 @@ def defaults(tls: str, devices: str) -> dict[str, str]:
 
 def named(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return settings by the names that UCX uses, without ``UCX_``, sorted."""
+    for name, value in settings.items():
+        if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+            raise InvalidParamError(f"settings: {name}={value!r} is {type(value).__name__}; UCX's values are str")
     return tuple(sorted((name.removeprefix("UCX_"), value) for name, value in settings.items()))
 
 

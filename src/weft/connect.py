@@ -14,8 +14,9 @@ from typing import Any
 from weft._connect import handshake, local, ring
 from weft._connect.address import join, resolve, split
 from weft._connect.encryption import EncryptionPolicy, policy_of
-from weft._connect.handshake_io import out_of_descriptors, run, run_blocking
+from weft._connect.handshake_io import LONG_S, out_of_descriptors, run, run_blocking
 from weft._connect.links import Workers, workers_of_loop, workers_of_thread
+from weft._connect.message import checked
 from weft._connect.route import Route
 from weft._tls.session import Session
 from weft.config import named
@@ -85,7 +86,8 @@ def connect(
     host, port = split(address)
     if not port:
         raise InvalidParamError(f"connect to {address!r}: a port is needed, as in host:13337")
-    return Connecting(host, port, timeout, info or {}, named(settings or {}), ssl, policy_of(ssl, payload), flow)
+    info = checked("connect", info)
+    return Connecting(host, port, timeout, info, named(settings or {}), ssl, policy_of(ssl, payload), flow)
 
 
 #: A connected path to the listener: the local handshake's socket, or a TCP socket.
@@ -177,7 +179,7 @@ class Connecting:
                 return near
             sock = _socket(family, name)
             try:
-                sock.settimeout(max(deadline - time.monotonic(), 0.001))
+                sock.settimeout(min(max(deadline - time.monotonic(), 0.001), LONG_S))
                 sock.connect(sockaddr)
                 return sock
             except TimeoutError:

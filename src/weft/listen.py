@@ -19,8 +19,9 @@ from weft._connect import handshake, local, ring
 from weft._connect.address import is_wildcard, join, of_socket, outward, resolve, split
 from weft._connect.admission import SameHostListener, process_of, same_user
 from weft._connect.encryption import EncryptionPolicy, policy_of
-from weft._connect.handshake_io import out_of_descriptors, run, run_blocking
+from weft._connect.handshake_io import LONG_S, out_of_descriptors, run, run_blocking
 from weft._connect.links import Workers, workers_of_loop, workers_of_thread
+from weft._connect.message import checked
 from weft._connect.route import Route
 from weft._connect.sockets import close_in_child
 from weft._tls.session import Session
@@ -100,7 +101,7 @@ class Listener:
         self._host, self._port = split(address)
         self._ssl = ssl
         self._policy: EncryptionPolicy | None = policy_of(ssl, payload)
-        self._handler, self._on_peer, self._info = handler, on_peer, info or {}
+        self._handler, self._on_peer, self._info = handler, on_peer, checked("listen", info)
         self._settings = named(settings or {})
         self._sockets: list[socket.socket] = []  # TCP's first; then that of the local handshake, if available
         self._local_name = ""
@@ -244,7 +245,7 @@ class Listener:
             for each in listening:
                 poll.register(each, select.POLLIN)
             while True:
-                left = None if deadline == math.inf else max(deadline - time.monotonic(), 0)
+                left = None if deadline == math.inf else min(max(deadline - time.monotonic(), 0), LONG_S)
                 found = {fd for fd, _ in poll.poll(None if left is None else math.ceil(left * 1e3))}
                 if listening != self._sockets:
                     raise ClosedError(f"accept on {name}: the listener was closed")

@@ -65,6 +65,10 @@ class _InLoop:
             self._loop.remove_reader(fd)
 
 
+#: Of one system call, which does not take every number of seconds; what waits longer calls again, or never notices.
+LONG_S = 1e6
+
+
 class _Blocking:
     """A socket that blocks until `deadline`, so its coroutines never suspend."""
 
@@ -107,7 +111,7 @@ class _Blocking:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        self._sock.settimeout(left)
+        self._sock.settimeout(min(left, LONG_S))
 
     def _too_late(self) -> TimedOutError:
         return TimedOutError(
@@ -185,10 +189,10 @@ async def _run(steps: Steps | LocalSteps, sock: _Socket, what: str) -> Joined:
                 while len(ahead) < step:
                     ahead += await _receive_some(sock, step - len(ahead), what)
                 answer = _taken(ahead, step)
-        except (asyncio.CancelledError, KeyboardInterrupt) as e:  # let the steps clean up
-            failure = e
         except OSError as e:
             failure = e if isinstance(e, Error) else _of_socket(what, e)
+        except BaseException as e:  # noqa: BLE001 - cancelled or interrupted: the steps clean up, and raise it again
+            failure = e
 
 
 async def _receive_some(sock: _Socket, nbytes: int, what: str) -> bytes:

@@ -15,6 +15,8 @@ MAGIC = b"WEFT"
 VERSION = 5
 HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
 _MAX_NBYTES = 1 << 16
+#: For what a message has beside the user's `info`.
+_BESIDE_NBYTES = 16 << 10
 _ADDRESS_MIN_NBYTES = 8  # the worker's uuid, with which every address begins
 
 
@@ -24,6 +26,18 @@ def encode(**message: object) -> bytes:
     if len(body) > _MAX_NBYTES:
         raise InvalidParamError(f"info: it makes a handshake message of {len(body)} B, and the limit is {_MAX_NBYTES}")
     return HEAD.pack(MAGIC, VERSION, len(body)) + body
+
+
+def checked(op: str, info: dict[str, Any] | None) -> dict[str, Any]:
+    """Return `info`, or raise now what would fail in every handshake."""
+    try:
+        nbytes = len(json.dumps(info or {}))
+    except (TypeError, ValueError) as e:
+        raise InvalidParamError(f"{op}: info must be JSON-able: {e}") from None
+    if nbytes > _MAX_NBYTES - _BESIDE_NBYTES:
+        most = _MAX_NBYTES - _BESIDE_NBYTES
+        raise InvalidParamError(f"{op}: info has {nbytes} B as JSON, and the limit is {most}; send it as a message")
+    return info or {}
 
 
 def body_nbytes(head: bytes, what: str) -> int:

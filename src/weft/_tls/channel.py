@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from weft._connect.address import device_of
+from weft._connect.handshake_io import LONG_S
 from weft._tls.framing import (
     ACKNOWLEDGE,
     DATA,
@@ -191,7 +192,7 @@ class TlsChannel:
         if not operation.done():
             poll = select.poll()
             poll.register(self._sock, self._reads() * select.POLLIN | self._writes() * select.POLLOUT)
-            poll.poll(None if timeout_s is None else timeout_s * 1000)
+            poll.poll(None if timeout_s is None else min(timeout_s, LONG_S) * 1000)
             self.turn()
 
     def withdraw(self, operation: Operation[Any]) -> None:
