@@ -160,6 +160,8 @@ def _run(args: argparse.Namespace) -> int:
     surroundings = environment.collect() | {"cores_pinned": cores}
     if not any(has(cell, nbytes) for cell in cells for nbytes in args.sizes):
         raise UsageError("nothing to measure: none of --libraries has these --sizes and this --wait")
+    if any(cell.library == "lent" for cell in cells):
+        outcome.refuse_missing("numpy")
     outcome.refuse_files(args.json)
     outcome.refuse_sizes(args.sizes)
 

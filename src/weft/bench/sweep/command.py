@@ -265,6 +265,8 @@ def _run(args: argparse.Namespace) -> int:
     sweep, lines = Sweep(args, cores), lines_of(names, args.wait, args.memory)
     if not any(map(sweep.cells, lines)):
         raise UsageError(f"nothing to measure: none of {', '.join(names)} has these --sizes and --measures")
+    if any(line.transport in LENT and sweep.cells(line) for line in lines):
+        outcome.refuse_missing("numpy")
     with contextlib.ExitStack() as stack:
         if args.lab:
             sweep.apart = _lab(args, stack)
