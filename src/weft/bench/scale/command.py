@@ -36,6 +36,9 @@ EXAMPLES = (
     "weft bench scale --workers 8 --lab 2 --json scale.json --html scale.html",
 )
 
+#: The lowest ``--ulimit``: two workers over either protocol have up to 24 descriptors open in one process.
+LEAST_FILES = 32
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
@@ -146,6 +149,10 @@ def refuse(args: argparse.Namespace) -> None:
     plot.refuse(args)
     if args.lab:
         _options.refuse_unused("a lab has no nannies", no_nanny=not args.nannies)
+    if args.ulimit and args.ulimit < LEAST_FILES:
+        raise UsageError(
+            f"--ulimit {args.ulimit}: no process of a cluster starts with less than {LEAST_FILES} open files"
+        )
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if args.ulimit and hard != resource.RLIM_INFINITY and args.ulimit > hard:
         raise UsageError(f"--ulimit {args.ulimit}: the hard limit of open files is {hard}")
