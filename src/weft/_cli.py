@@ -68,19 +68,49 @@ weft COMMAND --help lists a command's options and gives examples."""
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    args = parser().parse_args(argv)
+    _replace_closed_stdout()
+    prog = "weft"
     try:
-        status = int(args.run(args))
-        sys.stdout.flush()
-        return status
+        try:
+            args = parser().parse_args(argv)
+            prog = args.prog
+            return int(args.run(args))
+        except weft.Error as e:
+            print(f"{prog}: {e}", file=sys.stderr)
+            return 2 if isinstance(e, weft.InvalidParamError) else 1
+        except KeyboardInterrupt:
+            return 130
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe: head, or a pager
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 1
-    except weft.Error as e:
-        print(f"{args.prog}: {e}", file=sys.stderr)
-        return 2 if isinstance(e, weft.InvalidParamError) else 1
-    except KeyboardInterrupt:
-        return 130
+    except OSError as e:
+        if not _output_is_stuck():
+            raise
+        _discard_output()
+        print(f"{prog}: cannot write to standard output: {e.strerror}", file=sys.stderr)
+        return 1
+
+
+def _replace_closed_stdout() -> None:
+    """If standard output is closed, make writing to it fail; a file that is opened later must not take its number."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
+
+
+def _output_is_stuck() -> bool:
+    """Tell whether nothing can be written to standard output; if something can, a traceback follows the empty line."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser(*, grouped: bool = True) -> argparse.ArgumentParser:
@@ -124,9 +154,7 @@ def _list(parser: argparse.ArgumentParser, groups: Mapping[str, Mapping[str, tup
 
 
 def _add_info(commands: Any) -> None:
-    description = (
-        "Show which UCX weft uses, where it was found, and its settings that weft or the environment changed."
-    )
+    description = "Show which UCX weft uses, where it was found, and its settings that weft or the environment changed."
     info = _options.add_command(
         commands,
         "info",

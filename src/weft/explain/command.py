@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import sys
 
 from weft import _options
 from weft._connect import address as addresses
@@ -74,5 +75,5 @@ def run(args: argparse.Namespace) -> int:
         if console.is_terminal:
             console.print(explanation)
         else:
-            print(explanation)
+            print(explanation.text(sys.stdout.encoding or "utf-8"))
     return 0
