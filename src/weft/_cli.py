@@ -74,6 +74,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             args = parser().parse_args(argv)
             prog = args.prog
+            _options.refuse_file(getattr(args, "json", None))
             return int(args.run(args))
         except weft.Error as e:
             print(f"{prog}: {e}", file=sys.stderr)
@@ -242,12 +243,12 @@ def _info(args: argparse.Namespace) -> int:
         "origin": library.origin,
         "settings": settings,
     }
-    if not _options.print_text(args.json, record):
-        return 0
-    print(f"weft {record['weft']}")
-    print(f"UCX {record['ucx']} from {library.path} ({library.origin})")
-    for name, entry in settings.items():
-        print(f"UCX_{name}={entry['value']} ({entry['from']})")
+    with _options.written(args.json, record) as text:
+        if text:
+            print(f"weft {record['weft']}")
+            print(f"UCX {record['ucx']} from {library.path} ({library.origin})")
+            for name, entry in settings.items():
+                print(f"UCX_{name}={entry['value']} ({entry['from']})")
     return 0
 
 

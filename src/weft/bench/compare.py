@@ -91,16 +91,16 @@ def _run(args: argparse.Namespace) -> int:
     if not rows:
         raise UsageError(f"{args.a.name} and {args.b.name} have no row in common")
     remarks = [*_remarks(a, b, rows, alone, args.a.name, args.b.name)]
-    if outcome.write_record(args.json, _record(kind, rows, remarks)):
-        console = _options.console(args.color)
-        console.print(_table(kind, rows, args.a.name, args.b.name))
-        for line in remarks:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    with outcome.written(args.json, _record(kind, rows, remarks)) as text:
+        if text:
+            console = _options.console(args.color)
+            console.print(_table(kind, rows, args.a.name, args.b.name))
+            for line in remarks:
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
     slower = [row for row in rows if args.fail_above is not None and row.slower(args.fail_above)]
     for row in slower:
         ratio = f"{format_ratio(row.ratio.value)} ({row.within()})"
-        text = f"slower than {args.fail_above:g} times: {' '.join(row.key)}: {ratio}"
-        notes.print(text)
+        notes.print(f"slower than {args.fail_above:g} times: {' '.join(row.key)}: {ratio}")
     return 1 if slower else 0
 
 

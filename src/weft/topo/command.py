@@ -134,11 +134,15 @@ def _plan_options(args: argparse.Namespace, described: Topology) -> options.Plan
 
 def show(args: argparse.Namespace, record: dict[str, Any], drawn: RenderableType) -> None:
     """Print the drawing at its full width, or `record` as JSON."""
-    if not _options.print_text(args.json, record):
-        return
-    console = _options.console(args.color)
+    with _options.written(args.json, record) as text:
+        if text:
+            _print(drawn, args.color)
+
+
+def _print(drawn: RenderableType, color: str) -> None:
+    console = _options.console(color)
     size = console.measure(drawn, options=console.options.update(width=10_000))
     # A matrix is not folded: columns of single letters would be unreadable, lines that the terminal wraps are not. A
     # file or a pipe has no width to fold to.
     width = max(console.width, size.minimum) if console.is_terminal else size.maximum
-    _options.console(args.color, width=width, highlight=False, markup=False).print(drawn)
+    _options.console(color, width=width, highlight=False, markup=False).print(drawn)

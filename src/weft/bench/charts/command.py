@@ -86,6 +86,9 @@ def draw(record: Mapping[str, Any], args: argparse.Namespace) -> None:
     else:
         from weft.bench.charts import pingpong as figures  # type: ignore[no-redef]
     if args.plot:
-        save(figures.chart(record), args.plot)
+        try:
+            save(figures.chart(record), args.plot)
+        except OSError as error:
+            raise BenchError(f"cannot write {args.plot}: {error.strerror}") from error
     if args.html:
         outcome.write(args.html, figures.page(record))

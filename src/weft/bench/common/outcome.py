@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import os
 import statistics
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
@@ -50,11 +49,8 @@ def notes() -> Console:
 
 def refuse_files(*paths: Path | None) -> None:
     """Raise for files that could not be written after minutes of measuring."""
-    for path in filter(None, paths):
-        if path == _options.STDOUT:
-            continue
-        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-            raise UsageError(f"cannot write {path.name}: {path.parent} is not a writable folder")
+    for path in paths:
+        _options.refuse_file(path)
 
 
 def refuse_missing(*packages: str) -> None:
@@ -110,6 +106,12 @@ def write(path: Path | None, text: str) -> None:
         raise BenchError(f"cannot write {path}: {error.strerror}") from error
 
 
-def write_record(path: Path | None, record: Mapping[str, Any]) -> bool:
-    """Write a record as ``--json`` asks; return whether the text is to be printed."""
-    return _options.print_text(path, record, indent=1)
+def written(path: Path | None, record: Mapping[str, Any]) -> contextlib.AbstractContextManager[bool]:
+    """Write a record as ``--json`` asks; give whether the text is to be printed within."""
+    return _options.written(path, record, indent=1)
+
+
+def write_record(path: Path | None, record: Mapping[str, Any]) -> None:
+    """Write a record that a script has made."""
+    with written(path, record):
+        pass

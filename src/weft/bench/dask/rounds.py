@@ -48,7 +48,7 @@ class Schedule(NamedTuple):
 
 
 def measure(
-    build: Callable[[int], list[Workload]], deployments: Mapping[str, Deployment], schedule: Schedule, errors: Console
+    build: Callable[[int], list[Workload]], deployments: Mapping[str, Deployment], schedule: Schedule, console: Console
 ) -> dict[str, Any]:
     """Run everything under a progress bar and return the record.
 
@@ -59,8 +59,8 @@ def measure(
     deployments : mapping of str to Deployment
         By protocol, in the order to take turns in.
     schedule : Schedule
-    errors : rich.console.Console
-        For the progress bar.
+    console : rich.console.Console
+        For the progress bar, which is shown in a terminal only.
 
     Returns
     -------
@@ -77,7 +77,8 @@ def measure(
     refuse_unknown(deployments)
     environment = collect()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=errors, transient=True) as progress, contextlib.ExitStack() as stack:
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with bar as progress, contextlib.ExitStack() as stack:
         task = progress.add_task("idle, no cluster yet", total=None)
         done = itertools.count()
 
@@ -180,7 +181,7 @@ def refuse(packages: Iterable[str], *paths: Path | None) -> None:
     outcome.refuse_files(*paths)
 
 
-def reported(command: str, work: Callable[[Console], dict[str, Any] | int]) -> int:
+def reported(command: str, work: Callable[[], dict[str, Any] | int]) -> int:
     """Do `work`, which returns a record, or the status of who reported already, and say on stderr what went wrong.
 
     Returns
@@ -193,7 +194,7 @@ def reported(command: str, work: Callable[[Console], dict[str, Any] | int]) -> i
     _open_files.raise_limit()  # a cluster's processes inherit it
 
     def status() -> int:
-        record = work(errors)
+        record = work()
         if isinstance(record, int):
             return record
         wrong = [e for e in record["workloads"] if not e["correct"]]

@@ -135,8 +135,9 @@ def _run(args: argparse.Namespace) -> int:
     }
     if hosts:
         record["lab"] = lab_hosts.described(hosts)
-    if outcome.write_record(args.json, record):
-        table.show(record, _options.console(args.color))
+    with outcome.written(args.json, record) as text:
+        if text:
+            table.show(record, _options.console(args.color))
     if not any(table.values(entry, table.MEASURES[0]) for entry in entries):
         return 1
     plot.draw(record, args)
@@ -179,7 +180,7 @@ def _measure(args: argparse.Namespace, place: Place) -> list[dict[str, Any]]:
         each: {"workers": each[0], "protocol": each[1], "runs": list[dict[str, Any]]()}
         for each in itertools.product(args.workers, args.protocol)
     }
-    with progress("scale", args.rounds * len(entries)) as step:
+    with progress("scale", args.rounds * len(entries), args.color) as step:
         for number, (each, entry) in itertools.product(range(1, args.rounds + 1), entries.items()):
             step(f"{each[0]} workers over {each[1]}://, round {number}")
             plan = plan_of(args, *each)

@@ -222,11 +222,12 @@ def run(args: argparse.Namespace) -> int:
     from weft.bench.send_recv import table  # weft.compat, which it uses, takes 0.1 s to import
 
     try:
-        if _options.print_text(args.json, table.record(args, _parameters(args), result)):
-            table.show(args, _parameters(args), result)
-    except weft.InvalidParamError as error:
+        with _options.written(args.json, table.record(args, _parameters(args), result)) as text:
+            if text:
+                table.show(args, _parameters(args), result)
+    except weft.Error as error:
         print(f"weft bench send-recv: {error}", file=sys.stderr)
-        return 2
+        return 1
     return 0
 
 

@@ -274,8 +274,9 @@ def _run(args: argparse.Namespace) -> int:
     record = sweep.record() | {"environment": surroundings}
     if args.lab:
         record["lab"] = lab_hosts.described(lab.read(args.lab))
-    if outcome.write_record(args.json, record):
-        sweep_table.show(record, _options.console(args.color), form=args.form)
+    with outcome.written(args.json, record) as text:
+        if text:
+            sweep_table.show(record, _options.console(args.color), form=args.form)
     if record["records"]:
         plot.draw(record, args)
     return 0 if record["records"] else 1
@@ -303,7 +304,7 @@ def _lab(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[list[str
 
 def _measure(sweep: Sweep, lines: Sequence[Line]) -> None:
     rounds = range(sweep.args.rounds)
-    with progress("sweep", sum(len(sweep.cells(line)) for line in lines) * len(rounds)) as step:
+    with progress("sweep", sum(len(sweep.cells(line)) for line in lines) * len(rounds), sweep.args.color) as step:
         for _, line in itertools.product(rounds, lines):
             try:
                 sweep.measure(line, step)
