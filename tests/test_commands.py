@@ -105,7 +105,9 @@ def test_what_no_command_has_is_a_usage_error(parser, capsys):
         with pytest.raises(SystemExit) as end:
             _cli.main([*parser.prog.split()[1:], wrong])
         assert end.value.code == 2
-        assert capsys.readouterr().err.startswith("usage: weft")
+        said = capsys.readouterr().err
+        assert said.startswith(f"usage: {parser.prog} ")
+        assert f"\n{parser.prog}: error: " in said
 
 
 def test_tls_files_are_shown():
@@ -219,6 +221,14 @@ def test_a_shell_completes_commands_and_options(shell, capsys):
     assert "send-recv" in script
     assert "warmup-rounds" in script
     assert "death-timeout" not in script
+    for option in (
+        "bench_scale___lab",
+        "bench_merge___scheduler_file",
+        "bench_compare_pos_1",
+        "bench_plot_pos_0",
+        "lab_pos_0",
+    ):
+        assert shell != "bash" or f"_shtab_weft_{option}_COMPGEN=_shtab_compgen_files" in script
     if shell == "bash":
         subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=60)
 

@@ -114,12 +114,22 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that reports unknown options itself; argparse leaves those of a subcommand to the main parser."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
 def parser(*, grouped: bool = True) -> argparse.ArgumentParser:
     """Make the parser of the whole command line; the result has the function in ``run`` and its name in ``prog``.
 
     With `grouped`, help lists commands by group; otherwise in argparse's format, which shtab reads.
     """
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="weft",
         usage="weft [-h] [--version] COMMAND ...",
         description=weft.__doc__ and weft.__doc__.splitlines()[0],
@@ -214,13 +224,14 @@ def _complete(args: argparse.Namespace) -> int:
     except ImportError:
         raise UnsupportedError(f"shtab is not installed: {_distribution.install('completion')}") from None
     top = parser(grouped=False)
-    _complete_files(top, {"FILE": shtab.FILE, "FOLDER": shtab.DIRECTORY})
+    files = dict.fromkeys(("FILE", "FILE|N", "FILE,...", "RECORD", "A", "B"), shtab.FILE)
+    _complete_files(top, {**files, "FOLDER": shtab.DIRECTORY})
     print(shtab.complete(top, shell=args.shell))
     return 0
 
 
 def _complete_files(command: argparse.ArgumentParser, kinds: Mapping[str, Any]) -> None:
-    """Tell shtab which options of a command and its subcommands take files and folders."""
+    """Tell shtab which arguments of a command and its subcommands take files and folders."""
     for action in command._actions:  # pyright: ignore[reportPrivateUsage]
         if isinstance(action.metavar, str) and action.metavar in kinds:
             action.complete = kinds[action.metavar]  # type: ignore[attr-defined]
