@@ -79,6 +79,8 @@ def _split(rest: list[str]) -> tuple[str | None, list[str]]:
         on, rest = "".join(rest[1:2]), rest[2:]
     elif rest and rest[0].startswith("--on="):
         on, rest = rest[0].removeprefix("--on="), rest[1:]
+    if rest and rest[0].startswith("-") and rest[0] != "--":
+        raise InvalidParamError(f"{rest[0]} after the file is no option: options stand before it, the command after --")
     return on, rest[1:] if rest[:1] == ["--"] else rest
 
 
