@@ -73,10 +73,15 @@ def _run(args: argparse.Namespace) -> int:
     records = _simulate(networks, args)
     compared: list[dict[str, Any]] = []
     for file, record in zip(args.lab, measured, strict=True):
+        before = len(compared)
         try:
             compared += [{**row._asdict(), "off": row.off} for row in lab.compare(record)]
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidParamError(f"{file} is not a record of weft bench links: {error!r}") from error
+        if len(compared) == before:
+            outcome.notes().print(f"{file}: none of its runs can be simulated")
+    if not records and not compared:
+        raise InvalidParamError("nothing was simulated")
     record = {"command": "weft simulate", "seed": args.seed, "records": records, "lab": compared}
     if args.charts is not None:
         _draw(record, args.charts)
