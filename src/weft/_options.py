@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import re
+import socket
 import textwrap
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from pathlib import Path
@@ -110,6 +111,19 @@ def refuse_file(file: Path | None) -> None:
         raise InvalidParamError(f"cannot write {file}: {file.parent} is not a writable folder")
 
 
+def refuse_absent_device(name: str) -> None:
+    """Raise for an ``--interface`` that this machine does not have.
+
+    Raises
+    ------
+    InvalidParamError
+        There is no such network device.
+    """
+    have = [device for _, device in socket.if_nameindex()]
+    if name not in have:
+        raise InvalidParamError(f"--interface {name}: no such network device here; there are {', '.join(have)}")
+
+
 @contextlib.contextmanager
 def written(file: Path | None, record: Mapping[str, Any], *, indent: int = 2) -> Generator[bool]:
     """Write `record` as ``--json`` requests; yield whether the text is to be printed within.
@@ -199,6 +213,6 @@ def timeout(text: str) -> float:
 def protocols(text: str) -> list[str]:
     """Read Dask protocols separated by commas, each once, for argparse."""
     names = [name.strip().removesuffix("://") for name in text.split(",")]
-    if not all(names) or len(set(names)) != len(names):
+    if not all(re.fullmatch("[a-z][a-z0-9]*", name) for name in names) or len(set(names)) != len(names):
         raise argparse.ArgumentTypeError(f"{text!r}: give protocols such as tcp,ucx, each once")
     return names

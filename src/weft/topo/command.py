@@ -87,9 +87,25 @@ def run(args: argparse.Namespace) -> int:
     described = _described(args.nvidia_smi)
     if not args.plan:
         show(args, record(described), draw.topology(described))
-    else:
-        show_plan(args, plan(described, _plan_options(args, described)))
+        return 0
+    made = plan(described, _plan_options(args, described))
+    if args.nvidia_smi is None:
+        refuse_absent_devices(made)
+    show_plan(args, made)
     return 0
+
+
+def refuse_absent_devices(made: Plan) -> None:
+    """Raise for a plan of this machine whose workers listen on a network device that it does not have.
+
+    Raises
+    ------
+    InvalidParamError
+        There is no such device.
+    """
+    for worker in made.workers:
+        if worker.interface is not None:
+            _options.refuse_absent_device(worker.interface)
 
 
 def show_plan(args: argparse.Namespace, made: Plan) -> None:
