@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +18,7 @@ from distributed.comm import registry
 from distributed.comm.addressing import get_address_host_port
 from distributed.comm.core import FatalCommClosedError, connect
 
+from weft._connect.address import why_unreachable
 from weft.errors import Error, InvalidParamError, TimedOutError
 from weft.worker import scheduler_file
 
@@ -191,19 +190,12 @@ async def _connect(address: str, security: Security, patience_s: float | None) -
 
 async def _reason(address: str, error: OSError) -> str:
     """Find out why the scheduler was not reached: distributed says only that the time is up."""
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(*get_address_host_port(address)), _PROBE_S)
-        writer.close()
-    except TimeoutError:
-        return "nothing answers there"
-    except OSError as found:
-        if isinstance(found, socket.gaierror):
-            return f"no such host: {found.strerror}"
-        return os.strerror(found.errno).lower() if found.errno else str(found)
+    host, port = get_address_host_port(address)
+    why = await asyncio.to_thread(why_unreachable, host, port, _PROBE_S)
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    return str(cause) or "it accepts connections, and says nothing"
+    return why or str(cause) or "it accepts connections, and says nothing"
 
 
 async def _until_ended(nannies: Sequence[Nanny]) -> None:
