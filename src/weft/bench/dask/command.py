@@ -292,6 +292,8 @@ def _run(args: argparse.Namespace) -> dict[str, Any] | int:
         shown = {"markdown": args.markdown, "no_show_p2p_bandwidth": args.no_show_p2p_bandwidth}
         _options.refuse_unused("--json without a file prints no tables", **shown)
     where = deployments(args)
+    if args.interface and not args.hosts:
+        _options.refuse_absent_device(args.interface)
     build(args, args.workers or WORKERS)  # refuses sizes that do not go together before anything starts
     if args.lab:
         return lab_clusters.run(args, list(where), next(iter(where.values())), ON_HOST)

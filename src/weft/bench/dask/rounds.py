@@ -27,7 +27,7 @@ from weft.bench.common import outcome
 from weft.bench.common.environment import collect
 from weft.bench.common.errors import BenchError
 from weft.bench.dask import report
-from weft.bench.dask.clusters import Cluster, Deployment, idle_cpu, named, refuse_unknown, running
+from weft.bench.dask.clusters import Cluster, Deployment, idle_cpu, named, refuse_address, refuse_unknown, running
 
 if TYPE_CHECKING:
     from weft.bench.dask.workloads import Workload
@@ -75,6 +75,9 @@ def measure(
         A step failed, or did not end in time.
     """
     refuse_unknown(deployments)
+    for deployment in deployments.values():
+        if deployment.address:
+            refuse_address(deployment.address)
     environment = collect()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -22,6 +22,7 @@ from weft.bench.common import environment, lab_hosts, options, outcome
 from weft.bench.common.errors import UsageError
 from weft.bench.common.rounds import progress
 from weft.bench.dask import rounds as dask_rounds
+from weft.bench.dask.clusters import refuse_unknown
 from weft.bench.scale import run as one_run
 from weft.bench.scale import table
 from weft.bench.scale.run import Place, Plan
@@ -148,6 +149,7 @@ def refuse(args: argparse.Namespace) -> None:
     """Raise for what would fail only after minutes of measuring."""
     dask_rounds.refuse((), args.json)
     plot.refuse(args)
+    refuse_unknown(args.protocol)
     if args.lab:
         _options.refuse_unused("a lab has no nannies", no_nanny=not args.nannies)
     if args.ulimit and args.ulimit < LEAST_FILES:
