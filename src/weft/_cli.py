@@ -117,7 +117,9 @@ def _discard_output() -> None:
 class _Parser(argparse.ArgumentParser):
     """A parser that reports unknown options itself; argparse leaves those of a subcommand to the main parser."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - its overloads come to this
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")

