@@ -105,7 +105,9 @@ def test_what_no_command_has_is_a_usage_error(parser, capsys):
         with pytest.raises(SystemExit) as end:
             _cli.main([*parser.prog.split()[1:], wrong])
         assert end.value.code == 2
-        assert capsys.readouterr().err.startswith("usage: weft")
+        said = capsys.readouterr().err
+        assert said.startswith(f"usage: {parser.prog} ")
+        assert f"\n{parser.prog}: error: " in said
 
 
 def test_tls_files_are_shown():
@@ -157,7 +159,42 @@ def test_options_that_would_do_nothing_are_refused(arguments, why, capsys):
 def test_an_address_after_json_is_not_taken_for_a_file():
     for address in ("ucx://10.0.0.2:8786", "10.0.0.2:13337"):
         with pytest.raises(argparse.ArgumentTypeError, match="write it before --json"):
-            _options.json_file(address)
+            _options.json_file((), address)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["simulate --json dgx1", "simulate --json dgx1,islands", "bench links --json fanout"]
+)
+def test_what_to_run_after_json_is_not_taken_for_a_file(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        _cli.main(arguments.split())
+    assert end.value.code == 2
+    assert "write it before --json" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_run(tmp_path, capsys, monkeypatch):
+    wrong = {
+        tmp_path: "it is a folder",
+        tmp_path / "absent" / "x": f"{tmp_path / 'absent'} is not a writable folder",
+        tmp_path / "x": "permission denied",
+    }
+    (tmp_path / "x").touch()
+    monkeypatch.setattr(_options.os, "access", lambda path, _: path != tmp_path / "x")
+    for command in ("topo", "doctor", "explain", "bench send-recv", "bench pingpong", "simulate"):
+        for file, why in wrong.items():
+            assert _cli.main([*command.split(), "--json", str(file)]) == 2
+            assert capsys.readouterr() == ("", f"weft {command}: cannot write {file}: {why}\n")
+
+
+def test_a_device_is_a_file(capsys):
+    assert _cli.main(["topo", "--json", "/dev/null"]) == 0
+
+
+def test_the_text_is_printed_before_a_late_failure(capsys):
+    assert _cli.main(["topo", "--json", "/dev/full"]) == 1
+    said = capsys.readouterr()
+    assert "NUMA node 0" in said.out
+    assert said.err == "weft topo: cannot write /dev/full: No space left on device\n"
 
 
 def test_json_goes_to_a_file_beside_the_text_or_in_its_place(tmp_path, capsys):
@@ -184,6 +221,14 @@ def test_a_shell_completes_commands_and_options(shell, capsys):
     assert "send-recv" in script
     assert "warmup-rounds" in script
     assert "death-timeout" not in script
+    for option in (
+        "bench_scale___lab",
+        "bench_merge___scheduler_file",
+        "bench_compare_pos_1",
+        "bench_plot_pos_0",
+        "lab_pos_0",
+    ):
+        assert shell != "bash" or f"_shtab_weft_{option}_COMPGEN=_shtab_compgen_files" in script
     if shell == "bash":
         subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=60)
 

@@ -174,10 +174,12 @@ def test_as_much_as_may_be_told_reaches_the_other_side(settings):
             assert peer.remote == told
             await peer.send(b"heard")
 
-        async with weft.listen("127.0.0.1:0", handler, info=told, settings=settings) as listener:
-            async with weft.connect(listener.address, info=told, settings=settings) as peer:
-                assert peer.remote == told
-                assert bytes(await peer.recv()) == b"heard"
+        async with (
+            weft.listen("127.0.0.1:0", handler, info=told, settings=settings) as listener,
+            weft.connect(listener.address, info=told, settings=settings) as peer,
+        ):
+            assert peer.remote == told
+            assert bytes(await peer.recv()) == b"heard"
 
     asyncio.run(asyncio.wait_for(main(), 100))
 

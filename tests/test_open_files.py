@@ -80,4 +80,4 @@ asyncio.run(main())
 
 
 def test_the_demo_and_its_kin_raise_it():
-    assert limits_after("from weft.bench.dask import rounds; rounds.reported('weft demo', lambda _: 0)") == (HARD, HARD)
+    assert limits_after("from weft.bench.dask import rounds; rounds.reported('weft demo', lambda: 0)") == (HARD, HARD)

@@ -223,6 +223,12 @@ def test_the_command_prints_and_writes(capsys, tmp_path):
     assert entry["ways"]["stock"]["workers"] == 8
     (tmp_path / "no.json").write_text("[1]")
     assert _cli.main(["simulate", "none", "--lab", str(tmp_path / "no.json")]) == 2
+    (tmp_path / "empty.json").write_text('{"records": []}')
+    capsys.readouterr()
+    assert _cli.main(["simulate", "none", "--lab", str(tmp_path / "empty.json")]) == 2
+    assert (
+        "empty.json: none of its runs can be simulated\nweft simulate: nothing was simulated" in capsys.readouterr().err
+    )
 
 
 def test_what_never_ends_is_said():

@@ -68,19 +68,62 @@ weft COMMAND --help lists a command's options and gives examples."""
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    args = parser().parse_args(argv)
+    _replace_closed_stdout()
+    prog = "weft"
     try:
-        status = int(args.run(args))
-        sys.stdout.flush()
-        return status
+        try:
+            args = parser().parse_args(argv)
+            prog = args.prog
+            _options.refuse_file(getattr(args, "json", None))
+            return int(args.run(args))
+        except weft.Error as e:
+            print(f"{prog}: {e}", file=sys.stderr)
+            return 2 if isinstance(e, weft.InvalidParamError) else 1
+        except KeyboardInterrupt:
+            return 130
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe: head, or a pager
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 1
-    except weft.Error as e:
-        print(f"{args.prog}: {e}", file=sys.stderr)
-        return 2 if isinstance(e, weft.InvalidParamError) else 1
-    except KeyboardInterrupt:
-        return 130
+    except OSError as e:
+        if not _output_is_stuck():
+            raise
+        _discard_output()
+        print(f"{prog}: cannot write to standard output: {e.strerror}", file=sys.stderr)
+        return 1
+
+
+def _replace_closed_stdout() -> None:
+    """If standard output is closed, make writing to it fail; a file that is opened later must not take its number."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
+
+
+def _output_is_stuck() -> bool:
+    """Tell whether nothing can be written to standard output; if something can, a traceback follows the empty line."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that reports unknown options itself; argparse leaves those of a subcommand to the main parser."""
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - its overloads come to this
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
 
 def parser(*, grouped: bool = True) -> argparse.ArgumentParser:
@@ -88,7 +131,7 @@ def parser(*, grouped: bool = True) -> argparse.ArgumentParser:
 
     With `grouped`, help lists commands by group; otherwise in argparse's format, which shtab reads.
     """
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="weft",
         usage="weft [-h] [--version] COMMAND ...",
         description=weft.__doc__ and weft.__doc__.splitlines()[0],
@@ -183,13 +226,14 @@ def _complete(args: argparse.Namespace) -> int:
     except ImportError:
         raise UnsupportedError(f"shtab is not installed: {_distribution.install('completion')}") from None
     top = parser(grouped=False)
-    _complete_files(top, {"FILE": shtab.FILE, "FOLDER": shtab.DIRECTORY})
+    files = dict.fromkeys(("FILE", "FILE|N", "FILE,...", "RECORD", "A", "B"), shtab.FILE)
+    _complete_files(top, {**files, "FOLDER": shtab.DIRECTORY})
     print(shtab.complete(top, shell=args.shell))
     return 0
 
 
 def _complete_files(command: argparse.ArgumentParser, kinds: Mapping[str, Any]) -> None:
-    """Tell shtab which options of a command and its subcommands take files and folders."""
+    """Tell shtab which arguments of a command and its subcommands take files and folders."""
     for action in command._actions:  # pyright: ignore[reportPrivateUsage]
         if isinstance(action.metavar, str) and action.metavar in kinds:
             action.complete = kinds[action.metavar]  # type: ignore[attr-defined]
@@ -212,12 +256,12 @@ def _info(args: argparse.Namespace) -> int:
         "origin": library.origin,
         "settings": settings,
     }
-    if not _options.print_text(args.json, record):
-        return 0
-    print(f"weft {record['weft']}")
-    print(f"UCX {record['ucx']} from {library.path} ({library.origin})")
-    for name, entry in settings.items():
-        print(f"UCX_{name}={entry['value']} ({entry['from']})")
+    with _options.written(args.json, record) as text:
+        if text:
+            print(f"weft {record['weft']}")
+            print(f"UCX {record['ucx']} from {library.path} ({library.origin})")
+            for name, entry in settings.items():
+                print(f"UCX_{name}={entry['value']} ({entry['from']})")
     return 0
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
+import os
 import re
+import socket
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weft.errors import InvalidParamError
+from weft.errors import Error, InvalidParamError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,10 +70,11 @@ def add_alias(parser: Any, action: argparse.Action, *names: str, **changes: Any)
 # --- output -------------------------------------------------------------------------------------------------
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json``, as read by `print_text`."""
+def add_json(parser: argparse.ArgumentParser, names: Collection[str] = ()) -> None:
+    """Add ``--json``, as `written` reads it; `names` are what the command's own argument may name."""
     text = "write the result as JSON to FILE; without FILE, print JSON in place of the text"
-    parser.add_argument("--json", nargs="?", type=json_file, const=STDOUT, metavar="FILE", help=text)
+    file = functools.partial(json_file, names)
+    parser.add_argument("--json", nargs="?", type=file, const=STDOUT, metavar="FILE", help=text)
 
 
 def add_color(parser: argparse.ArgumentParser) -> None:
@@ -79,32 +83,72 @@ def add_color(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--color", choices=COLORS, default="auto", metavar="WHEN", help=text)
 
 
-def json_file(text: str) -> Path:
-    """Read the file of ``--json``; reject an address, which belongs to the command."""
+def json_file(names: Collection[str], text: str) -> Path:
+    """Read the file of ``--json``; reject an address, and `names` with commas: they belong to the command."""
     if "://" in text or re.search(r":[0-9]+$", text):
         raise argparse.ArgumentTypeError(f"{text!r} is an address, not a file: write it before --json")
+    if all(part in names for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is what to run, not a file: write it before --json")
     return Path(text)
 
 
-def print_text(file: Path | None, record: Mapping[str, Any], *, indent: int = 2) -> bool:
-    """Write `record` as ``--json`` requests; return whether the text is still to be printed.
+def refuse_file(file: Path | None) -> None:
+    """Raise for a file that could not be written in the end; it is neither opened nor created.
 
     Raises
     ------
     InvalidParamError
-        The file cannot be written.
+        It is a folder, is not writable, or would be in a folder that is not.
+    """
+    if file is None or file == STDOUT:
+        return
+    if os.path.isdir(file):
+        raise InvalidParamError(f"cannot write {file}: it is a folder")
+    if os.path.exists(file):
+        if not os.access(file, os.W_OK):
+            raise InvalidParamError(f"cannot write {file}: permission denied")
+    elif not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
+        raise InvalidParamError(f"cannot write {file}: {file.parent} is not a writable folder")
+
+
+def refuse_absent_device(name: str) -> None:
+    """Raise for an ``--interface`` that this machine does not have.
+
+    Raises
+    ------
+    InvalidParamError
+        There is no such network device.
+    """
+    have = [device for _, device in socket.if_nameindex()]
+    if name not in have:
+        raise InvalidParamError(f"--interface {name}: no such network device here; there are {', '.join(have)}")
+
+
+@contextlib.contextmanager
+def written(file: Path | None, record: Mapping[str, Any], *, indent: int = 2) -> Generator[bool]:
+    """Write `record` as ``--json`` requests; yield whether the text is to be printed within.
+
+    Raises
+    ------
+    Error
+        The file cannot be written; the text was printed.
     """
     if file is None:
-        return True
+        yield True
+        return
     text = json.dumps(record, indent=indent, allow_nan=False)
     if file == STDOUT:
         print(text)
-        return False
+        yield False
+        return
+    failure: OSError | None = None
     try:
         file.write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
-        raise InvalidParamError(f"cannot write {file}: {error.strerror}") from error
-    return True
+        failure = error
+    yield True
+    if failure is not None:
+        raise Error(f"cannot write {file}: {failure.strerror}") from failure
 
 
 def console(color: str, **options: Any) -> Console:
@@ -114,6 +158,11 @@ def console(color: str, **options: Any) -> Console:
     if color == "always":
         return Console(force_terminal=True, color_system="standard", **options)
     return Console(color_system=None, **options) if color == "never" else Console(**options)
+
+
+def progress_console(color: str) -> Console:
+    """Return a console for a progress bar on standard error, which is a terminal only where it really is one."""
+    return console("never" if color == "never" else "auto", stderr=True)
 
 
 def refuse_unused(why: str, **given: object) -> None:
@@ -164,6 +213,6 @@ def timeout(text: str) -> float:
 def protocols(text: str) -> list[str]:
     """Read Dask protocols separated by commas, each once, for argparse."""
     names = [name.strip().removesuffix("://") for name in text.split(",")]
-    if not all(names) or len(set(names)) != len(names):
+    if not all(re.fullmatch("[a-z][a-z0-9]*", name) for name in names) or len(set(names)) != len(names):
         raise argparse.ArgumentTypeError(f"{text!r}: give protocols such as tcp,ucx, each once")
     return names

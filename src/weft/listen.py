@@ -16,7 +16,7 @@ from ssl import SSLContext
 from typing import Any
 
 from weft._connect import handshake, local, ring
-from weft._connect.address import is_wildcard, join, of_socket, outward, resolve, split
+from weft._connect.address import is_wildcard, join, of_socket, outward, resolve, split, unbound_remedy
 from weft._connect.admission import SameHostListener, process_of, same_user
 from weft._connect.encryption import EncryptionPolicy, policy_of
 from weft._connect.handshake_io import LONG_S, out_of_descriptors, run, run_blocking
@@ -152,8 +152,7 @@ class Listener:
                 sock.close()
                 raise
         except OSError as e:
-            remedy = "; choose another port, or 0 for any" if e.errno == errno.EADDRINUSE else ""
-            error = AddressError(f"listen on {name}: {e.strerror or e}{remedy}")
+            error = AddressError(f"listen on {name}: {e.strerror or e}{unbound_remedy(e)}")
             error.errno = e.errno
             raise error from None
         close_in_child(sock)

@@ -84,11 +84,41 @@ def test_what_differs_around_the_figures_is_told(swept, write, capsys):
     assert "In one record only: 1 rows (latency posix block reused 8 B)" in out
 
 
-@pytest.mark.parametrize("content", ["[", "[]", "{}", '{"records": []}', '{"records": [{}]}', '{"records": [1]}'])
+LINKS = '{"command": "weft bench links", "records": [{"scenario": "fanout", "runs": {"stock": []}}], "environment": {}}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[",
+        "[]",
+        "{}",
+        '{"records": []}',
+        '{"records": [{}]}',
+        '{"records": [1]}',
+        '{"records": 3}',
+        '{"workloads": [{}]}',
+        '{"workloads": 3, "environment": {}}',
+    ],
+)
 def test_other_files_are_refused(content, tmp_path, capsys):
     (tmp_path / "x.json").write_text(content)
     assert compared(tmp_path / "x.json", PUBLISHED / "demo.json") == 2
     assert "x.json is no" in capsys.readouterr().err
+
+
+def test_a_record_of_links_is_refused_by_its_name(tmp_path, capsys):
+    (tmp_path / "x.json").write_text(LINKS)
+    assert compared(tmp_path / "x.json", tmp_path / "x.json") == 2
+    assert "x.json: a record of bench links cannot be compared" in capsys.readouterr().err
+
+
+def test_workloads_are_paired_by_name_and_protocol(write, capsys):
+    record = json.loads((PUBLISHED / "demo.json").read_text())
+    other = copy.deepcopy(record)
+    other["workloads"].reverse()
+    assert compared(write("a.json", record), write("b.json", other)) == 0
+    assert "Not alike" not in capsys.readouterr().out
 
 
 def test_records_of_two_benchmarks_are_refused(capsys):

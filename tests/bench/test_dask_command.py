@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("dask.dataframe")
 
+from weft import _cli
 from weft.bench.common.errors import BenchError
 from weft.bench.dask import clusters, command, moves, rounds
 from weft.bench.dask.clusters import Deployment
@@ -253,3 +254,17 @@ def test_a_tiny_run_over_both_protocols_in_which_one_result_is_wrong(monkeypatch
     assert fetched["moved_nbytes"] == [fetched["input_nbytes"]] == [3 * (2 << 20)]
     assert [p["transfers"] for p in fetched["pairs"]] == [0, 3]
     assert [(r["name"], r["above"], r["below"]) for r in record["ratios"]] == [(name, "ucx", "tcp") for name in names]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "why"),
+    [
+        (["--interface", "nope0"], 2, "--interface nope0: no such network device here; there are lo"),
+        (["--scheduler-address", "dead"], 2, "--scheduler-address dead: missing port number in address 'dead'"),
+        (["--scheduler-address", "127.0.0.1:1"], 1, "127.0.0.1:1: connection refused; start that scheduler"),
+        (["--scheduler-address", "no-such-host.invalid:1"], 1, "no-such-host.invalid:1: no such host: "),
+    ],
+)
+def test_why_there_is_no_cluster(arguments, status, why, capsys):
+    assert _cli.main(["bench", "tasks", "--timeout", "0.2", *arguments]) == status
+    assert capsys.readouterr().err.startswith(f"weft bench tasks: {why}")

@@ -60,7 +60,7 @@ def test_the_guides_and_the_articles_command_lines(line, monkeypatch, capsys):
     args = parse("merge", *line.split())
     places = {}
     monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(command, "_measured", lambda args, where, errors: places.update(where) or 0)
+    monkeypatch.setattr(command, "_measured", lambda args, where: places.update(where) or 0)
     assert command.run(args) == 0
     protocols = ["ucx"] if "ucx" in line else ["tcp", "ucx"]
     assert places == dict.fromkeys(protocols, Deployment(gpus="0,1,2,3,4,5,6,7"))

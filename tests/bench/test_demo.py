@@ -81,6 +81,21 @@ def test_an_unwritable_file_is_found_before_the_work(monkeypatch, tmp_path, caps
     assert "cannot write" in capsys.readouterr().err
 
 
+def test_where_it_was_when_the_time_was_up_is_no_cause():
+    with (
+        pytest.raises(BenchError, match=r"^tcp:// did not start within 1e-09 s; raise --timeout$"),
+        clusters.named("tcp:// did not start", 1e-9),
+    ):
+        raise RuntimeError("failed") from AssertionError("Status.starting")
+
+
+@pytest.mark.parametrize(("html", "hint"), [(None, "; charts: --html FILE"), (pathlib.Path("x.html"), "--verbose\n")])
+def test_the_hint_is_of_what_was_not_asked_for(html, hint, monkeypatch, capsys):
+    monkeypatch.setattr(demo.printed, "print_verdict", lambda *_: None)
+    demo._show({}, argparse.Namespace(color="never", verbose=False, html=html))
+    assert hint in capsys.readouterr().out
+
+
 def test_interruption_ends_with_the_code_that_shells_use(monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt

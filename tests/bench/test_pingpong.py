@@ -8,6 +8,7 @@ import os
 import pytest
 
 import weft
+from weft.bench.common import outcome
 from weft.bench.pingpong import command as pingpong
 from weft.bench.pingpong.table import named
 
@@ -163,6 +164,12 @@ def test_interrupt_ends_the_children(monkeypatch, capsys, tmp_path):
 def test_refused_before_anything_starts(arguments, message, capsys):
     assert bench(*arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_numpy_is_asked_for_before_anything_starts(monkeypatch, capsys):
+    monkeypatch.setattr(outcome.importlib.util, "find_spec", lambda name: None)
+    assert bench("--sizes", "1MiB", "--libraries", "tcp,lent") == 1
+    assert capsys.readouterr().err == 'weft bench pingpong: numpy is not installed: pip install "weft-ucx[bench]"\n'
 
 
 def test_missing_c_loop_is_named(monkeypatch, tmp_path, capsys):

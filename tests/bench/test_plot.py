@@ -66,6 +66,13 @@ def test_page_is_whole_and_escaped(path, tmp_path):
         ("{}", "is not what a benchmark that can be drawn wrote with --json"),
         ('{"records": [{"reuse_alloc": true}]}', "is not what a benchmark that can be drawn"),
         ('{"command": "weft bench sweep", "records": []}', "or nothing was measured"),
+        ('{"records": 3}', "is not what a benchmark that can be drawn"),
+        ('{"workloads": [{}]}', "is not what a benchmark that can be drawn"),
+        ('{"workloads": [{"wall_s": [1]}]}', "is no record of a benchmark that can be drawn"),
+        (
+            '{"command": "weft bench links", "records": [{"scenario": "x", "runs": {}}]}',
+            "a record of bench links cannot be drawn",
+        ),
     ],
 )
 def test_other_files_are_refused(content, message, tmp_path, capsys):

@@ -147,6 +147,16 @@ def test_the_hosts_of_a_lab_are_taken_in_turn():
     assert started == [(host, [str(i)], {"env": {}}) for i, host in enumerate("abca")]
 
 
+def test_a_protocol_that_dask_does_not_have_is_refused():
+    with pytest.raises(BenchError, match="Dask has no protocol 'nope'"):
+        command.refuse(parse("--protocol", "nope"))
+
+
+def test_a_limit_below_what_a_process_needs_is_refused():
+    with pytest.raises(BenchError, match="--ulimit 5: no process of a cluster starts with less than 32 open files"):
+        command.refuse(parse("--ulimit", "5"))
+
+
 def test_a_limit_above_the_hard_one_is_refused(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 200))
     command.refuse(parse("--ulimit", "200"))

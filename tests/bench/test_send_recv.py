@@ -15,6 +15,7 @@ import tracemalloc
 import pytest
 
 import weft
+from weft import _cli
 from weft.bench.send_recv import command as send_recv
 from weft.bench.send_recv import loops as send_recv_loops
 
@@ -154,7 +155,7 @@ def test_sides_that_do_not_agree(heard, error, message):
         (["--n-iter", "0"], "send-recv: --n-iter"),
         (["-l", "socket", "-x", "2"], "send-recv: --n-buffers above 1 needs a backend of weft's"),
         (["-b", "4096"], "send-recv: --server-cpu-affinity 4096: this process may use the cores"),
-        (["--client-only", "-s", "127.0.0.1", "-p", "1"], "ConnectionRefusedError"),
+        (["--client-only", "-s", "127.0.0.1", "-p", "1"], "connection refused"),
     ],
 )
 def test_refused(arguments, message, capsys):
@@ -237,3 +238,13 @@ def test_a_timeout_that_a_callback_of_the_loop_swallows_comes_again():
     with pytest.raises(weft.TimedOutError, match="did not finish within"), send_recv._within(0.05):
         asyncio.run(wait())
     assert {type(error) for error in swallowed} == {weft.TimedOutError}
+
+
+@pytest.mark.parametrize(
+    ("host", "why"), [("127.0.0.1", "connection refused"), ("no-such-host.invalid", "no such host: ")]
+)
+def test_a_server_that_is_not_there(host, why, capsys):
+    assert _cli.main(["bench", "send-recv", "--client-only", "--server-address", host, "--port", "1"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"weft bench send-recv: UnreachableError: connect to {host}:1: {why}")
+    assert "start the server there, by --server-only" in said

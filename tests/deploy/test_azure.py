@@ -106,7 +106,7 @@ def test_the_file_that_is_handed_over(fakes):
         ({"ssh_from": "203.0.113.7/24"}, "has host bits set"),
         ({"drivers": "none"}, "--drivers 'none': one of image, doca, inbox"),
         ({}, "give --ssh-from ADDRESS, or --subnet ID"),
-        ({"ssh_from": "203.0.113.7", "subnet": "x"}, "give --ssh-from ADDRESS, or --subnet ID"),
+        ({"ssh_from": "203.0.113.7", "subnet": "x"}, "give --ssh-from or --subnet, not both"),
     ],
 )
 def test_what_cannot_be_asked(options, why):

@@ -89,6 +89,11 @@ def test_the_page_shows_what_is_printed(capsys, monkeypatch):
         (["ssh", "--hosts", "a"], "give the scheduler's host, then at least one for workers"),
         (["ssh", "--hosts", "a,b c"], "--hosts 'b c': not a host"),
         (["ssh", "--hosts", "a,b", "--protocol", "tcp,ucx", "--port", "65534"], "needs 65536; choose a lower one"),
+        (["slurm", "--per", "socket"], "plan per 'socket': write gpu, numa, l3 or a number of cores"),
+        (["slurm", "--memory-limit", "much"], "memory limit 'much': write a size"),
+        (["slurm", "--python", ""], "--python is empty"),
+        (["slurm", "--interface="], "--interface is empty"),
+        ([*AZURE, "--ssh-from", "203.0.113.7", "--subnet", "x"], "give --ssh-from or --subnet, not both"),
         (AZURE, "give --ssh-from ADDRESS, or --subnet ID"),
     ],
 )
@@ -105,6 +110,8 @@ def test_errors_are_one_line(arguments, why, capsys):
     [
         [],
         ["slurm", "--nodes", "0"],
+        ["slurm", "--workers", "0"],
+        ["slurm", "--threads", "two"],
         ["slurm", "--protocol", "ucx,ucx"],
         ["slurm", "--protocol", "../x"],
         ["ssh"],

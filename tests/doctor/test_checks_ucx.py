@@ -72,6 +72,10 @@ def test_names_that_ucx_does_not_know(machine, environ, said, level):
         ({"UCX_TLS": "^tcp"}, Level.WARNING, "lets cma and sysv in"),
         ({"UCX_TLS": "all"}, Level.WARNING, "lets cma and sysv in"),
         ({"UCX_TLS": "mm,tcp"}, Level.WARNING, "lets sysv in"),
+        ({"UCX_TLS": "foo"}, Level.ERROR, "foo is no transport of UCX's; all, self, posix, tcp"),
+        ({"UCX_TLS": "foo,posix,tcp"}, Level.WARNING, "foo is no transport of UCX's"),
+        ({"UCX_TLS": "^foo"}, Level.WARNING, "foo is no transport of UCX's"),
+        ({"UCX_TLS": "rc_verbs,ud:aux,posix,\\\\tcp"}, Level.NOTE, "in place of weft's own ring"),
         ({"UCX_POSIX_ERROR_HANDLING": "n"}, Level.NOTE, "takes shared memory from UCX"),
         ({"UCX_TLS": "posix,tcp", "UCX_POSIX_ERROR_HANDLING": "n"}, Level.WARNING, "takes shared memory from UCX"),
         ({"UCX_NET_DEVICES": "mlx5_0:1"}, Level.ERROR, "names mlx5_0:1, which is not here"),
@@ -86,6 +90,19 @@ def test_settings_that_defeat_wefts(machine, environ, level, said):
     found = checks_ucx.settings(machine(files={"sys/class/net/eth0/mtu": 1500}, environ=environ))
     assert found.level is level
     assert said in found.what
+
+
+@pytest.mark.parametrize(
+    ("tls", "remedy", "source"),
+    [
+        ("foo", "unset UCX_TLS, or correct the name", "UCX: ucx_info -d"),
+        ("self", "unset UCX_TLS, or add posix and tcp", "docs/design.md: shared memory that reports a dead peer"),
+        ("posix,self", "unset UCX_TLS, or add tcp", "docs/design.md: shared memory that reports a dead peer"),
+    ],
+)
+def test_a_remedy_is_said_once(machine, tls, remedy, source):
+    found = checks_ucx.settings(machine(environ={"UCX_TLS": tls}))
+    assert (found.remedy, found.source) == (remedy, source)
 
 
 def test_who_has_dasks_ucx(machine):

@@ -133,6 +133,18 @@ def test_a_port_in_use(capsys):
     assert "choose another port" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["doctor", "explain"])
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [("192.0.2.9:1", "Cannot assign requested address"), ("no-such-host.invalid:1", "")],
+)
+def test_an_address_of_another_host(command, address, why, capsys):
+    assert cli.main([command, "--listen", address]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"weft {command}: listen on {address}: {why}")
+    assert said.endswith("; write an address of this host, or 0.0.0.0 for all of them\n")
+
+
 def test_rc_is_tried_where_there_is_something_that_has_it(tmp_path):
     for layer, driver, tried in (("InfiniBand", "mlx5_core", True), ("Unspecified", "efa", False)):
         made = recorded.bare(tmp_path / driver, environ={"WEFT_LIBUCX": "system"})

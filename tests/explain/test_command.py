@@ -42,6 +42,12 @@ def test_a_child_on_this_host(tls, lane, line, capsys, monkeypatch):
         assert (posix["reason"], posix["evidence"]) == ("excluded by UCX_TLS", "UCX_TLS=tcp, set by the environment")
 
 
+def test_nobody_calls(monkeypatch, capsys):
+    monkeypatch.setattr(round_trip, "_PATIENCE_S", 0.01)
+    assert cli.main(["explain", "--listen", "127.0.0.1:0", "--once"]) == 1
+    assert capsys.readouterr().err == "weft explain: listen on 127.0.0.1:0: nobody called within 0.01 s\n"
+
+
 def test_nobody_there(capsys):
     assert cli.main(["explain", "127.0.0.1:1"]) == 1
     assert "nothing listens there" in capsys.readouterr().err

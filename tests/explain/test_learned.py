@@ -68,6 +68,8 @@ def test_what_is_lent_has_no_bandwidth():
 def test_a_file_may_be_named():
     path = keep("mine", 10e6)
     assert learned.of_cluster(str(path), HERE, THERE)[0].cluster == str(path)
+    other = path.rename(path.with_suffix(""))
+    assert learned.of_cluster(str(other), HERE, THERE)[0].cluster == str(other)
 
 
 def test_unnamed_it_is_all_that_know_the_hosts_the_latest_first():

@@ -16,6 +16,12 @@ def test_a_file_and_a_command_are_needed(arguments, capsys):
     assert "no file or no command" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--clean", "--no-such", "-x"])
+def test_options_after_the_file_are_not_a_command(option, capsys):
+    assert cli.main(["lab", "x.toml", option]) == 2
+    assert f"{option} after the file is no option" in capsys.readouterr().err
+
+
 def test_it_needs_root(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(labs.os, "geteuid", lambda: 1000)
     (tmp_path / "one.toml").write_text(FILE)

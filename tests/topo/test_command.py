@@ -152,3 +152,8 @@ def test_a_time_that_timers_take():
     assert _options.timeout("0.5") == 0.5
     with pytest.raises(argparse.ArgumentTypeError, match="'1e300' is above 100000000, three years"):
         _options.timeout("1e300")
+
+
+def test_a_device_that_is_not_here(capsys):
+    assert cli.main(["topo", "--plan", "--interface", "nope0"]) == 2
+    assert "--interface nope0: no such network device here; there are lo" in capsys.readouterr().err

@@ -121,7 +121,7 @@ def test_what_is_asked_for_wins(sockets):
         (PlanOptions("0"), "gpu, numa, l3 or a number of cores"),
         (PlanOptions("socket"), "gpu, numa, l3 or a number of cores"),
         (PlanOptions("²"), "gpu, numa, l3 or a number of cores"),
-        (PlanOptions("numa", workers=3), "3 workers, but 2 places"),
+        (PlanOptions("numa", workers=3), "3 workers, but only 2 fit, one per numa: ask for fewer"),
     ],
 )
 def test_what_cannot_be_is_refused(sockets, request_, why):

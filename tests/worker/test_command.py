@@ -72,7 +72,7 @@ def test_options_reach_the_nannies():
     assert (first["nthreads"], first["memory_limit"], first["local_directory"]) == (2, 2**26, "/x")
     assert first["preload"] == ["weft.dask.place", "mine", "too"]
     assert (first["protocol"], first["interface"], first["dashboard"]) == ("ucx", "ib0", False)
-    assert (first["resources"], first["death_timeout"]) == ({"GPU": 1.0, "MEM": 1e10}, "60")
+    assert (first["resources"], first["death_timeout"]) == ({"GPU": 1.0, "MEM": 1e10}, 60.0)
     assert first["security"] == {"tls_worker_cert": "c.pem"}
 
 
@@ -155,6 +155,9 @@ def test_the_plan_is_printed_with_reasons_and_nothing_started(two_nodes, capsys)
         (["s", "--memory-limit", "-1"], "memory limit '-1': write a size from 1 MiB up such as 4GiB"),
         (["s", "--resources", "GPU"], "--resources 'GPU': write NAME=NUMBER"),
         (["s", "--per", "gpu"], "plan per gpu: no GPU found"),
+        (["s", "--tls-ca-file", "/nonexist"], "--tls-ca-file /nonexist: no such file"),
+        (["s", "--interface", "nope0"], "--interface nope0: no such network device here; there are lo"),
+        (["--plan", "--interface", "nope0"], "--interface nope0: no such network device here"),
         ([], "no scheduler: give its address, ucx://HOST:8786"),
     ],
 )
@@ -163,6 +166,18 @@ def test_errors_are_one_line(two_nodes, arguments, why, capsys):
     said = capsys.readouterr().err
     assert why in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("60", 60.0), ("0.5", 0.5), ("5m", 300.0), ("1 hour", 3600.0)])
+def test_a_timeout_is_in_seconds_or_as_dask_writes_it(text, seconds):
+    assert parsed("s", "--timeout", text).timeout == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "inf", "1e999", "0", "-1", "-5m", "5 apples"])
+def test_a_timeout_that_is_none(text, capsys):
+    with pytest.raises(SystemExit):
+        parsed("s", f"--timeout={text}")
+    assert "is not a number above 0" in capsys.readouterr().err
 
 
 def test_an_odd_number_is_refused_before():

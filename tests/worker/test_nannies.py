@@ -95,7 +95,35 @@ def test_a_scheduler_that_is_not_there():
     command = [*COMMAND, "tcp://127.0.0.1:1", "--workers", "1", "--death-timeout", "1", "--no-dashboard"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("weft worker: start workers for tcp://127.0.0.1:1: ")
+    why = "no answer within 1 s: connection refused; start the scheduler, or correct its address"
+    assert done.stderr.splitlines()[-1] == f"weft worker: start workers for tcp://127.0.0.1:1: {why}"
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ucx"])
+@pytest.mark.parametrize(
+    ("where", "why"), [("127.0.0.1:1", "connection refused"), ("no-such-host.invalid:1", "no such host: ")]
+)
+def test_why_a_scheduler_does_not_answer(scheme, where, why, monkeypatch, capsys):
+    monkeypatch.setattr(nannies, "_SAY_S", 0.1)
+    given = {"scheduler_ip": f"{scheme}://{where}", "scheduler_file": None, "death_timeout": 0.3}
+    with pytest.raises(weft.TimedOutError, match=f"no answer within 0.3 s: {why}.*; start the scheduler"):
+        nannies.run([given])
+    assert capsys.readouterr().err == f"weft worker: waiting for the scheduler at {scheme}://{where} ...\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"scheduler_ip": "tcp://h"}, "start workers for tcp://h: missing port number"),
+        ({"scheduler_ip": "tcp://h:99999"}, "99999 is not a port between 1 and 65535; write it like ucx://HOST:8786"),
+        ({"scheduler_ip": "nonsense://h:1"}, "unknown address scheme 'nonsense'"),
+        ({"protocol": "nonsense"}, "--protocol nonsense: unknown address scheme 'nonsense'"),
+    ],
+)
+def test_usage_errors(options, why):
+    given = {"scheduler_ip": "tcp://127.0.0.1:1", "scheduler_file": None, "death_timeout": None} | options
+    with pytest.raises(weft.InvalidParamError, match=why):
+        nannies.run([given])
 
 
 @pytest.mark.slow
@@ -132,7 +160,7 @@ def test_the_address_is_taken_once_the_file_is_whole(tmp_path, capsys):
 def test_a_scheduler_file_that_does_not_come(tmp_path):
     file = str(tmp_path / "none.json")
     with pytest.raises(weft.TimedOutError, match=r"none\.json: no scheduler has written it within 0\.001 s"):
-        nannies.run([{"scheduler_ip": None, "scheduler_file": file, "death_timeout": "1 ms"}])
+        nannies.run([{"scheduler_ip": None, "scheduler_file": file, "death_timeout": 0.001}])
 
 
 def test_a_scheduler_file_that_cannot_be_read(tmp_path):
@@ -143,20 +171,17 @@ def test_a_scheduler_file_that_cannot_be_read(tmp_path):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"scheduler_ip": "nonsense://h"}, "unknown address scheme 'nonsense'"),
         ({"interface": "nope"}, "'nope' is not a valid network interface"),
-        ({"scheduler_ip": "ucx://127.0.0.1:1", "host": "192.0.2.9"}, r"listen on 192\.0\.2\.9:0: Cannot assign"),
+        ({"protocol": "ucx", "host": "192.0.2.9"}, r"listen on 192\.0\.2\.9:0: Cannot assign"),
     ],
 )
-def test_what_keeps_a_nanny_from_starting_is_said(options, why):
+def test_what_keeps_a_nanny_from_starting_is_said(options, why, monkeypatch):
+    async def reached(*_):
+        pass
+
+    monkeypatch.setattr(nannies, "_reach", reached)
     with pytest.raises(weft.Error, match=f"^start workers for .*{why}"):
-        nannies.run([{"scheduler_ip": "tcp://127.0.0.1:1", "scheduler_file": None, "death_timeout": "5"} | options])
-
-
-@pytest.mark.parametrize("text", ["soon", "inf", "1e999"])
-def test_a_death_timeout_that_is_none(text):
-    with pytest.raises(weft.InvalidParamError, match=f"--timeout '{text}'"):
-        nannies.run([{"scheduler_ip": "tcp://h:1", "scheduler_file": None, "death_timeout": text}])
+        nannies.run([{"scheduler_ip": "tcp://127.0.0.1:1", "scheduler_file": None, "death_timeout": 5.0} | options])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,32 @@ def resolve(host: str, port: int, *, passive: bool) -> list[tuple[socket.Address
     # IPv4 first for a wildcard: most hosts can use the address that is then advertised.
     found.sort(key=lambda entry: entry[0] != socket.AF_INET if not host else False)
     return [(family, sockaddr) for family, _, _, _, sockaddr in found]  # type: ignore[misc]
+
+
+def unbound_remedy(error: OSError) -> str:
+    """Return what to do where a socket cannot listen, for the end of a message; empty if that is not known."""
+    if error.errno == errno.EADDRINUSE:
+        return "; choose another port, or 0 for any"
+    if error.errno == errno.EACCES:
+        return "; choose a port from 1024 up, or 0 for any"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return "; write an address of this host, or 0.0.0.0 for all of them"
+    return ""
+
+
+def why_unreachable(host: str, port: int, within_s: float) -> str:
+    """Connect a plain TCP socket, and return why that fails; empty if it does not."""
+    try:
+        socket.create_connection((host, port), within_s).close()
+    except TimeoutError:
+        return "nothing answers there"
+    except socket.gaierror as e:
+        return f"no such host: {e.strerror}"
+    except OSError as e:
+        return os.strerror(e.errno).lower() if e.errno else str(e)
+    except UnicodeError as e:
+        return f"no such host: {e}"
+    return ""
 
 
 def is_wildcard(host: str) -> bool:

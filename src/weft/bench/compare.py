@@ -15,7 +15,7 @@ import functools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.table import Table
@@ -84,24 +84,32 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     notes = outcome.notes()
-    (kind, a), (other, b) = read(args.a), read(args.b)
+    (kind, a, times_a), (other, b, times_b) = _read(args.a), _read(args.b)
     if kind != other:
         raise UsageError(f"{args.a.name} is of weft {kind}, {args.b.name} of weft {other}: nothing to compare")
-    rows, alone = compare(times(kind, a), times(kind, b))
+    rows, alone = compare(times_a, times_b)
     if not rows:
         raise UsageError(f"{args.a.name} and {args.b.name} have no row in common")
     remarks = [*_remarks(a, b, rows, alone, args.a.name, args.b.name)]
-    if outcome.write_record(args.json, _record(kind, rows, remarks)):
-        console = _options.console(args.color)
-        console.print(_table(kind, rows, args.a.name, args.b.name))
-        for line in remarks:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    with outcome.written(args.json, _record(kind, rows, remarks)) as text:
+        if text:
+            console = _options.console(args.color)
+            console.print(_table(kind, rows, args.a.name, args.b.name))
+            for line in remarks:
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
     slower = [row for row in rows if args.fail_above is not None and row.slower(args.fail_above)]
     for row in slower:
         ratio = f"{format_ratio(row.ratio.value)} ({row.within()})"
-        text = f"slower than {args.fail_above:g} times: {' '.join(row.key)}: {ratio}"
-        notes.print(text)
+        notes.print(f"slower than {args.fail_above:g} times: {' '.join(row.key)}: {ratio}")
     return 1 if slower else 0
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any], dict[tuple[str, ...], list[float]]]:
+    """Read a record, and tell whose it is and its times."""
+    with outcome.of_a_benchmark(path, "compared"):
+        kind, record = read(path)
+        record["environment"].keys()  # all benchmarks' records have it
+        return kind, record, times(kind, record)
 
 
 def read(path: Path) -> tuple[str, dict[str, Any]]:
@@ -109,8 +117,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
     record = outcome.read_record(path)
     if "workloads" in record:
         return str(record.get("command", "weft demo")).removeprefix("weft "), record
-    records: list[Any] = record.get("records", [])
-    first = cast("dict[str, Any]", records[0]) if records and isinstance(records[0], dict) else {}
+    first = outcome.first_row(record)
     if "measure" in first:
         return "bench sweep", record
     if "latency_s" in first:
@@ -190,9 +197,13 @@ def _remarks(
     if alone:
         shown = ", ".join(" ".join(key) for key in alone[:4])
         yield f"In one record only: {len(alone)} rows ({shown}{', ...' if len(alone) > 4 else ''})"
-    for mine, theirs in zip(a.get("workloads", ()), b.get("workloads", ()), strict=False):
-        if mine["parameters"] != theirs["parameters"] and mine["protocol"] == a["protocols"][0]:
-            yield f"Not alike: {mine['name']}: {mine['parameters']} in {names[0]}, {theirs['parameters']} in {names[1]}"
+    others = {(each["name"], each["protocol"]): each["parameters"] for each in b.get("workloads", ())}
+    unlike: dict[str, str] = {}  # once for all protocols
+    for each in a.get("workloads", ()):
+        mine, theirs = each["parameters"], others.get((each["name"], each["protocol"]), each["parameters"])
+        if mine != theirs:
+            unlike.setdefault(each["name"], f"{mine} in {names[0]}, {theirs} in {names[1]}")
+    yield from (f"Not alike: {name}: {text}" for name, text in unlike.items())
     for name in SURROUNDINGS:
         mine, theirs = a["environment"].get(name), b["environment"].get(name)
         if mine != theirs:

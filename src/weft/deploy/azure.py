@@ -91,7 +91,9 @@ def script(scale_set: ScaleSet) -> str:
     InvalidParamError
         Neither or both of `ssh_from` and `subnet` are given.
     """
-    if bool(scale_set.ssh_from) == bool(scale_set.subnet):
+    if scale_set.ssh_from and scale_set.subnet:
+        raise InvalidParamError("give --ssh-from or --subnet, not both")
+    if not (scale_set.ssh_from or scale_set.subnet):
         raise InvalidParamError("give --ssh-from ADDRESS, or --subnet ID")
     names = ("group", "location", "name", "size", "image", "count", "user", "ssh_from", "subnet")
     made = {name: str(getattr(scale_set, name)) for name in names}

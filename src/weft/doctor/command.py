@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(findings: Mapping[str, Finding], args: argparse.Namespace) -> int:
     code = exit_code([finding.level for finding in findings.values()])
-    if _options.print_text(args.json, {"exit": code, "findings": draw.record(findings)}):
-        console = _options.console(args.color, highlight=False, markup=False)
-        if console.is_terminal:
+    console = _options.console(args.color, highlight=False, markup=False)
+    with _options.written(args.json, {"exit": code, "findings": draw.record(findings)}) as text:
+        if text and console.is_terminal:
             console.print(draw.table(findings, verbose=args.verbose))
-        else:
+        elif text:
             print("\n".join(draw.lines(findings, verbose=args.verbose)))
     return code

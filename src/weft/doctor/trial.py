@@ -20,7 +20,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, cast
 
 import weft
-from weft._connect.address import join, resolve, split
+from weft._connect.address import join, resolve, split, unbound_remedy
 from weft._units import format_rate, format_seconds
 from weft.doctor import here, ucx
 from weft.doctor.finding import Finding, error, note, ok, warning
@@ -39,13 +39,13 @@ _SOURCE = "docs/doctor.md: between two machines"
 def serve(address: str) -> None:
     """Answer other doctors until interrupted; the first line printed says how to reach this one."""
     host, port = split(address)
-    family, sockaddr = resolve(host, port or (0 if ":" in address else PORT), passive=True)[0]
     try:
+        family, sockaddr = resolve(host, port or (0 if ":" in address else PORT), passive=True)[0]
         server = socket.create_server(sockaddr[:2], family=family)
     except OSError as e:
-        raise weft.AddressError(
-            f"listen on {join(host, port or PORT)}: {e.strerror or e}; choose another port"
-        ) from None
+        # the text of create_server repeats the address; that of a name's look-up has no number of the system's
+        why = os.strerror(e.errno) if e.errno and e.errno > 0 else e.strerror or e
+        raise weft.AddressError(f"listen on {join(host, port or PORT)}: {why}{unbound_remedy(e)}") from None
     with server:
         bound = server.getsockname()[:2]
         print(f"listening on {join(*bound)}; on the other machine: weft doctor --pair HOST:{bound[1]}", flush=True)

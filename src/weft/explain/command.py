@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import sys
 
 from weft import _options
 from weft._connect import address as addresses
@@ -69,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
         here = there
     known = learned.of_hosts(here, there) if args.cluster is None else learned.of_cluster(args.cluster, here, there)
     explanation = dataclasses.replace(explanation, learned=known)
-    if _options.print_text(args.json, explanation.json()):
-        console = _options.console(args.color, highlight=False, markup=False)
-        if console.is_terminal:
+    console = _options.console(args.color, highlight=False, markup=False)
+    with _options.written(args.json, explanation.json()) as text:
+        if text and console.is_terminal:
             console.print(explanation)
-        else:
-            print(explanation)
+        elif text:
+            print(explanation.text(sys.stdout.encoding or "utf-8"))
     return 0

@@ -136,9 +136,14 @@ class Explanation:
         return _tables(self)
 
     def __str__(self) -> str:
-        stream = io.StringIO()
+        return self.text("utf-8")
+
+    def text(self, encoding: str) -> str:
+        """Draw the tables with characters that `encoding` has."""
+        stream = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace")
         Console(file=stream, width=_WIDTH, highlight=False, markup=False, color_system=None).print(self)
-        return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+        stream.seek(0)
+        return "\n".join(line.rstrip() for line in stream.read().splitlines())
 
 
 def lines(

@@ -28,7 +28,7 @@ def of_cluster(name: str, here: str, there: str) -> list[Learned]:
     Parameters
     ----------
     name : str
-        The cluster's, as of ``weft.cluster``, or its file's.
+        The cluster's, as of ``weft.cluster``, or its file's: one that ends in ``.json`` or has a ``/``.
     here, there : str
         Addresses of the hosts.
 
@@ -37,7 +37,9 @@ def of_cluster(name: str, here: str, there: str) -> list[Learned]:
     InvalidParamError
         There is no such file, or it cannot be used.
     """
-    path = Path(name) if name.endswith(".json") else store.path_of(name)
+    path = store.path_of(name)
+    if name.endswith(".json") or ("/" in name and not path.exists()):
+        path = Path(name)
     try:
         return _rows(name, path, here, there, unknown=True)
     except (OSError, ValueError) as e:

@@ -50,19 +50,27 @@ def _one_way(peer: weft.Peer, nbytes: int) -> float:
 
 
 def echo(address: str, *, once: bool = False) -> None:
-    """Listen at `address`, print where, and send each message of each caller back; with `once`, for one caller."""
+    """Listen at `address`, print where, and send each message of each caller back; with `once`, for one caller.
+
+    Raises
+    ------
+    TimedOutError
+        With `once`: nobody has called.
+    """
     with weft.listen(address, info={LOCATION: evidence.location()}) as listener:
         print(listener.address, flush=True)
-        while True:
-            with (
-                contextlib.suppress(PeerLostError, TimedOutError),
-                listener.accept(_PATIENCE_S if once else None) as peer,
-                contextlib.suppress(PeerClosedError),
-            ):
-                while True:
-                    peer.send(peer.recv().wait(_PATIENCE_S)).wait(_PATIENCE_S)
-            if once:
-                return
+        called = False
+        while not (once and called):
+            try:
+                with listener.accept(_PATIENCE_S if once else None) as peer, contextlib.suppress(PeerClosedError):
+                    called = True
+                    while True:
+                        peer.send(peer.recv().wait(_PATIENCE_S)).wait(_PATIENCE_S)
+            except PeerLostError:
+                called = True
+            except TimedOutError:
+                if not called:
+                    raise TimedOutError(f"listen on {address}: nobody called within {_PATIENCE_S:g} s") from None
 
 
 @contextlib.contextmanager

@@ -27,7 +27,9 @@ EXAMPLES = ("weft lab two.toml -- hostname", "weft lab two.toml --on a -- weft d
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft lab`` to `parser`."""
-    parser.add_argument("file", nargs="?", help="hosts and the links between them, in TOML (docs/lab.md)")
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", help="hosts and the links between them, in TOML (docs/lab.md)"
+    )
     parser.add_argument("--on", metavar="HOST", help="run the command on this host only, in this terminal")
     parser.add_argument("--clean", action="store_true", help="remove what killed labs left behind; run nothing")
     parser.add_argument(
@@ -77,6 +79,8 @@ def _split(rest: list[str]) -> tuple[str | None, list[str]]:
         on, rest = "".join(rest[1:2]), rest[2:]
     elif rest and rest[0].startswith("--on="):
         on, rest = rest[0].removeprefix("--on="), rest[1:]
+    if rest and rest[0].startswith("-") and rest[0] != "--":
+        raise InvalidParamError(f"{rest[0]} after the file is no option: options stand before it, the command after --")
     return on, rest[1:] if rest[:1] == ["--"] else rest
 
 

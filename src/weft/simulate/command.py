@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "also simulate the runs in FILE, records of weft bench links, and compare"
     add("--lab", type=Path, nargs="+", default=[], metavar="FILE", help=text)
     add("--charts", type=Path, metavar="FOLDER", help="draw a chart (SVG) for each family of networks into FOLDER")
-    _options.add_json(parser)
+    _options.add_json(parser, (*TOPOLOGIES, "none"))
     _options.add_color(parser)
 
 
@@ -70,18 +70,24 @@ def _run(args: argparse.Namespace) -> int:
         if not args.lab:
             raise InvalidParamError("none: nothing to simulate: name networks, or give --lab FILE")
     measured = [_read(file) for file in args.lab]
-    records = _simulate(networks, args.graphs, args.ways, args.seed)
+    records = _simulate(networks, args)
     compared: list[dict[str, Any]] = []
     for file, record in zip(args.lab, measured, strict=True):
+        before = len(compared)
         try:
             compared += [{**row._asdict(), "off": row.off} for row in lab.compare(record)]
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidParamError(f"{file} is not a record of weft bench links: {error!r}") from error
+        if len(compared) == before:
+            outcome.notes().print(f"{file}: none of its runs can be simulated")
+    if not records and not compared:
+        raise InvalidParamError("nothing was simulated")
     record = {"command": "weft simulate", "seed": args.seed, "records": records, "lab": compared}
     if args.charts is not None:
         _draw(record, args.charts)
-    if _options.print_text(args.json, record):
-        table.show(record, _options.console(args.color))
+    with _options.written(args.json, record) as text:
+        if text:
+            table.show(record, _options.console(args.color))
     return 0
 
 
@@ -92,15 +98,16 @@ def _read(file: Path) -> Any:
         raise InvalidParamError(f"--lab {file}: {error}") from error
 
 
-def _simulate(networks: Sequence[str], graphs: Sequence[str] | None, ways: Sequence[str], seed: int) -> list[Any]:
+def _simulate(networks: Sequence[str], args: argparse.Namespace) -> list[Any]:
+    graphs, ways = args.graphs, args.ways
     wanted = [(name, graph) for name in networks for graph in runs.graphs_on(name) if not graphs or graph in graphs]
     records: list[Any] = []
-    with progress("simulate", len(wanted) * len(ways)) as step:
+    with progress("simulate", len(wanted) * len(ways), args.color) as step:
         for name, graph in wanted:
             found: dict[str, Any] = {}
             for way in ways:
                 step(f"{name}, {graph}, {way}")
-                found[way] = runs.simulate(name, graph, way, seed=seed)
+                found[way] = runs.simulate(name, graph, way, seed=args.seed)
             of = TOPOLOGIES[name]
             records.append({"network": name, "title": of.title, "family": of.family, "graph": graph, "ways": found})
     return records

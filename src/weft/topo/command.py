@@ -87,9 +87,25 @@ def run(args: argparse.Namespace) -> int:
     described = _described(args.nvidia_smi)
     if not args.plan:
         show(args, record(described), draw.topology(described))
-    else:
-        show_plan(args, plan(described, _plan_options(args, described)))
+        return 0
+    made = plan(described, _plan_options(args, described))
+    if args.nvidia_smi is None:
+        refuse_absent_devices(made)
+    show_plan(args, made)
     return 0
+
+
+def refuse_absent_devices(made: Plan) -> None:
+    """Raise for a plan of this machine whose workers listen on a network device that it does not have.
+
+    Raises
+    ------
+    InvalidParamError
+        There is no such device.
+    """
+    for worker in made.workers:
+        if worker.interface is not None:
+            _options.refuse_absent_device(worker.interface)
 
 
 def show_plan(args: argparse.Namespace, made: Plan) -> None:
@@ -134,11 +150,15 @@ def _plan_options(args: argparse.Namespace, described: Topology) -> options.Plan
 
 def show(args: argparse.Namespace, record: dict[str, Any], drawn: RenderableType) -> None:
     """Print the drawing at its full width, or `record` as JSON."""
-    if not _options.print_text(args.json, record):
-        return
-    console = _options.console(args.color)
+    with _options.written(args.json, record) as text:
+        if text:
+            _print(drawn, args.color)
+
+
+def _print(drawn: RenderableType, color: str) -> None:
+    console = _options.console(color)
     size = console.measure(drawn, options=console.options.update(width=10_000))
     # A matrix is not folded: columns of single letters would be unreadable, lines that the terminal wraps are not. A
     # file or a pipe has no width to fold to.
     width = max(console.width, size.minimum) if console.is_terminal else size.maximum
-    _options.console(args.color, width=width, highlight=False, markup=False).print(drawn)
+    _options.console(color, width=width, highlight=False, markup=False).print(drawn)

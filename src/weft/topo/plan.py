@@ -82,6 +82,7 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
     InvalidParamError
         The machine has no such places, or none that this process may use.
     """
+    refuse_place(options.per)
     notes = list(topology.allowed.why) if topology.allowed else []
     if options.per == "gpu":
         places = _gpu_places(topology, options, notes)
@@ -90,7 +91,7 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
     elif options.per in ("numa", "l3"):
         places = _whole_places(topology, options.per, notes)
     else:
-        places = _core_places(topology, _cores_of(options.per), notes)
+        places = _core_places(topology, int(options.per), notes)
     if not places:
         what = "; ".join(notes) or "none there"
         raise InvalidParamError(f"plan per {options.per}: no place for a worker: {what}")
@@ -107,7 +108,9 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
         )
         places = places[: options.workers]
     elif options.workers is not None and options.workers > len(places):
-        raise InvalidParamError(f"plan: {options.workers} workers, but {len(places)} places per {options.per}")
+        fit = f"only {len(places)} {'fits' if len(places) == 1 else 'fit'}"
+        per = f"{options.per} core{'s' * (options.per != '1')}" if options.per.isdecimal() else options.per
+        raise InvalidParamError(f"plan: {options.workers} workers, but {fit}, one per {per}: ask for fewer")
     notes += network.left_out(topology)
     nics = network.choose(topology, [(place.gpu.name if place.gpu else None, place.node) for place in places])
     interfaces = network.interfaces(topology, options.interface, nics, [place.node for place in places])
@@ -115,10 +118,16 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
     return Plan(tuple(workers), tuple(notes))
 
 
-def _cores_of(per: str | int) -> int:
-    if not str(per).isdecimal() or int(per) == 0:
+def refuse_place(per: str | int) -> None:
+    """Raise for what is no place for a worker on any machine.
+
+    Raises
+    ------
+    InvalidParamError
+        `per` is none of ``gpu``, ``numa`` and ``l3``, and no number from 1 up.
+    """
+    if per not in ("gpu", "numa", "l3") and not (str(per).isdecimal() and int(per)):
         raise InvalidParamError(f"plan per {per!r}: write gpu, numa, l3 or a number of cores")
-    return int(per)
 
 
 def _usable(topology: Topology) -> list[Cpu]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from typing import Any
 
@@ -11,7 +12,7 @@ from weft import _distribution, _open_files, _options
 from weft._connect.address import device_of, source_towards, split
 from weft.errors import InvalidParamError, UnsupportedError
 from weft.topo import discovery, nvml
-from weft.topo.command import add_placing_arguments, show_plan
+from weft.topo.command import add_placing_arguments, refuse_absent_devices, show_plan
 from weft.topo.model import Topology
 from weft.topo.options import DASK_CUDA, PlanOptions, of
 from weft.topo.plan import Plan, plan
@@ -69,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     dask.add_argument("--preload-nanny", action="append", metavar="MODULE", help="module that each nanny imports")
     dask.add_argument("--resources", help='resources of each worker, such as "GPU=1 MEM=10e9"')
-    timeout = dask.add_argument("--timeout", metavar="S", help="seconds to wait for the scheduler (default: no limit)")
+    timeout = dask.add_argument(
+        "--timeout", type=_patience, metavar="S", help="seconds to wait for the scheduler (default: no limit)"
+    )
     _options.add_alias(parser, timeout, "--death-timeout")
     dask.add_argument(
         "--dashboard-address", metavar="ADDRESS", help="address of each worker's dashboard (default: :0, any port)"
@@ -82,6 +85,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_color(parser)
     for name in NOT_SUPPORTED:
         parser.add_argument(f"--{name}", nargs="?", action=_Refused, dest="refused", help=argparse.SUPPRESS)
+
+
+def _patience(text: str) -> float:
+    """Read ``--timeout`` in seconds, or as Dask writes times, such as ``5m``."""
+    try:
+        return _options.timeout(text)
+    except argparse.ArgumentTypeError as error:
+        with contextlib.suppress(ImportError, ValueError, KeyError, OverflowError):
+            from dask.utils import parse_timedelta
+
+            return _options.timeout(str(parse_timedelta(text)))
+        raise argparse.ArgumentTypeError(f"{error}, nor a time such as 5m") from None
 
 
 class _Refused(argparse.Action):
@@ -118,8 +133,13 @@ def run(args: argparse.Namespace) -> int:
         _options.refuse_unused("not with --host", interface=args.interface)
     if args.no_dashboard:
         _options.refuse_unused("not with --no-dashboard", dashboard_address=args.dashboard_address)
+    for name in ("tls_ca_file", "tls_cert", "tls_key"):
+        file = getattr(args, name)
+        if file is not None and not os.path.isfile(file):
+            raise InvalidParamError(f"--{name.replace('_', '-')} {file}: no such file")
     topology = discovery.read(driver=nvml.load(), environ=os.environ)
     made = plan(topology, request(args, topology))
+    refuse_absent_devices(made)
     if args.plan:
         show_plan(args, made)
         return 0

@@ -5,27 +5,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import dask.config
-import dask.utils
-from distributed import Nanny
+from distributed import Nanny, Security
+from distributed.comm import registry
+from distributed.comm.addressing import get_address_host_port
+from distributed.comm.core import FatalCommClosedError, connect
 
+from weft._connect.address import why_unreachable
 from weft.errors import Error, InvalidParamError, TimedOutError
 from weft.worker import scheduler_file
 
 logger = logging.getLogger("weft")
-_config: Any = dask.config  # these have only some of their types
-_utils: Any = dask.utils
+_config: Any = dask.config  # it has only some of its types
 
 #: Seconds that workers have to leave the cluster after a signal, as with dask worker.
 _CLOSE_S = 10.0
 #: Seconds between looks for the scheduler's file.
 _LOOK_S = 0.1
+#: Seconds after which the wait for the scheduler is said.
+_SAY_S = 1.0
+#: Seconds for the connection that finds out why the scheduler was not reached.
+_PROBE_S = 2.0
+#: Seconds of each attempt to reach the scheduler: Dask's own, which give a slow network the time of a fifth.
+_ATTEMPT_S = 30.0
 
 
 def run(options: Sequence[dict[str, Any]]) -> int:
@@ -39,10 +48,10 @@ def run(options: Sequence[dict[str, Any]]) -> int:
     Raises
     ------
     InvalidParamError
-        No scheduler is named, neither in `options` nor in Dask's configuration; a file for TLS is missing; the death
-        timeout cannot be read.
+        No scheduler is named, neither in `options` nor in Dask's configuration, or its address or the protocol cannot
+        be used; a file for TLS is missing.
     TimedOutError
-        The scheduler's file was not written within the death timeout.
+        The scheduler's file was not written, or the scheduler did not answer, within the death timeout.
     Error
         A worker could not be started; none is left.
     """
@@ -50,12 +59,29 @@ def run(options: Sequence[dict[str, Any]]) -> int:
     if not named:
         raise InvalidParamError("no scheduler: give its address, ucx://HOST:8786, or --scheduler-file FILE")
     _refuse_half_tls(options[0].get("security", {}))
-    try:
-        patience_s: float | None = _utils.parse_timedelta(options[0]["death_timeout"])
-    except (ValueError, KeyError, OverflowError) as error:
-        raise InvalidParamError(f"--timeout {options[0]['death_timeout']!r}: {error}; write 60, or 5m") from error
-    asyncio.run(_run(options, patience_s))
+    if protocol := options[0].get("protocol"):
+        _refuse_protocol(protocol.removesuffix("://"))
+    if not options[0]["scheduler_file"]:
+        _refuse_address(named)
+    asyncio.run(_run(options, options[0]["death_timeout"]))
     return 0
+
+
+def _refuse_protocol(name: str) -> None:
+    try:
+        registry.get_backend(name)
+    except ValueError as error:
+        raise InvalidParamError(f"--protocol {name}: {error}") from error
+
+
+def _refuse_address(address: str) -> None:
+    """Raise for what cannot be a scheduler's address."""
+    try:
+        _, port = get_address_host_port(address)
+        if not 0 < port < 65536:
+            raise ValueError(f"{port} is not a port between 1 and 65535")
+    except ValueError as error:
+        raise InvalidParamError(f"start workers for {address}: {error}; write it like ucx://HOST:8786") from error
 
 
 def _refuse_half_tls(security: Mapping[str, str]) -> None:
@@ -80,6 +106,17 @@ async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> N
             address.cancel()
             return
         options = [{**each, "scheduler_ip": address.result(), "scheduler_file": None} for each in options]
+    named = options[0]["scheduler_ip"] or _config.get("scheduler-address")
+    reached = asyncio.create_task(_reach(named, options[0].get("security", {}), patience_s))
+    await asyncio.wait([stopped, reached], return_when=asyncio.FIRST_COMPLETED)
+    if not reached.done():
+        reached.cancel()
+        await asyncio.wait([reached])
+        return
+    try:
+        reached.result()
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
+        raise error if isinstance(error, Error) else _not_started(options, error) from error
     try:
         nannies = [Nanny(**each) for each in options]
     except (OSError, ValueError) as error:
@@ -118,6 +155,47 @@ async def _address(file: str, patience_s: float | None) -> str:
             raise TimedOutError(f"start workers: {file}: no scheduler has written it within {patience_s:g} s")
         await asyncio.sleep(_LOOK_S)
     return address
+
+
+async def _reach(address: str, security: Mapping[str, str], patience_s: float | None) -> None:
+    """Connect to the scheduler once, as the workers will; say so if that takes long."""
+    connecting = asyncio.create_task(_connect(address, Security(**security), patience_s))
+    try:
+        done, _ = await asyncio.wait([connecting], timeout=_SAY_S)
+        if not done:
+            print(f"weft worker: waiting for the scheduler at {address} ...", file=sys.stderr, flush=True)
+        await connecting
+    finally:
+        connecting.cancel()
+
+
+async def _connect(address: str, security: Security, patience_s: float | None) -> None:
+    end = math.inf if patience_s is None else time.monotonic() + patience_s
+    arguments: dict[str, Any] = cast("Any", security).get_connection_args("worker")
+    while True:
+        left_s = max(end - time.monotonic(), 1e-3)
+        try:
+            attempt_s = min(left_s, _ATTEMPT_S)
+            comm = await asyncio.wait_for(connect(address, timeout=attempt_s, **arguments), attempt_s + _LOOK_S)
+            await comm.close()
+            return
+        except FatalCommClosedError:
+            raise
+        except OSError as error:  # a timeout is one, too
+            if time.monotonic() >= end:
+                why = f"{await _reason(address, error)}; start the scheduler, or correct its address"
+                text = f"start workers for {address}: no answer within {patience_s:g} s: {why}"
+                raise TimedOutError(text) from error
+
+
+async def _reason(address: str, error: OSError) -> str:
+    """Find out why the scheduler was not reached: distributed says only that the time is up."""
+    host, port = get_address_host_port(address)
+    why = await asyncio.to_thread(why_unreachable, host, port, _PROBE_S)
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return why or str(cause) or "it accepts connections, and says nothing"
 
 
 async def _until_ended(nannies: Sequence[Nanny]) -> None:

@@ -46,22 +46,18 @@ def _run(args: argparse.Namespace) -> int:
     refuse(args)
     if not (args.plot or args.html):
         raise UsageError("nothing to draw: give --plot FILE or --html FILE")
-    draw(drawable(args.record), args)
+    record = drawable(args.record)
+    with outcome.of_a_benchmark(args.record, "drawn"):
+        draw(record, args)
     return 0
 
 
 def drawable(path: Path) -> dict[str, Any]:
     """Read the record of a sweep, a ping-pong, scale or Dask's work; raise `BenchError` for anything else."""
     record = outcome.read_record(path)
-    if not (_first(record).keys() & {"measure", "latency_s", "wall_s", "runs"}):
+    if not (outcome.first_row(record).keys() & {"measure", "latency_s", "wall_s", "runs"}):
         raise UsageError(f"{path} is not what a benchmark that can be drawn wrote with --json, or nothing was measured")
     return record
-
-
-def _first(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first measurement of a record, by which kinds are told apart."""
-    entries: list[dict[str, Any]] = [*record.get("records", ()), *record.get("workloads", ())]
-    return entries[0] if entries else {}
 
 
 def refuse(args: argparse.Namespace) -> None:
@@ -80,15 +76,19 @@ def draw(record: Mapping[str, Any], args: argparse.Namespace) -> None:
         return
     from weft.bench.charts.drawing import save
 
+    first = outcome.first_row(record)
     if "workloads" in record:
         from weft.bench.charts import dask as figures
-    elif "measure" in _first(record):
+    elif "measure" in first:
         from weft.bench.charts import sweep as figures  # type: ignore[no-redef]
-    elif "runs" in _first(record):
+    elif "runs" in first:
         from weft.bench.charts import scale as figures  # type: ignore[no-redef]
     else:
         from weft.bench.charts import pingpong as figures  # type: ignore[no-redef]
     if args.plot:
-        save(figures.chart(record), args.plot)
+        try:
+            save(figures.chart(record), args.plot)
+        except OSError as error:
+            raise BenchError(f"cannot write {args.plot}: {error.strerror}") from error
     if args.html:
         outcome.write(args.html, figures.page(record))

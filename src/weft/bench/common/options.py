@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from weft import _options
@@ -105,9 +105,9 @@ def some_of(allowed: Sequence[str], text: str) -> list[str]:
     return chosen
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json`` and ``--color``."""
-    _options.add_json(parser)
+def add_output(parser: argparse.ArgumentParser, names: Collection[str] = ()) -> None:
+    """Add ``--json`` and ``--color``; `names` are what the command's own argument may name."""
+    _options.add_json(parser, names)
     _options.add_color(parser)
 
 

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import psutil
 from rich.console import Console
 
-from weft import _options
+from weft import _distribution, _options
 from weft._units import format_size
 from weft.bench.common.errors import BenchError, UsageError
 from weft.errors import Error, InvalidParamError
@@ -47,11 +49,15 @@ def notes() -> Console:
 
 def refuse_files(*paths: Path | None) -> None:
     """Raise for files that could not be written after minutes of measuring."""
-    for path in filter(None, paths):
-        if path == _options.STDOUT:
-            continue
-        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-            raise UsageError(f"cannot write {path.name}: {path.parent} is not a writable folder")
+    for path in paths:
+        _options.refuse_file(path)
+
+
+def refuse_missing(*packages: str) -> None:
+    """Raise for packages that measuring would miss."""
+    for name in packages:
+        if importlib.util.find_spec(name) is None:
+            raise BenchError(f"{name} is not installed: {_distribution.install('bench')}")
 
 
 def refuse_sizes(sizes: Sequence[int]) -> None:
@@ -69,6 +75,27 @@ def read_record(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
+def first_row(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first measurement of a record, by which kinds are told apart; empty if there is none."""
+    for name in ("workloads", "records"):
+        rows = record.get(name)
+        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+            return cast("dict[str, Any]", rows[0])
+    return {}
+
+
+@contextlib.contextmanager
+def of_a_benchmark(path: Path, done: str) -> Generator[None]:
+    """Say of a record that is read within that it is none, or is of a benchmark that cannot be `done`."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, statistics.StatisticsError) as error:
+        of = str(read_record(path).get("command", "")).removeprefix("weft ")
+        if of == "bench links":
+            raise UsageError(f"{path}: a record of {of} cannot be {done}") from error
+        raise UsageError(f"{path} is no record of a benchmark that can be {done}") from error
+
+
 def write(path: Path | None, text: str) -> None:
     """Write `text` to `path`, if there is one."""
     if path is None:
@@ -79,6 +106,12 @@ def write(path: Path | None, text: str) -> None:
         raise BenchError(f"cannot write {path}: {error.strerror}") from error
 
 
-def write_record(path: Path | None, record: Mapping[str, Any]) -> bool:
-    """Write a record as ``--json`` asks; return whether the text is to be printed."""
-    return _options.print_text(path, record, indent=1)
+def written(path: Path | None, record: Mapping[str, Any]) -> contextlib.AbstractContextManager[bool]:
+    """Write a record as ``--json`` asks; give whether the text is to be printed within."""
+    return _options.written(path, record, indent=1)
+
+
+def write_record(path: Path | None, record: Mapping[str, Any]) -> None:
+    """Write a record that a script has made."""
+    with written(path, record):
+        pass

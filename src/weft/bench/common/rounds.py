@@ -39,15 +39,18 @@ def sampled(
 
 
 @contextlib.contextmanager
-def progress(name: str, total: int) -> Generator[Callable[[str], None]]:
+def progress(name: str, total: int, color: str) -> Generator[Callable[[str], None]]:
     """Show how far a benchmark is, on stderr; yield what is told each step of `total` before it is taken.
 
+    Without a terminal there, nothing is shown; `color` is that of ``--color``.
     It is drawn between measurements only: a thread that redraws would take turns on the cores that are measured.
     """
-    from rich.console import Console  # not needed where other libraries' environments import `sampled`
-    from rich.progress import Progress
+    from rich.progress import Progress  # not needed where other libraries' environments import `sampled`
 
-    with Progress(console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
+    from weft import _options
+
+    console = _options.progress_console(color)
+    with Progress(console=console, auto_refresh=False, transient=True, disable=not console.is_terminal) as bar:
         task, done = bar.add_task(name, total=total), itertools.count()
 
         def step(description: str) -> None:

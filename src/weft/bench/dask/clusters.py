@@ -14,6 +14,7 @@ import contextlib
 import logging
 import signal
 import time
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from weft._connect.address import why_unreachable
 from weft.bench.common.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 WORKERS = 2
 #: Dask's protocol within one process: client, scheduler, and one worker with all the threads. Nothing moves.
 INSIDE = "inproc"
+#: Seconds for the connection that finds out why a scheduler was not reached.
+_PROBE_S = 2.0
 # distributed's own limit is 1000 transfers, which 10,000 tasks pass.
 _LOG_LENGTH = 100_000
 
@@ -55,6 +59,8 @@ def named(what: str, timeout: float) -> Generator[None]:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
+        if late and isinstance(cause, CancelledError | AssertionError):  # where it was when the time was up
+            raise BenchError(f"{what} within {timeout:g} s; raise --timeout") from error
         text = " ".join(str(cause).split())[:400]
         kind = type(cause).__name__
         raise BenchError(f"{what}{f' within {timeout:g} s' * late}: {kind}{f': {text}' * bool(text)}") from error
@@ -167,6 +173,16 @@ def refuse_unknown(protocols: Iterable[str]) -> None:
             raise UsageError(f"Dask has no protocol {protocol!r}: use ucx, tcp, tls, ws, wss or inproc") from error
 
 
+def refuse_address(address: str) -> None:
+    """Raise for what cannot be a scheduler's address."""
+    from distributed.comm.addressing import get_address_host_port
+
+    try:
+        get_address_host_port(address)
+    except ValueError as error:
+        raise UsageError(f"--scheduler-address {address}: {error}; write it like ucx://HOST:8786") from error
+
+
 @contextlib.contextmanager
 def running(protocol: str, timeout: float, deployment: Deployment = Deployment()) -> Generator[Cluster]:
     """Own a cluster and take it down on every way out, or use one that runs already.
@@ -177,6 +193,7 @@ def running(protocol: str, timeout: float, deployment: Deployment = Deployment()
         It did not start, or not within `timeout` seconds.
     """
     from distributed import Client
+    from distributed.comm.addressing import get_address_host_port
 
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
@@ -184,7 +201,16 @@ def running(protocol: str, timeout: float, deployment: Deployment = Deployment()
             cluster: Any = deployment.address
             if deployment.address is None:
                 stack.callback(_close, cluster := _start(deployment, protocol, timeout))
-            client = stack.enter_context(Client(cluster, timeout=timeout))
+            try:
+                client = stack.enter_context(Client(cluster, timeout=timeout))
+            except OSError as error:
+                if deployment.address is None:
+                    raise
+                host, port = get_address_host_port(deployment.address)
+                if not (why := why_unreachable(host, port, _PROBE_S)):
+                    raise
+                text = f"{deployment.address}: {why}; start that scheduler, or correct its address"
+                raise BenchError(text) from error
             names: dict[str, str] = client.run(read_name)
             if not names:
                 raise BenchError(f"{deployment.address}: that scheduler has no workers")

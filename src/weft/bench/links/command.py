@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"whose decisions, in turns: Dask's own (stock), weft's (learned) {shown}",
     )
     add("--times", type=options.whole, default=1, metavar="N", help=f"runs of each job in each cluster {shown}")
-    options.add_output(parser)
+    options.add_output(parser, SCENARIOS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,15 +65,16 @@ def _run(args: argparse.Namespace) -> int:
         "records": records,
         "environment": surroundings,
     }
-    if outcome.write_record(args.json, record):
-        table.show(record, _options.console(args.color))
+    with outcome.written(args.json, record) as text:
+        if text:
+            table.show(record, _options.console(args.color))
     return int(any("failed" in run for entry in records for runs in entry["runs"].values() for run in runs))
 
 
 def _measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Take turns between the ways to decide, each in a cluster of its own, on one lab for each scenario."""
     entries: list[dict[str, Any]] = []
-    with progress("links", len(args.scenarios) * args.rounds * len(args.ways)) as step:
+    with progress("links", len(args.scenarios) * args.rounds * len(args.ways), args.color) as step:
         for name in args.scenarios:
             scenario = SCENARIOS[name]
             runs: dict[str, list[Any]] = {way: [] for way in args.ways}

@@ -8,8 +8,11 @@ no settings of ours. One that cannot be installed or does not run is reported as
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console
 
 import weft
 from weft import _options
@@ -112,21 +115,23 @@ def _run(args: argparse.Namespace) -> int:
     surroundings = environment.collect() | {"cores_pinned": bench.cores}
     outcome.refuse_files(args.json)
     outcome.refuse_sizes(args.sizes)
-    with progress("peers", len(cells)) as step:
+    with progress("peers", len(cells), args.color) as step:
         for cell in cells:
             step(f"installing {cell.library}")
             bench.install(cell)
     records = list(pingpong.interleaved("peers", cells, args, bench.measure, bench.missing))
     missing = [cell._asdict() | {"reason": reason} for cell, reason in bench.missing.items()]
     record = {"records": records, "missing": missing, "versions": bench.versions, "environment": surroundings}
-    status = 0 if records else 1
-    if not outcome.write_record(args.json, record):
-        return status
-    console = _options.console(args.color)
-    console.print(table_of(records))
-    for gone in missing:
+    with outcome.written(args.json, record) as text:
+        if text:
+            _show(record, _options.console(args.color))
+    return 0 if records else 1
+
+
+def _show(record: Mapping[str, Any], console: Console) -> None:
+    console.print(table_of(record["records"]))
+    for gone in record["missing"]:
         text = f"missing: {gone['library']} {gone['mode']}: {gone['reason']}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    for line in (*losses(records), *environment.remarks(surroundings, 2)):
+    for line in (*losses(record["records"]), *environment.remarks(record["environment"], 2)):
         console.print(line, highlight=False)
-    return status

@@ -25,7 +25,7 @@ import itertools
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,9 @@ def interleaved(
 
     A cell that fails ends it all. With `missing`, it is left out from then on, and the reason put there.
     """
-    with progress(name, args.rounds * sum(has(cell, nbytes) for cell in cells for nbytes in args.sizes)) as step:
+    with progress(
+        name, args.rounds * sum(has(cell, nbytes) for cell in cells for nbytes in args.sizes), args.color
+    ) as step:
         for nbytes in args.sizes:
             taken: dict[Cell, list[tuple[str, list[float]]]] = {cell: [] for cell in cells if has(cell, nbytes)}
             for _, cell in itertools.product(range(args.rounds), taken):
@@ -160,6 +162,8 @@ def _run(args: argparse.Namespace) -> int:
     surroundings = environment.collect() | {"cores_pinned": cores}
     if not any(has(cell, nbytes) for cell in cells for nbytes in args.sizes):
         raise UsageError("nothing to measure: none of --libraries has these --sizes and this --wait")
+    if any(cell.library == "lent" for cell in cells):
+        outcome.refuse_missing("numpy")
     outcome.refuse_files(args.json)
     outcome.refuse_sizes(args.sizes)
 
@@ -167,12 +171,16 @@ def _run(args: argparse.Namespace) -> int:
         return measure(*command_of(cell, args.transports), nbytes, args, cores)
 
     records = list(interleaved("pingpong", cells, args, once))
-    if not outcome.write_record(args.json, {"records": records, "environment": surroundings}):
-        return 0
+    with outcome.written(args.json, {"records": records, "environment": surroundings}) as text:
+        if text:
+            _show(records, surroundings, args)
+    return 0
+
+
+def _show(records: Sequence[dict[str, Any]], surroundings: Mapping[str, Any], args: argparse.Namespace) -> None:
     console = _options.console(args.color)
     console.print(table_of(records))
     if not OWN.isdisjoint(args.libraries) and not OWN.issuperset(args.libraries):
         console.print("\n".join(losses(records)) or "weft loses nowhere here.", highlight=False)
     for remark in environment.remarks(surroundings, 2):
         console.print(remark, highlight=False)
-    return 0

@@ -22,6 +22,7 @@ from weft.bench.common import environment, lab_hosts, options, outcome
 from weft.bench.common.errors import UsageError
 from weft.bench.common.rounds import progress
 from weft.bench.dask import rounds as dask_rounds
+from weft.bench.dask.clusters import refuse_unknown
 from weft.bench.scale import run as one_run
 from weft.bench.scale import table
 from weft.bench.scale.run import Place, Plan
@@ -35,6 +36,9 @@ EXAMPLES = (
     "weft bench scale --workers 4,8,16",
     "weft bench scale --workers 8 --lab 2 --json scale.json --html scale.html",
 )
+
+#: The lowest ``--ulimit``: two workers over either protocol have up to 24 descriptors open in one process.
+LEAST_FILES = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,8 +136,9 @@ def _run(args: argparse.Namespace) -> int:
     }
     if hosts:
         record["lab"] = lab_hosts.described(hosts)
-    if outcome.write_record(args.json, record):
-        table.show(record, _options.console(args.color))
+    with outcome.written(args.json, record) as text:
+        if text:
+            table.show(record, _options.console(args.color))
     if not any(table.values(entry, table.MEASURES[0]) for entry in entries):
         return 1
     plot.draw(record, args)
@@ -144,8 +149,13 @@ def refuse(args: argparse.Namespace) -> None:
     """Raise for what would fail only after minutes of measuring."""
     dask_rounds.refuse((), args.json)
     plot.refuse(args)
+    refuse_unknown(args.protocol)
     if args.lab:
         _options.refuse_unused("a lab has no nannies", no_nanny=not args.nannies)
+    if args.ulimit and args.ulimit < LEAST_FILES:
+        raise UsageError(
+            f"--ulimit {args.ulimit}: no process of a cluster starts with less than {LEAST_FILES} open files"
+        )
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if args.ulimit and hard != resource.RLIM_INFINITY and args.ulimit > hard:
         raise UsageError(f"--ulimit {args.ulimit}: the hard limit of open files is {hard}")
@@ -172,7 +182,7 @@ def _measure(args: argparse.Namespace, place: Place) -> list[dict[str, Any]]:
         each: {"workers": each[0], "protocol": each[1], "runs": list[dict[str, Any]]()}
         for each in itertools.product(args.workers, args.protocol)
     }
-    with progress("scale", args.rounds * len(entries)) as step:
+    with progress("scale", args.rounds * len(entries), args.color) as step:
         for number, (each, entry) in itertools.product(range(1, args.rounds + 1), entries.items()):
             step(f"{each[0]} workers over {each[1]}://, round {number}")
             plan = plan_of(args, *each)

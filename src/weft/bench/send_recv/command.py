@@ -24,6 +24,7 @@ from typing import Any
 
 import weft
 from weft import _options
+from weft._connect.address import why_unreachable
 from weft._options import port, timeout
 from weft._units import format_nbytes
 from weft.bench.send_recv import loops
@@ -61,6 +62,8 @@ UNITS = {
     "gib": 2**30,
 }
 START_S = 60.0
+#: Seconds for the connection that finds out why the server was not reached.
+_PROBE_S = 2.0
 CHILD = "import sys; from weft.bench.send_recv.command import serve; serve(sys.argv[1])"
 _PR_SET_PDEATHSIG = 1
 
@@ -222,11 +225,12 @@ def run(args: argparse.Namespace) -> int:
     from weft.bench.send_recv import table  # weft.compat, which it uses, takes 0.1 s to import
 
     try:
-        if _options.print_text(args.json, table.record(args, _parameters(args), result)):
-            table.show(args, _parameters(args), result)
-    except weft.InvalidParamError as error:
+        with _options.written(args.json, table.record(args, _parameters(args), result)) as text:
+            if text:
+                table.show(args, _parameters(args), result)
+    except weft.Error as error:
         print(f"weft bench send-recv: {error}", file=sys.stderr)
-        return 2
+        return 1
     return 0
 
 
@@ -344,7 +348,15 @@ def _serve(args: argparse.Namespace) -> None:
 
 
 def _client(args: argparse.Namespace) -> loops.Result:
-    with socket.create_connection((args.server_address, args.port), timeout=args.timeout) as sock:
+    try:
+        sock = socket.create_connection((args.server_address, args.port), timeout=args.timeout)
+    except OSError as error:
+        if isinstance(error, weft.Error):  # the time is up
+            raise
+        why = why_unreachable(args.server_address, args.port, _PROBE_S) or str(error)
+        remedy = "start the server there, by --server-only, or correct --server-address and --port"
+        raise weft.UnreachableError(f"connect to {args.server_address}:{args.port}: {why}; {remedy}") from error
+    with sock:
         sock.settimeout(None)
         return _exchange(args, sock, client=True)
 

@@ -265,6 +265,8 @@ def _run(args: argparse.Namespace) -> int:
     sweep, lines = Sweep(args, cores), lines_of(names, args.wait, args.memory)
     if not any(map(sweep.cells, lines)):
         raise UsageError(f"nothing to measure: none of {', '.join(names)} has these --sizes and --measures")
+    if any(line.transport in LENT and sweep.cells(line) for line in lines):
+        outcome.refuse_missing("numpy")
     with contextlib.ExitStack() as stack:
         if args.lab:
             sweep.apart = _lab(args, stack)
@@ -272,8 +274,9 @@ def _run(args: argparse.Namespace) -> int:
     record = sweep.record() | {"environment": surroundings}
     if args.lab:
         record["lab"] = lab_hosts.described(lab.read(args.lab))
-    if outcome.write_record(args.json, record):
-        sweep_table.show(record, _options.console(args.color), form=args.form)
+    with outcome.written(args.json, record) as text:
+        if text:
+            sweep_table.show(record, _options.console(args.color), form=args.form)
     if record["records"]:
         plot.draw(record, args)
     return 0 if record["records"] else 1
@@ -301,7 +304,7 @@ def _lab(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[list[str
 
 def _measure(sweep: Sweep, lines: Sequence[Line]) -> None:
     rounds = range(sweep.args.rounds)
-    with progress("sweep", sum(len(sweep.cells(line)) for line in lines) * len(rounds)) as step:
+    with progress("sweep", sum(len(sweep.cells(line)) for line in lines) * len(rounds), sweep.args.color) as step:
         for _, line in itertools.product(rounds, lines):
             try:
                 sweep.measure(line, step)
