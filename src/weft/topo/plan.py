@@ -109,7 +109,8 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
         places = places[: options.workers]
     elif options.workers is not None and options.workers > len(places):
         fit = f"only {len(places)} {'fits' if len(places) == 1 else 'fit'}"
-        per = f"{options.per} core{'s' * (options.per != '1')}" if options.per.isdecimal() else options.per
+        per = str(options.per)
+        per = f"{per} core{'s' * (per != '1')}" if per.isdecimal() else per
         raise InvalidParamError(f"plan: {options.workers} workers, but {fit}, one per {per}: ask for fewer")
     notes += network.left_out(topology)
     nics = network.choose(topology, [(place.gpu.name if place.gpu else None, place.node) for place in places])
