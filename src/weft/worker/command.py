@@ -28,15 +28,16 @@ EXAMPLES = (
     "weft worker --scheduler-file scheduler.json --per l3 --threads 2 --memory-limit 8GiB",
 )
 
+_OF_DASK_CUDA = {name.replace("_", "-"): why for name, why in DASK_CUDA.items()}
 #: Options of dask-cuda's worker that have no meaning here, and why.
-NOT_SUPPORTED = {name.replace("_", "-"): why for name, why in DASK_CUDA.items()}
-NOT_SUPPORTED |= {
+NOT_SUPPORTED = {
+    **_OF_DASK_CUDA,
     **{
         f"disable-{name.removeprefix('enable-')}": why
-        for name, why in NOT_SUPPORTED.items()
+        for name, why in _OF_DASK_CUDA.items()
         if name.startswith("enable-")
     },
-    **{f"{switch}-jit-unspill": NOT_SUPPORTED["jit-unspill"] for switch in ("enable", "disable")},
+    **{f"{switch}-jit-unspill": _OF_DASK_CUDA["jit-unspill"] for switch in ("enable", "disable")},
     "pre-import": "use --preload",
     "pid-file": "the program that starts weft worker knows its pid",
     "worker-class": "weft worker starts distributed's Worker, each below a Nanny",
