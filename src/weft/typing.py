@@ -75,7 +75,8 @@ class Request(Protocol[ResultT_co]):
         Error
             The error that ended the operation.
 
-        Ctrl-C interrupts the wait; the request is then still pending.
+        Ctrl-C interrupts the wait; the request is then still pending. Where messages go over a TLS socket, it may end
+        the connection.
         """
         ...
 
