@@ -81,11 +81,11 @@ def limit_mappings():
 
 
 def test_beyond_half_of_the_mappings_that_a_process_may_have_its_blocks_are_copied(reader, limit_mappings):
-    limit_mappings(mappings())
+    limit_mappings(0)
     before = mappings()
     array = pooled(MIB, 1)
     assert reader.take(array) == "1-1 0"
-    assert mappings() == before
+    assert mappings() <= before  # of those before, some may have come back
     array += 1
     assert reader.ask("look") == "1-1 0"
 

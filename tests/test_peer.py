@@ -376,6 +376,17 @@ def test_one_connection_in_two_loops_one_after_the_other():
             assert [run(main(peer)) for _ in range(2)] == [b"there"] * 2
         echoed.result()
 
+    def call(address):
+        with weft.connect(address) as peer:
+            peer.send(b"later").wait(100)
+
+    # and without a loop, by the thread whose worker has been in those
+    with weft.listen("127.0.0.1:0") as listener, futures.ThreadPoolExecutor(1) as thread:
+        called = thread.submit(call, listener.address)
+        with listener.accept(timeout=100) as peer:
+            assert bytes(peer.recv().wait(100)) == b"later"
+        called.result()
+
 
 def test_one_worker_in_two_loops_one_after_the_other():
     worker = weft.Worker(weft.Context())

@@ -286,7 +286,12 @@ void Worker::detach() noexcept {
 
 void Worker::schedule_turn() {
     if (turn_scheduled || !loop.is_valid()) return;
-    loop.attr("call_soon")(turn_method);
+    try {
+        loop.attr("call_soon")(turn_method);
+    } catch (nb::python_error &e) {  // a loop that was closed: from now on the worker is used without, or by another
+        if (!e.matches(PyExc_RuntimeError) || !nb::cast<bool>(loop.attr("is_closed")())) throw;
+        return detach();
+    }
     turn_scheduled = true;
 }
 
