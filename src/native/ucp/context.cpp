@@ -186,5 +186,6 @@ void define_context(nb::module_ &m) {
             },
             nb::sig("def features(self) -> list[str]"), "The features that the context was made with.")
         .def_ro("config", &Context::config, nb::for_getter(nb::sig("def config(self) -> dict[str, tuple[str, str]]")),
-                "Settings that the caller or weft changed: name to (value, ``argument`` or ``weft``). UCX reads ``UCX_*`` itself.");
+                "Settings that the caller or weft changed: name to (value, ``argument`` or ``weft``). UCX reads "
+                "``UCX_*`` itself.");
 }
