@@ -35,7 +35,7 @@ from whole_jobs import table as whole_jobs_table
 
 from weft._units import format_rate, format_seconds, format_size
 from weft.bench.charts.dask import Row, overview, rows_of
-from weft.bench.common import stats
+from weft.bench.common import environment, stats
 from weft.bench.links import table as links_table
 from weft.bench.pingpong import table as pingpong_table
 from weft.bench.scale import table as scale_table
@@ -620,9 +620,18 @@ def measure(names: Sequence[str], root: Path, *, quick: bool, sources: Path | No
         if status or not taken.exists():
             failed.append(name)
         if taken.exists() and (status == 0 or name in long_figures.MEASURED):
+            _name_commit(taken)
             taken.replace(taken.with_suffix(".json"))
         taken.unlink(missing_ok=True)
     return failed
+
+
+def _name_commit(taken: Path) -> None:
+    """Write this checkout's commit into a record that an installed weft took: it was built from here."""
+    record = json.loads(taken.read_text(encoding="utf-8"))
+    if "environment" in record and record["environment"].get("commit") is None:
+        record["environment"]["commit"] = environment.commit(ROOT / "src")
+        taken.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

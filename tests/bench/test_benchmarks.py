@@ -426,6 +426,19 @@ def test_a_second_run_into_a_folder_adds_to_the_first(tmp_path, monkeypatch):
     assert records["pingpong"] == benchmarks.read(benchmarks.ROOT / benchmarks.RECORDS)["pingpong"]
 
 
+@pytest.mark.parametrize(("told", "kept"), [(None, "abc"), ("def", "def")])
+def test_an_installed_weft_is_of_the_checkout_that_it_was_built_from(tmp_path, monkeypatch, told, kept):
+    def ran(argv, **_):
+        with open(argv[-1], "w") as new:
+            json.dump({"environment": {"commit": told}}, new)
+        return subprocess.CompletedProcess(argv, 0)
+
+    monkeypatch.setattr(subprocess, "run", ran)
+    monkeypatch.setattr(benchmarks.environment, "commit", {benchmarks.ROOT / "src": "abc"}.get)
+    assert benchmarks.measure(["long/kills"], tmp_path, quick=False) == []
+    assert benchmarks.read(tmp_path / benchmarks.RECORDS) == {"long/kills": {"environment": {"commit": kept}}}
+
+
 def test_an_environment_of_its_own_is_uvs_and_has_the_checkout(tmp_path, monkeypatch):
     commands = []
     monkeypatch.setattr(

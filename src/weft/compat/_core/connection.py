@@ -233,7 +233,7 @@ class Connection:
         while self._readers:
             reader = self._readers.popleft()
             if not reader.done() and not reader.get_loop().is_closed():
-                reader.set_exception(UCXCanceledError("the endpoint was closed"))
+                reader.set_exception(UCXCanceledError("am_recv: the endpoint was closed"))
 
     def _call_back(self) -> None:
         callback, self._on_close = self._on_close, None
