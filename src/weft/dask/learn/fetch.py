@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.dask import config, patches
 from weft.dask.learn import chains, measured
-from weft.dask.learn.collect import SOFTWARE_S, place_of
+from weft.dask.learn.hosts import SOFTWARE_S, place_of
 from weft.links import LinkModel, Need, Probes, best_source
 
 if TYPE_CHECKING:
