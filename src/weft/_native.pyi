@@ -509,7 +509,9 @@ class Worker:
         Raises
         ------
         AddressError
-            The host is unknown, or the port is not a number.
+            The host is unknown.
+        InvalidParamError
+            There is no port, or it is not a number up to 65535.
         UnsupportedError
             The address is IPv6, with which UCX's own listener crashes.
         Error
@@ -536,12 +538,12 @@ class Worker:
 
         Raises
         ------
-        AddressError
-            The host is unknown, or the port is not a number.
+        InvalidParamError
+            There is no port, or it is not a number up to 65535.
         UnsupportedError
             The address is IPv6, with which UCX's own listener crashes.
         UnreachableError, PeerLostError
-            From the first operation: no program listens there, or it has stopped.
+            The host is unknown. From the first operation: no program listens there, or it has stopped.
 
         Source: ``ucp_ep_create`` with ``UCP_EP_PARAMS_FLAGS_CLIENT_SERVER``.
         """
@@ -1238,7 +1240,7 @@ class Peer:
         -------
         Request
             Its result is a writable memoryview, aligned to 64 B. The memory lives as long as anything refers to it; from
-            4 KiB up it belongs to weft's pool.
+            64 KiB up it belongs to weft's pool, so it can be lent on.
 
         Raises
         ------

@@ -139,7 +139,7 @@ class Connecting:
         name = join(self._host, self._port)
         deadline = time.monotonic() + self._timeout
         workers = workers_of_thread()
-        for attempt in (1, 2):
+        for attempt in (1, 2):  # the two sides may meet at a link that was just lost; then the second makes a new one
             to = self._connected_blocking(name, deadline)
             with _socket_of(to) as sock:
                 try:
@@ -157,7 +157,7 @@ class Connecting:
         workers = await workers_of_loop()
         try:
             async with asyncio.timeout(self._timeout):
-                for attempt in (1, 2):
+                for attempt in (1, 2):  # as in `open`
                     to = await self._connected(name)
                     with _socket_of(to) as sock:
                         try:

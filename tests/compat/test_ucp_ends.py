@@ -4,12 +4,15 @@
 import asyncio
 import gc
 import logging
+import os
+import resource
 import socket
 
 import pytest
 from tests.compat.pairs import pair
 
 from weft.compat import ucp
+from weft.compat._core.listener import Listener
 from weft.compat.ucp.exceptions import (
     UCXCanceled,
     UCXCloseError,
@@ -305,6 +308,41 @@ def test_strangers_are_turned_away(caplog):
     with caplog.at_level(logging.WARNING, "ucx"):
         asyncio.run(run())
     assert "rejected a connection" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_listener_out_of_descriptors_waits_for_room(monkeypatch, caplog):
+    """Its loop must not spin while a caller waits."""
+    asked = []
+    accept = Listener.accept
+    monkeypatch.setattr(Listener, "accept", lambda self: [asked.append(None), accept(self)][1])
+
+    async def run():
+        accepted = asyncio.get_running_loop().create_future()
+        listener = ucp.create_listener(accepted.set_result)
+        connecting = asyncio.create_task(ucp.create_endpoint("127.0.0.1", listener.port))
+        await asyncio.sleep(0)  # its socket exists
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        os.close(free := os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            await until(lambda: asked)
+            await asyncio.sleep(0.3)  # in which it would spin
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert len(asked) <= 2  # a busy machine may take longer than the pause
+        here, there = await connecting, await accepted
+        await here.send(b"1")
+        received = bytearray(1)
+        await there.recv(received)
+        assert received == b"1"
+        await here.close()
+        await there.close()
+        listener.close()
+
+    with caplog.at_level(logging.WARNING, "ucx"):
+        asyncio.run(run())
+    assert "Too many open files" in caplog.text
 
 
 def test_a_silent_listener_is_given_up():

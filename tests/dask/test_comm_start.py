@@ -32,6 +32,12 @@ def _loaded(code: str, *names: str) -> list[str]:
     return ran.stdout.split()
 
 
+def test_a_worker_leaves_the_schedulers_part_alone() -> None:
+    parts = ("dask.learn.fanout", "dask.learn.collect", "dask.learn.place", "dask.learn.roots", "links.store")
+    names = [f"weft.{part}" for part in parts]
+    assert _loaded("import weft.dask\nfrom weft.dask.learn import fanout, fetch", *names) == names[:1]
+
+
 def test_a_worker_has_numpys_serializers_before_its_first_array() -> None:
     late = ("distributed.protocol.numpy", "numpy.ma")
     assert _loaded(_WORKER.format(protocol="tcp"), *late) == []  # as Dask has it

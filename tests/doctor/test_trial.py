@@ -19,6 +19,8 @@ from weft.doctor.finding import Level
 
 #: What a listener and a caller are, for a child process.
 DOCTOR = "import sys; from weft import _cli; sys.exit(_cli.main(['doctor', *sys.argv[1:]]))"
+#: As JSON, it exceeds the interpreter's recursion limit.
+DEEP = b"[" * 4000 + b"\n"
 
 
 def port_of(line):
@@ -37,7 +39,7 @@ def test_on_one_host(spawn, capsys):
     assert found["posix"]["what"].startswith("posix/memory: ")
     assert found["tcp"]["what"].startswith("tcp/lo: ")
     # a stranger, and one that goes without a word, disturb nobody
-    for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b'{"trial": "rm"}\n', b"[]\n", b""):
+    for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b'{"trial": "rm"}\n', b"[]\n", DEEP, b""):
         with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=100) as sock:
             assert json.loads(sock.makefile("rb").readline())["weft"]
             sock.sendall(nonsense)
@@ -81,7 +83,7 @@ def test_nobody_listens():
     assert found["path"].remedy == "start it there: weft doctor --listen"
 
 
-@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"[1]\n", b"\xff\xfe\n", b"{" * 5000])
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"[1]\n", b"\xff\xfe\n", b"{" * 5000, DEEP])
 def test_something_else_listens(answer):
     with socket.create_server(("127.0.0.1", 0)) as server:
 

@@ -30,8 +30,8 @@ def test_two_fast_links_are_taken_for_a_slow_one() -> None:
     found = route(model, "a", "b", 40 * MiB, 0.0)
     assert isinstance(found, Relay)
     assert found.worker == "c"
-    assert found.direct_s == pytest.approx(40 * MiB / (10 * MBIT), rel=0.1)
-    assert 0.1 * found.direct_s < found.seconds < 0.2 * found.direct_s
+    assert found.direct_seconds_per_byte == pytest.approx(1 / (10 * MBIT), rel=0.1)
+    assert 0.1 < found.seconds / (40 * MiB * found.direct_seconds_per_byte) < 0.2
     assert route(model, "a", "c", 40 * MiB, 0.0) is None
     assert route(model, "a", "b", LEAST_NBYTES - 1, 0.0) is None
     assert route(model, "a", "b", 40 * MiB, 0.0, avoid=["c"]) is None

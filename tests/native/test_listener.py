@@ -238,11 +238,20 @@ def test_a_dropped_endpoint_that_fails(spawn):
     assert child.wait(60) == 0
 
 
-@pytest.mark.parametrize("address", ["nohost.invalid:1", "127.0.0.1", "127.0.0.1:port"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:", "127.0.0.1:port", "127.0.0.1:65536", "127.0.0.1:-1"])
 def test_addresses_that_are_none(sides, address):
-    _, client, _ = sides
+    server, client, _ = sides
+    for operation in (server.listen_sockaddr, client.connect_sockaddr):
+        with pytest.raises(weft.InvalidParamError, match=r"has no port|is not a port between 0 and 65535"):
+            operation(address)
+
+
+def test_a_host_that_is_unknown(sides):
+    server, client, _ = sides
     with pytest.raises(weft.AddressError):
-        client.connect_sockaddr(address)
+        server.listen_sockaddr("nohost.invalid:1")
+    with pytest.raises(weft.UnreachableError):
+        client.connect_sockaddr("nohost.invalid:1")
 
 
 def test_a_port_that_is_taken(sides):

@@ -48,6 +48,13 @@ inline void relax() {
 #endif
 }
 
+/// Write a record that the reader sees at once.
+inline bool try_write(Ring::Writer &writer, Ring::Kind kind, Ring::Gather &from, size_t nbytes) noexcept {
+    if (!writer.append(kind, from, nbytes)) return false;
+    writer.publish();
+    return true;
+}
+
 /// The byte at `offset` of the message with this number.
 inline std::byte content(uint64_t number, size_t offset) {
     return std::byte((number * 131 + offset * 7 + (offset >> 8)) & 0xff);

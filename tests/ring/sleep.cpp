@@ -37,7 +37,7 @@ void talk(End &end, bool first, uint64_t enough) {
             if (end.sleeps >= enough) turn.enough |= first ? 1 : 2;
             iovec iov{&turn, sizeof turn};
             Ring::Gather from{&iov, 1};
-            CHECK(end.writer.try_write(Ring::Kind::message, from, sizeof turn));
+            CHECK(try_write(end.writer, Ring::Kind::message, from, sizeof turn));
             end.ring();
         } else {
             Turn got{};

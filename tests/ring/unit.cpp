@@ -151,7 +151,7 @@ void what_is_not_published_does_not_exist() {
         uint64_t looks[4] = {uint64_t(1) << 32 | 8, uint64_t(1) << 32 | 8, uint64_t(1) << 32, uint64_t(2) << 32};
         iovec iov{looks, size_t(8 + i % 25)};
         Ring::Gather from{&iov, 1};
-        CHECK(again.writer.try_write(Ring::Kind::piece, from, iov.iov_len));
+        CHECK(try_write(again.writer, Ring::Kind::piece, from, iov.iov_len));
         Ring::Record record;
         CHECK(again.reader.peek(record) && record.kind == Ring::Kind::piece && record.nbytes == iov.iov_len);
         again.reader.consume();

@@ -6,16 +6,10 @@
 #include "connection/channel.hpp"
 #include "connection/message.hpp"
 #include "operations/active.hpp"
+#include "operations/operation.hpp"
 #include "ucp/lanes.hpp"
 
 namespace {
-
-void sent(void *ucx_request, ucs_status_t status, void *request) {
-    auto *r = static_cast<Request *>(request);
-    r->ucx = nullptr;
-    ucp.request_free(ucx_request);
-    r->end(status);
-}
 
 // A header alone has neither buffer nor waiter.
 void header_sent(void *ucx_request, ucs_status_t, void *engine) {
@@ -105,7 +99,7 @@ void UcxCarrier::post(Request *r, const void *header, size_t header_nbytes, cons
     param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
                          UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
     param.flags = UCP_AM_SEND_FLAG_COPY_HEADER | (rendezvous ? UCP_AM_SEND_FLAG_RNDV : 0);
-    param.cb.send = sent;
+    param.cb.send = operation_ended;
     param.user_data = r;
     param.memory_type = memory_type;
     param.datatype = data.datatype;

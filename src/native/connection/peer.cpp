@@ -132,7 +132,7 @@ Returns
 -------
 Request
     Its result is a writable memoryview, aligned to 64 B. The memory lives as long as anything refers to it; from
-    4 KiB up it belongs to weft's pool.
+    64 KiB up it belongs to weft's pool, so it can be lent on.
 
 Raises
 ------

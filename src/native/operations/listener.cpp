@@ -26,15 +26,19 @@ SockaddrListener::~SockaddrListener() {
 
 namespace {
 
-/// Resolve "host:port" or ":port". The port must be a number.
+/// Resolve "host:port" or ":port". The port must be a number; getaddrinfo takes one above 65535 modulo 65536.
 ///
 /// IPv4 only: when UCX 1.22 accepts an IPv6 connection, it writes the peer's address beyond the end of a tcp endpoint
 /// whose device was opened for IPv4 (uct_tcp_ep_set_dest_addr), as the loopback is.
 sockaddr_in resolve(const std::string &address, bool listens, const char *op) {
     const size_t colon = address.rfind(':');
     if (colon == std::string::npos)
-        raise("AddressError", std::string(op) + ": " + address + " has no port; pass host:port", op);
+        raise("InvalidParamError", std::string(op) + ": " + address + " has no port; pass host:port", op);
     const std::string host = address.substr(0, colon), port = address.substr(colon + 1);
+    const bool is_number = !port.empty() && port.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_number || port.size() > 5 || std::stoul(port) > UINT16_MAX)
+        raise("InvalidParamError",
+              std::string(op) + ": " + address + ": " + port + " is not a port between 0 and 65535", op);
     if (host.find(':') != std::string::npos)
         raise("UnsupportedError",
               std::string(op) + " at " + address + ": UCX's listener crashes with IPv6; use an IPv4 address", op);
@@ -47,7 +51,9 @@ sockaddr_in resolve(const std::string &address, bool listens, const char *op) {
         nb::gil_scoped_release release;
         status = getaddrinfo(host.empty() ? nullptr : host.c_str(), port.c_str(), &hints, &found);
     }
-    if (status != 0) raise("AddressError", std::string(op) + ": " + address + ": " + gai_strerror(status), op);
+    if (status != 0)
+        raise(listens ? "AddressError" : "UnreachableError",
+              std::string(op) + ": " + address + ": " + gai_strerror(status), op);
     sockaddr_in in;
     std::memcpy(&in, found->ai_addr, sizeof in);
     freeaddrinfo(found);
@@ -193,7 +199,9 @@ SockaddrListener
 Raises
 ------
 AddressError
-    The host is unknown, or the port is not a number.
+    The host is unknown.
+InvalidParamError
+    There is no port, or it is not a number up to 65535.
 UnsupportedError
     The address is IPv6, with which UCX's own listener crashes.
 Error
@@ -217,12 +225,12 @@ Endpoint
 
 Raises
 ------
-AddressError
-    The host is unknown, or the port is not a number.
+InvalidParamError
+    There is no port, or it is not a number up to 65535.
 UnsupportedError
     The address is IPv6, with which UCX's own listener crashes.
 UnreachableError, PeerLostError
-    From the first operation: no program listens there, or it has stopped.
+    The host is unknown. From the first operation: no program listens there, or it has stopped.
 
 Source: ``ucp_ep_create`` with ``UCP_EP_PARAMS_FLAGS_CLIENT_SERVER``.)";
 

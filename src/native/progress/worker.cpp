@@ -19,15 +19,16 @@ Worker::Worker(nb::object context_object, bool links_only)
     if (!links_only) {
         try {
             own = std::make_shared<Engine>(this);
+            ucp_worker_attr_t attr{};
+            attr.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
+            check(ucp.worker_query(own->handle, &attr), "Worker");
+            max_am_header = attr.max_am_header;
+            address = own->address();
         } catch (...) {
+            own.reset();
             ::close(epoll_fd);
             throw;
         }
-        ucp_worker_attr_t attr{};
-        attr.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
-        check(ucp.worker_query(own->handle, &attr), "Worker");
-        max_am_header = attr.max_am_header;
-        address = own->address();
     }
     open = true;
     if (c) ++c->workers;

@@ -174,12 +174,6 @@ class Writer {
         first_word = 0;
     }
 
-    bool try_write(Kind kind, Gather &from, size_t nbytes) noexcept {
-        if (!append(kind, from, nbytes)) return false;
-        publish();
-        return true;
-    }
-
     /// After a write that found no room, with everything published: request room. True: there is room now. False: ring
     /// the reader's bell; it will ring back when it has read everything (`Reader::release`). Records that are written
     /// meanwhile renew the request behind them, until `stop_waiting`.

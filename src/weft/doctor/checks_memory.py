@@ -40,7 +40,7 @@ def shared_memory(machine: Machine) -> Finding:
     """Check ``/dev/shm``: it holds links that UCX carries on one host, and the queues of low-level workers."""
     why = why_ucx(machine)
     if machine.shm_nbytes is None:
-        return _without_shm(machine, why)
+        return _without_shm(why)
     size, free = machine.shm_nbytes
     evidence = [f"statvfs {_SHM}: {format_nbytes(size)}, {format_nbytes(free)} free"]
     mounts = re.findall(
@@ -68,7 +68,7 @@ def shared_memory(machine: Machine) -> Finding:
     return ok(f"{format_nbytes(free)} free in {_SHM}: room for {links} links of UCX's", *evidence)
 
 
-def _without_shm(machine: Machine, why: str) -> Finding:
+def _without_shm(why: str) -> Finding:
     evidence, remedy = f"statvfs {_SHM}: failed", f"mount -t tmpfs tmpfs {_SHM}"
     if not why:
         what = f"no {_SHM}: no low-level worker can be made; connections on this host do not need it"

@@ -208,7 +208,10 @@ def _read_line(lines: io.BufferedRWPair) -> dict[str, Any]:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    told = json.loads(line)
+    try:
+        told = json.loads(line)
+    except RecursionError as e:  # 4 KiB of "[" exceed the interpreter's recursion limit
+        raise ValueError("nested too deeply") from e
     if not isinstance(told, dict):
         raise ValueError("not an object")
     return cast("dict[str, Any]", told)

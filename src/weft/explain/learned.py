@@ -18,8 +18,6 @@ logger = logging.getLogger("weft")
 
 #: Unless one is named, so many files are read, the latest.
 _MOST_FILES = 8
-#: Seconds per byte below which nothing but lent pages explains it.
-_MOVED = 1e-12
 
 
 def of_cluster(name: str, here: str, there: str) -> list[Learned]:
@@ -78,14 +76,14 @@ def _row(cluster: str, model: LinkModel, ends: dict[str, str], a: str, b: str, m
     expected = model.predict(a, b, 0.0, memory)
     kind = model.place_of(a).kind_towards(b, model.place_of(b))
     level = model.known_of_hosts(a, b, memory) if expected.source == "hosts" else model.kinds.get((kind, memory))
-    nbytes, per_byte = TIMED_NBYTES[-1], expected.seconds_per_byte
+    nbytes = TIMED_NBYTES[-1]
     return Learned(
         cluster=cluster,
         source=ends[a],
         destination=ends[b],
         memory=memory,
         latency_s=expected.latency_s,
-        bandwidth_Bps=1 / per_byte if per_byte > _MOVED else None,
+        bandwidth_Bps=expected.bandwidth_Bps,
         nbytes=nbytes,
         predicted_s=expected.seconds(nbytes),
         spread=expected.deviation,

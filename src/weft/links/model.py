@@ -43,6 +43,9 @@ DIFFERENT = 2.5
 
 _NETWORK = InterconnectClass.NETWORK
 
+#: Below this many seconds per byte, all bytes are lent: no link is as fast.
+_MOVED = 1e-12
+
 #: A network with this many seconds per byte is slow compared with memory: ten times the prior within a host.
 _SLOW_NETWORK = 10 / PRIORS[InterconnectClass.SAME_HOST].bandwidth_Bps
 
@@ -82,6 +85,11 @@ class Prediction(NamedTuple):
     def seconds(self, nbytes: int) -> float:
         """Return the duration of a transfer of `nbytes` that has the link to itself."""
         return self.latency_s + nbytes * self.seconds_per_byte
+
+    @property
+    def bandwidth_Bps(self) -> float | None:  # noqa: N802 - the unit
+        """Bytes per second; None if all bytes are lent, so that the time does not depend on the size."""
+        return 1 / self.seconds_per_byte if self.seconds_per_byte > _MOVED else None
 
 
 class Level:

@@ -26,11 +26,10 @@ _LEAST_WINDOW_S, _WINDOW_PIECES = 1.0, 4
 
 
 class Relay(NamedTuple):
-    """The path through a third worker: its seconds; the direct path's seconds, and its seconds per byte."""
+    """The path through a third worker: its seconds, and the direct path's seconds per byte."""
 
     worker: str
     seconds: float
-    direct_s: float
     direct_seconds_per_byte: float
 
 
@@ -80,7 +79,7 @@ def route(
         seconds = _by_way_of(model, (source, relay, destination), nbytes, piece, now_s, memory)
         if seconds < least:
             best, least = relay, seconds
-    return Relay(best, least, direct_s, rate) if best else None
+    return Relay(best, least, rate) if best else None
 
 
 def _by_way_of(

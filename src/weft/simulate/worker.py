@@ -99,7 +99,6 @@ class Worker:
         self.coming: dict[Task, None] = {}
         self.in_flight: dict[Worker, list[Task]] = {}
         self.busy: dict[Worker, None] = {}
-        self.waiting_here: dict[Worker, None] = {}
         self.serving = self.receiving = 0
         self._missing: dict[Task, int] = {}
         self._ready: list[tuple[int, Task]] = []

@@ -18,7 +18,6 @@ class Choice:
     """A worker's NIC, None where there is none to name; `tcp` are the network devices that are up."""
 
     nic: Nic | None
-    interconnect: Interconnect | None
     tcp: tuple[str, ...]
     why: str
 
@@ -59,14 +58,14 @@ def choose(topology: Topology, ends: Sequence[tuple[str | None, int | None]]) ->
     for gpu, node in ends:
         candidates = up or unknown
         if not candidates:
-            choices.append(Choice(None, None, tcp, _none(rdma, tcp)))
+            choices.append(Choice(None, tcp, _none(rdma, tcp)))
             continue
         ranked = [(_interconnect(topology, gpu, node, nic), taken[nic.name], i) for i, nic in enumerate(candidates)]
         nearest, _, i = min(ranked)
         nic = candidates[i]
         taken[nic.name] += 1
         unsure = "the nearest ({}); whether it is up is not known, so UCX_NET_DEVICES is not set"
-        choices.append(Choice(nic, nearest, tcp, ("the nearest that is up ({})" if up else unsure).format(nearest)))
+        choices.append(Choice(nic, tcp, ("the nearest that is up ({})" if up else unsure).format(nearest)))
     return choices
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from weft.topo.model import Topology
 from weft.topo.size import memory_limit
 
-#: Options of dask-cuda's cluster and worker that have no meaning here, and why.
 _RMM = "weft sets no RMM up: do it in a module that workers preload"
 _SPILL = "weft spills no device memory: dask-cuda does"
 _UCX = "UCX chooses its transports itself; UCX_TLS narrows the choice"
+#: Options of dask-cuda's cluster and worker that have no meaning here, and why.
 DASK_CUDA = {
     **dict.fromkeys(("rmm_pool_size", "rmm_maximum_pool_size", "rmm_release_threshold", "rmm_log_directory"), _RMM),
     **dict.fromkeys(("rmm_managed_memory", "rmm_async", "rmm_track_allocations"), _RMM),

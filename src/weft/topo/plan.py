@@ -85,7 +85,7 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
     refuse_place(options.per)
     notes = list(topology.allowed.why) if topology.allowed else []
     if options.per == "gpu":
-        places = _gpu_places(topology, options, notes)
+        places = _gpu_places(topology, options)
     elif not topology.cpus:
         raise InvalidParamError(f"plan per {options.per}: the text of nvidia-smi shows CPUs only by GPU: plan per gpu")
     elif options.per in ("numa", "l3"):
@@ -136,7 +136,7 @@ def _usable(topology: Topology) -> list[Cpu]:
     return [cpu for cpu in topology.cpus if cpu.id in may]
 
 
-def _gpu_places(topology: Topology, options: PlanOptions, notes: list[str]) -> list[_Place]:
+def _gpu_places(topology: Topology, options: PlanOptions) -> list[_Place]:
     if not topology.gpus:
         raise InvalidParamError("plan per gpu: no GPU found; plan per numa, l3 or a number of cores")
     may = {cpu.id for cpu in _usable(topology)}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import logging
 import socket
@@ -13,9 +14,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import weft
+from weft._connect.handshake_io import out_of_descriptors
 from weft._connect.sockets import close_in_child
 from weft.compat._core import handshake
 from weft.compat._core.worker import Worker
+from weft.listen import PAUSE_S
 
 log = logging.getLogger("ucx")
 
@@ -63,9 +66,13 @@ class Listener:
         close_in_child(sock)
         self._bound: tuple[str, int] = sock.getsockname()
         self._socket: socket.socket | None = sock
+        self._watch()
+
+    def _watch(self) -> None:
         # The callback often refers to the listener: the loop must not keep both alive.
+        assert self._socket is not None
         me: weakref.ref[Listener] = weakref.ref(self)
-        self._loop.add_reader(sock, _take, me)
+        self._loop.add_reader(self._socket, _with, me, Listener.accept)
 
     def __del__(self) -> None:
         if getattr(self, "_socket", None) is not None:
@@ -109,7 +116,13 @@ class Listener:
         assert self._ctx is not None
         try:
             sock, _ = self._socket.accept()
-        except OSError:  # the caller has gone, or descriptors ran out: retry in the next turn
+        except OSError as e:
+            if e.errno not in (errno.EAGAIN, errno.ECONNABORTED):
+                log.warning("%s", out_of_descriptors(f"accept on port {self.port}", e))
+                # The caller stays queued and the descriptor stays readable: without a pause, the loop would spin.
+                self._loop.remove_reader(self._socket)
+                me: weakref.ref[Listener] = weakref.ref(self)
+                self._loop.call_later(PAUSE_S, _with, me, Listener._watch)
             return
         sock.setblocking(False)
         handshakes = self._worker.handshakes
@@ -131,10 +144,10 @@ class Clients:
         self.active -= 1
 
 
-def _take(reference: weakref.ref[Listener]) -> None:
+def _with(reference: weakref.ref[Listener], call: Callable[[Listener], None]) -> None:
     listener = reference()
     if listener is not None and not listener.is_closed():
-        listener.accept()
+        call(listener)
 
 
 async def _serve(ctx: Context, sock: socket.socket, callback: Any, error_handling: bool, timeout_s: float) -> None:

@@ -13,28 +13,24 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from weft.dask import config
+from weft.dask.learn.hosts import SOFTWARE_S, place_of
 from weft.dask.learn.place import Placing
 from weft.dask.learn.relays import name_relay
-from weft.links import LinkModel, Place, store
+from weft.links import LinkModel, store
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
 logger = logging.getLogger("weft")
 
-#: Seconds that Dask adds to the wire's round trip for a request and its answer.
-SOFTWARE_S = 5e-4
 #: Seconds for which a sender's report about its number of concurrent sends is used.
 _SENDING_FRESH_S = 10.0
 _SAVE_EVERY_S = 60.0
 #: Transfers accepted from one peer in one heartbeat: weft's own workers never report more.
 _MOST_TRANSFERS = 64
-
-
 #: Transfers that are remembered with what was predicted of them.
 _MOST_REMEMBERED = 500
 
@@ -59,11 +55,6 @@ class Timed(NamedTuple):
     observed_s: float
     flows: float
     known_from: str
-
-
-def place_of(address: str) -> Place:
-    """Return a worker's host: Dask identifies hosts by the addresses that workers listen on."""
-    return Place(str(parse_host_port(parse_address(address)[1], 0)[0]))
 
 
 class SchedulerLinks:

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.comm.core import connect
 from distributed.comm.utils import from_frames
+from distributed.core import send_recv
 
 from weft.dask.learn import measured, pieces, relays, slices
 from weft.dask.learn.arrivals import Arrivals, Turn
-from weft.dask.learn.ask import ask
-from weft.dask.learn.collect import place_of
+from weft.dask.learn.hosts import place_of
 from weft.dask.learn.offers import Offers
 from weft.dask.offload import read_offloads
 from weft.links import LinkModel
@@ -185,7 +185,7 @@ class Fanout:
         return "" if here is None else here.address
 
     async def _ask(self, comm: Any, op: str, **what: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = await ask(comm, op, who=self._address(), **what)
+        answer: dict[str, Any] = await send_recv(comm, op=op, who=self._address(), **what)
         return answer
 
     async def _get(
@@ -306,9 +306,9 @@ class Fanout:
         try:
             sliced = measured.routes(comm) and self._may_slice(parent, copy)
             if sliced:
-                answer = await ask(comm, "weft_slices", chain=chain)
+                answer = await send_recv(comm, op="weft_slices", chain=chain)
             else:
-                answer = await ask(comm, "weft_pieces", chain=chain, begin=copy.have)
+                answer = await send_recv(comm, op="weft_pieces", chain=chain, begin=copy.have)
             if answer["status"] != "OK":
                 raise pieces.GoneError
             if sliced:
@@ -342,7 +342,7 @@ class Fanout:
         async def another(number: int) -> Any:
             other = await connect(parent, deserialize=rpc.deserialize, weft_flow=number, **rpc.connection_args)
             self.counts["flows"] += 1
-            told = await ask(other, "weft_slices", chain=chain, flow=number)
+            told = await send_recv(other, op="weft_slices", chain=chain, flow=number)
             if told["status"] != "OK":
                 other.abort()
                 raise OSError(f"{parent} has no {chain}")
@@ -380,7 +380,7 @@ class Fanout:
     async def _borrow(self, rpc: Any, parent: str, chain: str, deserializers: Any) -> Any:
         comm = await rpc.connect(parent)
         try:
-            asked = ask(comm, "weft_borrow", chain=chain, deserializers=deserializers)
+            asked = send_recv(comm, op="weft_borrow", chain=chain, deserializers=deserializers)
             answer = await self._watch(rpc, parent, asked, lambda: 0)
             if answer["status"] != "OK":
                 raise pieces.GoneError

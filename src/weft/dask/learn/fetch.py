@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.dask import config, patches
 from weft.dask.learn import chains, measured
-from weft.dask.learn.collect import SOFTWARE_S, place_of
+from weft.dask.learn.hosts import SOFTWARE_S, place_of
 from weft.links import LinkModel, Need, Probes, best_source
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Fetching:
             if soonest > _SOONER * here_s:
                 return False
             longest = max(longest, soonest)
-        self._look_again(state, longest)
+        self._look_again(longest)
         return True
 
     def _until(self, state: Any, source: str, nbytes: int, now: float) -> float:
@@ -169,7 +169,7 @@ class Fetching:
         elapsed = now - since
         return math.inf if elapsed > _OVERDUE * expected + 0.1 else max(0.0, expected - elapsed) + seconds
 
-    def _look_again(self, state: Any, seconds: float) -> None:
+    def _look_again(self, seconds: float) -> None:
         """Schedule another choice for when the awaited transfer is overdue: it may never end."""
         worker = self._worker()
         if self._nudge is not None or worker is None:

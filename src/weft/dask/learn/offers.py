@@ -21,7 +21,7 @@ from distributed.utils import nbytes
 
 from weft._frames import HOST
 from weft.dask.learn import measured, pieces, slices
-from weft.dask.learn.collect import place_of
+from weft.dask.learn.hosts import place_of
 from weft.dask.offload import write_offloads
 from weft.links.fanout import LEAST_NBYTES, Chain, piece_nbytes
 

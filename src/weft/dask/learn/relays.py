@@ -16,8 +16,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from distributed.core import send_recv
+
 from weft.dask.learn import measured, pieces
-from weft.dask.learn.ask import ask
 from weft.errors import Error
 from weft.links import LinkModel
 from weft.links.route import LEAST_NBYTES, Pace, route
@@ -200,7 +201,7 @@ async def _ask(rpc: Any, address: str, op: str, **what: Any) -> dict[str, Any] |
     try:
         if not measured.routes(comm):
             return None
-        answer = await ask(comm, op, **what)
+        answer = await send_recv(comm, op=op, **what)
         return answer if answer.__class__ is dict else None
     finally:
         rpc.reuse(address, comm)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 40
 _MOST_IN_MAP = 32
 _COLUMNS = ("from", "to", "memory", "latency", "bandwidth", "+-", "lent", "samples", "known from")
-#: Below this many seconds per byte, all bytes were lent.
-_MOVED = 1e-12
 #: From slow to fast, as colours and as characters.
 _SHADES = ("#7f2704", "#d94801", "#fdae6b", "#fee6ce", "#c6dbef", "#6baed6", "#08519c")
 _BLOCKS = "▁▂▃▄▅▆█"
@@ -208,13 +206,12 @@ def tell(model: LinkModel, names: dict[str, str], now_s: float) -> dict[str, Any
     links: list[dict[str, Any]] = []
     for (source, destination, memory), level in model.pairs.items():
         known = model.predict(source, destination, now_s, memory)
-        rate = 1 / known.seconds_per_byte if known.seconds_per_byte > _MOVED else None
         link = Link(
             names.get(source, source),
             names.get(destination, destination),
             memory,
             known.latency_s,
-            rate,
+            known.bandwidth_Bps,
             known.deviation,
             level.lent_share,
             known.samples,
