@@ -7,9 +7,9 @@
 
 /// What this process's own operations still do in a Memory of its own: it must not be unmapped meanwhile.
 struct Uses {
-    PyObject *memory;    // borrowed: the Memory; null once it is unmapped
-    size_t reading = 0;  // operations that end when they have accessed it
-    size_t writing = 0;  // endpoints that have written to it since their last flush
+    PyObject *memory;               // borrowed: the Memory; null once it is unmapped
+    std::vector<Worker *> reading;  // of operations that end when they have accessed it, whose requests keep the worker
+    size_t writing = 0;             // endpoints that have written to it since their last flush
 };
 
 /// Owns a reference to a Memory that an endpoint has written to since its last flush.

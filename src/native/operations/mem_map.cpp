@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "ucp/forks.hpp"
@@ -153,7 +154,8 @@ PyType_Slot rkey_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse<R
 void close_memory(Memory &memory) {
     if (memory.exports)
         raise("InvalidParamError", "close: a memoryview of the memory is still in use; release it first", "close");
-    if (memory.uses->reading)
+    // What a closed worker had under way is over, or is never progressed again.
+    if (std::ranges::any_of(memory.uses->reading, [](const Worker *each) { return !each->closed(); }))
         raise("InvalidParamError",
               "close: a get or an atomic operation on the memory is under way in this process; wait for it first",
               "close");

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Remote memory access: put, get and atomic operations with a peer's key.
+#include <algorithm>
+
 #include "operations/mem_map.hpp"
 
 namespace {
@@ -26,7 +28,7 @@ struct Access {
 
 void access_ended(Request &r) noexcept {
     std::unique_ptr<Access> access(static_cast<Access *>(std::exchange(r.taken, nullptr)));
-    if (access) --access->uses->reading;
+    if (access) access->uses->reading.erase(std::ranges::find(access->uses->reading, r.worker));
 }
 
 // Of a get, and of an atomic operation that fetches: it has accessed the memory once it ends. Others need a flush.
@@ -34,7 +36,7 @@ constexpr Operation reading_operation{.drop = access_ended, .delivered = access_
 
 void reads(Request *r, const Rkey &key) {
     r->taken = new Access{key.uses, nb::borrow(key.uses->memory)};
-    ++key.uses->reading;
+    key.uses->reading.push_back(r->worker);
 }
 
 bool is_mapped_here(const Rkey &key) noexcept {
