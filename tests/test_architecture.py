@@ -17,7 +17,7 @@ DESIGN = Path(__file__).parent.parent / "docs/design.md"
 #: Imports go one way: a line may import what stands in the lines before it, wherever in a file. A name is a module of
 #: weft's, or a package with all that is in it; ``weft`` is the package's own ``__init__``.
 ORDER = """
-errors typing _units _open_files _distribution
+errors typing _units _open_files _distribution _reachable
 _native
 _signatures _options
 _frames _load _claim_scheme _request

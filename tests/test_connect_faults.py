@@ -13,7 +13,7 @@ from concurrent import futures
 import pytest
 
 import weft
-from weft._connect import message
+from weft._connect import local, message
 
 #: How a message of the handshake begins.
 WEFT = message.MAGIC + message.VERSION.to_bytes(2, "little")
@@ -297,3 +297,29 @@ def test_a_handler_that_raises_aborts_its_peer_only(caplog):
 
     asyncio.run(asyncio.wait_for(main(), 100))
     assert "on purpose" in caplog.text
+
+
+def test_a_refusal_after_the_link_was_made_reaches_the_caller_as_one(monkeypatch):
+    """Both ends are on this host, in two threads; the next connection makes the link anew."""
+    encode, refusals = local.encode, [1]
+
+    def refusing(**message):
+        if "address" in message and "listens" not in message and refusals:
+            refusals.pop()
+            raise weft.InvalidParamError("no such luck")
+        return encode(**message)
+
+    monkeypatch.setattr(local, "encode", refusing)
+    with futures.ThreadPoolExecutor(1) as pool, weft.listen("127.0.0.1:0") as listener:
+
+        def call():
+            with pytest.raises(weft.UnreachableError, match="the other side refused: no such luck"):
+                weft.connect(listener.address, timeout=20).open()
+            with weft.connect(listener.address, timeout=20) as peer:
+                peer.send(b"x").wait(20)
+
+        calling = pool.submit(call)
+        with listener.accept(timeout=20) as peer:
+            assert peer.recv().wait(20) == b"x"
+        calling.result(20)
+    assert not refusals

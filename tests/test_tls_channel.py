@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from tests.certificates import authority
+from tests.test_peer import pair
 
 import weft
 from weft import _frames
@@ -119,7 +120,7 @@ def test_a_small_message_is_one_write_of_the_socket(ends):
 def test_a_tls_that_takes_little_at_a_time(ends):
     a, b = ends
     tls = a._channel._tls
-    a._channel._tls = SimpleNamespace(write=lambda data: tls.write(data[:1000]), read=tls.read)
+    a._channel._tls = SimpleNamespace(write=lambda data: tls.write(data[:1000]), read=tls.read, pending=tls.pending)
     data = os.urandom(20_000)
     a.send(data)
     assert finish(b.recv(), a) == data
@@ -177,6 +178,46 @@ def test_buffers_that_cannot_be_sent(ends):
     assert finish(b.recv(), a) == array.tobytes("A")
     a.send(np.zeros((0, 3)))
     assert finish(b.recv(), a).nbytes == 0
+
+
+TYPES_WITHOUT_A_FORMAT = [
+    np.array(["2020-01-01", "NaT"], "M8[D]"),
+    np.asfortranarray(np.arange(6).reshape(2, 3).astype("m8[s]")),
+    np.zeros(3, [("when", "M8[s]"), ("what", "i1")]),
+    np.array("2020-01-01", "M8[D]"),
+]
+
+
+@pytest.mark.parametrize("array", TYPES_WITHOUT_A_FORMAT, ids=lambda array: str(array.dtype))
+@pytest.mark.parametrize("connected", [pair, tls_ends])
+def test_arrays_without_a_format_are_sent_as_their_bytes(connected, array):
+    """NumPy has no format of the buffer protocol for dates."""
+    into = np.zeros_like(array)
+
+    async def main():
+        async with connected() as (a, b):
+            sent = [a.send(array), a.send(array), a.send_many([array]), a.send_frames([array]), a.send_obj(array)]
+            assert await b.recv() == array.tobytes("A")
+            assert await b.recv_into(into) == array.nbytes
+            assert await b.recv_many(1) == [array.tobytes("A")]
+            assert await b.recv_frames() == [array.tobytes("A")]
+            assert (await b.recv_obj()).tobytes() == array.tobytes()
+            await asyncio.gather(*sent)
+
+    asyncio.run(main())
+    assert into.tobytes() == array.tobytes()
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1")
+@pytest.mark.parametrize("connected", [pair, tls_ends])
+def test_strings_of_any_length_are_pointers(connected):
+    async def main():
+        async with connected() as (a, _):
+            for send in (a.send, lambda array: a.send_frames([array])):
+                with pytest.raises(weft.InvalidParamError, match=r"Python objects.* pickle"):
+                    send(np.array(["a", "bb"], np.dtypes.StringDType()))
+
+    asyncio.run(main())
 
 
 def test_unread_messages_are_bounded(ends):

@@ -92,7 +92,7 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
             if buffer.nbytes:
                 placed.append(buffer)
             continue
-        view = memoryview(buffer)
+        view = _view(buffer)
         if "O" in view.format:
             _refuse_objects(view)
         if not view.c_contiguous:
@@ -116,14 +116,31 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
     return Packed(b"".join(parts), large, placed, nbytes, on_device)
 
 
+def _view(buffer: Any) -> memoryview:
+    try:
+        return memoryview(buffer)
+    except ValueError:
+        # NumPy has no format for some of its types, as for dates: their bytes are sent, as from all other memory.
+        dtype = getattr(buffer, "dtype", None)
+        if dtype is None:
+            raise
+        if dtype.hasobject:
+            raise _holds_objects(buffer) from None
+        return memoryview(buffer.view(f"V{dtype.itemsize}"))
+
+
 def _refuse_objects(view: memoryview) -> None:
     # a format has field names between colons
     if any("O" in codes for codes in view.format.split(":")[::2]):
-        raise InvalidParamError(
-            f"send: the {type(view.obj).__name__} holds Python objects, which are pointers of this process alone; send "
-            "them pickled, as send_obj does",
-            op="send",
-        )
+        raise _holds_objects(view.obj)
+
+
+def _holds_objects(buffer: object) -> InvalidParamError:
+    return InvalidParamError(
+        f"send: the {type(buffer).__name__} holds Python objects, which are pointers of this process alone; send them "
+        "pickled, as send_obj does",
+        op="send",
+    )
 
 
 def in_memory_order(buffer: Any, op: str = "send") -> memoryview:
@@ -131,8 +148,9 @@ def in_memory_order(buffer: Any, op: str = "send") -> memoryview:
     import pickle  # lazy: it would slow down weft's import
 
     try:
-        _refuse_objects(memoryview(buffer))
-        return pickle.PickleBuffer(buffer).raw()
+        view = _view(buffer)
+        _refuse_objects(view)
+        return pickle.PickleBuffer(view).raw()
     except BufferError as e:
         raise NotContiguousError(f"{op}: {e}", op=op) from None
 

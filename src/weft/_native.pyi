@@ -956,6 +956,18 @@ class Memory:
     def close(self) -> None:
         """
         Unmap the memory: its keys become invalid, and its buffer is unlocked. Idempotent.
+
+        No operation of another process may be under way: this side does not know of them, and what they write then goes to
+        memory that is no longer there, which may end this process. So have every peer flush its endpoint and say so, or close
+        the workers by which they reach this process.
+
+        Raises
+        ------
+        InvalidParamError
+            A memoryview of the memory is in use, or an operation of this process on the memory may be under way. Nothing was
+            unmapped.
+
+        Source: ``ucp_mem_unmap``.
         """
 
     @property

@@ -143,6 +143,8 @@ class Peer(_native.Peer):
 
     def _land(self, message: _frames.Message, allocate: Allocate) -> tuple[list[Any], list[Request[Any]]]:
         buffers, elsewhere = _frames.unpack(message)
+        if not elsewhere:
+            return buffers, []
         landing: list[Request[Any]] = []
         try:
             for index in elsewhere:
@@ -295,7 +297,8 @@ class Peer(_native.Peer):
 class Pending(PythonRequest[ResultT_co]):
     """A request that is followed by others, or whose result is converted.
 
-    :meth:`wait`, :meth:`__await__`, callbacks and :meth:`done` each process the requests one after the other.
+    :meth:`wait`, :meth:`__await__`, callbacks and :meth:`done` each process the requests one after the other. A signal
+    handler that raises meanwhile, as Ctrl-C does, ends nothing: the next of these goes on, and converts again.
     """
 
     _name = "message"
@@ -307,16 +310,16 @@ class Pending(PythonRequest[ResultT_co]):
         self._channel = channel
         self._convert = convert
         self._parts = parts
-        self._left = iter(parts)
+        self._at = 0
 
     def _next(self, value: Any) -> None:
         """Process the result of the current request, and go on to the next one."""
-        convert, self._convert = self._convert, None
-        if convert is not None:
-            self._result, self._parts = convert(value)
-            self._left = iter(self._parts)
-        for following in self._left:
-            self._current = following
+        if self._convert is not None:
+            result, parts = self._convert(value)
+            self._result, self._parts, self._convert = result, parts, None
+        if self._at < len(self._parts):
+            self._current = self._parts[self._at]
+            self._at += 1
             return
         self._done = True
         if self._callbacks is not None:
@@ -327,17 +330,22 @@ class Pending(PythonRequest[ResultT_co]):
         while not self._done and self._current.done():
             try:
                 self._next(self._current.result())
-            except BaseException as e:  # noqa: BLE001 - that of a cancelled request, too
+            except (Exception, asyncio.CancelledError) as e:  # noqa: BLE001 - that of a cancelled request, too
                 self._stop(e)
         return self._done
 
     def _block(self, timeout: float | None) -> None:
         current = self._current
         try:
-            self._next(current.wait(timeout))
-        except BaseException as e:
-            if not current.done():
+            value = current.wait(timeout)
+        except Exception as e:
+            if not _failed(current):  # not its error, but a limit of time, or what a signal handler raised
                 raise
+            self._stop(e)
+            return
+        try:
+            self._next(value)
+        except Exception as e:  # noqa: BLE001 - of the conversion
             self._stop(e)
 
     def _watch(self) -> None:
@@ -354,7 +362,7 @@ class Pending(PythonRequest[ResultT_co]):
                 value = yield from current.__await__()
                 if current is self._current and not self._done:  # no other awaiting task has advanced it
                     self._next(value)
-        except BaseException as e:
+        except (Exception, asyncio.CancelledError, GeneratorExit) as e:
             self._stop(e)
             raise
         if self._cancelled or self._error is not None:
@@ -372,8 +380,6 @@ class Pending(PythonRequest[ResultT_co]):
         elif not self._done:
             self._cancelled = True
             self._end()
-        if not isinstance(error, Exception | asyncio.CancelledError):  # Ctrl-C during a conversion
-            raise error
 
     def _withdraw(self) -> bool:
         if not self._parts:
@@ -386,6 +392,10 @@ class Pending(PythonRequest[ResultT_co]):
     def _give_up(self) -> None:
         if self._parts:
             self._channel.abort("a message with device memory was given up halfway")
+
+
+def _failed(request: Request[Any]) -> bool:
+    return request.done() and (request.cancelled() or request.exception() is not None)
 
 
 def _unpickle(message: _frames.Message) -> tuple[Any, list[Request[Any]]]:

@@ -3,6 +3,7 @@
 
 import gc
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -152,6 +153,59 @@ def test_keys_and_memory_may_go_in_any_order(context, worker, endpoint):
     del endpoint, worker, memory
     gc.collect()
     del late
+
+
+@pytest.mark.parametrize("make", [allocated, mapped])
+@pytest.mark.parametrize("of", ["endpoint", "worker"])
+def test_memory_stays_while_this_process_writes_to_it(context, worker, endpoint, make, of):
+    memory = make(context, 1 << 20)
+    rkey = endpoint.rkey_unpack(memory.rkey_pack())
+    put = endpoint.put(bytes(1 << 20), rkey)
+    early = endpoint.flush()
+    endpoint.put(b"x", rkey).wait(100)
+    put.wait(100)
+    early.wait(100)
+    with pytest.raises(weft.InvalidParamError, match=r"put .* flush"):
+        memory.close()
+    assert not memory.closed
+    {"endpoint": endpoint, "worker": worker}[of].flush().wait(100)
+    memory.close()
+    with pytest.raises(weft.ClosedError):
+        memory.rkey_pack()
+    worker.close()
+
+
+@pytest.mark.parametrize("make", [allocated, mapped])
+def test_memory_stays_while_this_process_reads_it(context, worker, endpoint, make):
+    memory = make(context, 1 << 20)
+    get = endpoint.get(bytearray(1 << 20), endpoint.rkey_unpack(memory.rkey_pack()))
+    with pytest.raises(weft.InvalidParamError, match=r"get .* wait for it"):
+        memory.close()
+    get.wait(100)
+    memory.close()
+    worker.close()
+
+
+def test_a_worker_that_closes_ends_what_was_written(context, worker, endpoint):
+    memory = context.mem_alloc(1 << 20)
+    endpoint.put(bytes(1 << 20), endpoint.rkey_unpack(memory.rkey_pack()))
+    worker.close()
+    memory.close()
+
+
+def test_memory_that_is_dropped_while_written_to_is_unmapped_after_the_flush(context, worker, endpoint):
+    buffer = bytearray(1 << 20)
+    memory = context.mem_map(buffer)
+    there = weakref.ref(memory)
+    endpoint.put(b"x" * len(buffer), endpoint.rkey_unpack(memory.rkey_pack()))
+    del memory
+    assert there() is not None
+    with pytest.raises(BufferError):
+        buffer.append(0)
+    endpoint.flush().wait(100)
+    assert there() is None
+    assert buffer == b"x" * len(buffer)
+    worker.close()
 
 
 def test_without_the_features():

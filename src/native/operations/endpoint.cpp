@@ -49,6 +49,8 @@ static void failed(void *told, ucp_ep_h, ucs_status_t status) {
     *static_cast<ucs_status_t *>(told) = status;
 }
 
+static uint64_t writes_so_far = 0;  // to memories of this process
+
 nb::object Endpoint::create(nb::pointer_and_handle<Worker> worker, nb::bytes address) {
     Worker *w = usable(worker, "connect");
     nb::object object = adopt(worker.h, nullptr);
@@ -86,6 +88,28 @@ void Endpoint::refuse(const char *op) const {
 void Endpoint::abandon() noexcept {
     if (handle && !reply) worker->own->force_close(handle);
     handle = nullptr;
+    flushed(writes_so_far);
+}
+
+void Endpoint::writes(const std::shared_ptr<Uses> &uses) {
+    ++writes_so_far;
+    for (Written &each : written)
+        if (each.uses == uses) {
+            each.number = writes_so_far;
+            return;
+        }
+    written.push_back({uses, nb::borrow(uses->memory), writes_so_far});
+    ++uses->writing;
+}
+
+void Endpoint::flushed(uint64_t number) noexcept {
+    std::vector<nb::object> left;  // destroyed last: that may run Python code
+    std::erase_if(written, [&](Written &each) {
+        if (each.number > number) return false;
+        --each.uses->writing;
+        left.push_back(std::move(each.memory));
+        return true;
+    });
 }
 
 void Endpoint::leave_reply() noexcept {
@@ -96,6 +120,10 @@ void Endpoint::leave_reply() noexcept {
 }
 
 Endpoint::~Endpoint() {
+    if (in_forked_child)
+        for (Written &each : written) each.memory.release();
+    else
+        flushed(writes_so_far);
     worker->remove_dependent(endpoints_stand, this);
     leave_reply();
     if (!handle || in_forked_child || worker->closed()) return;
@@ -107,10 +135,32 @@ Endpoint::~Endpoint() {
 
 namespace {
 
+void flushed_worker(Request &r) noexcept {
+    for (Dependent &each : r.worker->dependents[endpoints_stand])
+        static_cast<Endpoint *>(each.object.get())->flushed(r.operand);
+}
+
+void flushed_endpoint(Request &r) noexcept {
+    nb::inst_ptr<Endpoint>(r.owner)->flushed(r.operand);
+}
+
+void dropped_worker_flush(Request &r) noexcept {
+    if (r.ended && !r.failed()) flushed_worker(r);
+}
+
+void dropped_endpoint_flush(Request &r) noexcept {
+    if (r.ended && !r.failed()) flushed_endpoint(r);
+}
+
+constexpr Operation worker_flush{.drop = dropped_worker_flush, .delivered = flushed_worker};
+constexpr Operation endpoint_flush{.drop = dropped_endpoint_flush, .delivered = flushed_endpoint};
+
 nb::object flush_worker(WorkerSelf self) {
     Worker *w = usable(self, "flush");
     Request *r;
     nb::object request = make_request(w, self.h.ptr(), "flush", 0, &r);
+    r->operation = &worker_flush;
+    r->operand = writes_so_far;
     ucp_request_param_t param;
     begin(param, r);
     posted(r, ucp.worker_flush_nbx(w->own->handle, &param));
@@ -121,6 +171,8 @@ nb::object flush(EndpointSelf self) {
     Endpoint *e = usable(self, "flush");
     Request *r;
     nb::object request = make_request(e->worker, self.h.ptr(), "flush", 0, &r);
+    r->operation = &endpoint_flush;
+    r->operand = writes_so_far;
     ucp_request_param_t param;
     begin(param, r);
     posted(r, ucp.ep_flush_nbx(e->handle, &param));

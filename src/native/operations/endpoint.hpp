@@ -5,6 +5,20 @@
 #include "operations/operation.hpp"
 #include "operations/reply.hpp"
 
+/// What this process's own operations still do in a Memory of its own: it must not be unmapped meanwhile.
+struct Uses {
+    PyObject *memory;               // borrowed: the Memory; null once it is unmapped
+    std::vector<Worker *> reading;  // of operations that end when they have accessed it, whose requests keep the worker
+    size_t writing = 0;             // endpoints that have written to it since their last flush
+};
+
+/// Owns a reference to a Memory that an endpoint has written to since its last flush.
+struct Written {
+    std::shared_ptr<Uses> uses;
+    nb::object memory;
+    uint64_t number;  // of the last write, among those of all endpoints
+};
+
 /// Owns the ucp_ep_h, and a reference to its worker.
 struct Endpoint {
     nb::object worker_object;
@@ -14,8 +28,13 @@ struct Endpoint {
     // UCX's error handler stores its status here. It may be called until the endpoint is closed, and thus after this
     // object is gone.
     std::shared_ptr<ucs_status_t> status = std::make_shared<ucs_status_t>(UCS_OK);
+    std::vector<Written> written;
 
     ~Endpoint();
+    /// It writes to a Memory of this process.
+    void writes(const std::shared_ptr<Uses> &uses);
+    /// The writes up to this number have been done.
+    void flushed(uint64_t number) noexcept;
     /// A reply's endpoint belongs to UCX: only forget it.
     void leave_reply() noexcept;
     /// Called when the worker closes, which forces the endpoint closed.

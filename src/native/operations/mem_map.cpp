@@ -3,10 +3,19 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <unordered_map>
+
 #include "ucp/forks.hpp"
+
+// The mapped memories of this process, by address, for keys that lead back to them.
+static std::unordered_map<uint64_t, Memory *> mapped;
 
 void Memory::unmap() noexcept {
     if (!handle || in_forked_child) return;
+    auto here = mapped.find(reinterpret_cast<uint64_t>(address));
+    if (here != mapped.end() && here->second == this) mapped.erase(here);
+    uses->memory = nullptr;
     ucp.mem_unmap(context->handle, handle);
     handle = nullptr;
     --context->memories;
@@ -69,6 +78,8 @@ nb::object map(nb::handle context_handle, ucp_mem_map_params_t &params, nb::hand
     attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
     check(ucp.mem_query(memory->handle, &attributes), op);
     memory->address = attributes.address;
+    memory->uses->memory = object.ptr();
+    mapped[reinterpret_cast<uint64_t>(memory->address)] = memory;
     return object;
 }
 
@@ -109,8 +120,11 @@ nb::object unpack(EndpointSelf self, const RemoteKey &key) {
     Endpoint *e = usable(self, "rkey_unpack");
     nb::inst_ptr<Context>(e->worker->context)->check_feature(UCP_FEATURE_RMA, "rma", "rkey_unpack");
     nb::object object = nb::inst_alloc(nb::type<Rkey>());
-    new (nb::inst_ptr<Rkey>(object)) Rkey(nb::borrow(self.h), key);
+    auto *rkey = new (nb::inst_ptr<Rkey>(object)) Rkey(nb::borrow(self.h), key);
     nb::inst_mark_ready(object);
+    // Another process may have memory at the same address.
+    auto here = mapped.find(key.address);
+    if (here != mapped.end() && pack(*here->second).packed == key.packed) rkey->uses = here->second->uses;
     return object;
 }
 
@@ -140,6 +154,16 @@ PyType_Slot rkey_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse<R
 void close_memory(Memory &memory) {
     if (memory.exports)
         raise("InvalidParamError", "close: a memoryview of the memory is still in use; release it first", "close");
+    // What a closed worker had under way is over, or is never progressed again.
+    if (std::ranges::any_of(memory.uses->reading, [](const Worker *each) { return !each->closed(); }))
+        raise("InvalidParamError",
+              "close: a get or an atomic operation on the memory is under way in this process; wait for it first",
+              "close");
+    if (memory.uses->writing)
+        raise("InvalidParamError",
+              "close: this process has written to the memory with put or an atomic operation, which may still be under "
+              "way; wait for a flush of its endpoint or worker first",
+              "close");
     memory.unmap();
 }
 
@@ -188,6 +212,20 @@ constexpr const char *key_doc =
 
 Give it only to peers that you trust: whoever has it can read and write the memory while it is mapped. Accept keys
 only from peers that you trust: UCX parses them unchecked.)";
+
+constexpr const char *close_doc = R"(Unmap the memory: its keys become invalid, and its buffer is unlocked. Idempotent.
+
+No operation of another process may be under way: this side does not know of them, and what they write then goes to
+memory that is no longer there, which may end this process. So have every peer flush its endpoint and say so, or close
+the workers by which they reach this process.
+
+Raises
+------
+InvalidParamError
+    A memoryview of the memory is in use, or an operation of this process on the memory may be under way. Nothing was
+    unmapped.
+
+Source: ``ucp_mem_unmap``.)";
 
 constexpr const char *unpack_doc = R"(Make a peer's key usable with this endpoint.
 
@@ -238,8 +276,7 @@ void define_memory(nb::module_ &m, nb::class_<Endpoint> &endpoint) {
             "Address of the memory in this process.")
         .def_ro("nbytes", &Memory::nbytes, "Length of the memory in bytes.")
         .def("rkey_pack", &pack, "Return the key with which a peer reaches this memory. Source: ``ucp_rkey_pack``.")
-        .def("close", &close_memory,
-             "Unmap the memory: its keys become invalid, and its buffer is unlocked. Idempotent.")
+        .def("close", &close_memory, close_doc)
         .def_prop_ro(
             "closed", [](const Memory &memory) { return !memory.handle; }, "Whether the memory was unmapped.")
         .def(

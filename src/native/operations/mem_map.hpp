@@ -14,6 +14,7 @@ struct Memory {
     size_t nbytes = 0;
     size_t exports = 0;
     bool allocated = false;
+    std::shared_ptr<Uses> uses = std::make_shared<Uses>();
 
     Memory(nb::object object) : context_object(std::move(object)), context(nb::inst_ptr<Context>(context_object)) {}
     Memory(const Memory &) = delete;
@@ -35,6 +36,7 @@ struct Rkey {
     ucp_rkey_h handle = nullptr;
     uint64_t address;
     size_t nbytes;
+    std::shared_ptr<Uses> uses;  // set: the memory is this process's own
 
     Rkey(nb::object endpoint, const RemoteKey &key);
     Rkey(const Rkey &) = delete;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Remote memory access: put, get and atomic operations with a peer's key.
+#include <algorithm>
+
 #include "operations/mem_map.hpp"
 
 namespace {
@@ -18,6 +20,29 @@ uint64_t remote_address(Endpoint *e, const Rkey &key, uint64_t offset, size_t nb
     return key.address + offset;
 }
 
+/// Owns a reference to a Memory of this process, which an operation accesses until it ends.
+struct Access {
+    std::shared_ptr<Uses> uses;
+    nb::object memory;
+};
+
+void access_ended(Request &r) noexcept {
+    std::unique_ptr<Access> access(static_cast<Access *>(std::exchange(r.taken, nullptr)));
+    if (access) access->uses->reading.erase(std::ranges::find(access->uses->reading, r.worker));
+}
+
+// Of a get, and of an atomic operation that fetches: it has accessed the memory once it ends. Others need a flush.
+constexpr Operation reading_operation{.drop = access_ended, .delivered = access_ended};
+
+void reads(Request *r, const Rkey &key) {
+    r->taken = new Access{key.uses, nb::borrow(key.uses->memory)};
+    key.uses->reading.push_back(r->worker);
+}
+
+bool is_mapped_here(const Rkey &key) noexcept {
+    return key.uses && key.uses->memory;
+}
+
 // The request keeps the key alive, which keeps the endpoint alive.
 nb::object begin_transfer(EndpointSelf self, nb::handle buffer, nb::handle key, uint64_t offset, bool get, Request **r,
                           ucp_request_param_t &param, uint64_t *address) {
@@ -26,7 +51,15 @@ nb::object begin_transfer(EndpointSelf self, nb::handle buffer, nb::handle key, 
     nb::object request = make_request(e->worker, key.ptr(), op, 0, r);
     begin(param, *r);
     take(self, *r, param, buffer, get, op);
-    *address = remote_address(e, *nb::inst_ptr<Rkey>(key), offset, (*r)->nbytes, op);
+    const Rkey &rkey = *nb::inst_ptr<Rkey>(key);
+    *address = remote_address(e, rkey, offset, (*r)->nbytes, op);
+    if (!is_mapped_here(rkey)) return request;
+    if (!get) {
+        e->writes(rkey.uses);
+    } else {
+        (*r)->operation = &reading_operation;
+        reads(*r, rkey);
+    }
     return request;
 }
 
@@ -49,7 +82,8 @@ nb::object get(EndpointSelf self, nb::handle buffer, nb::pointer_and_handle<Rkey
 }
 
 constexpr Operation atomic_operation{.must_end = true};
-constexpr Operation fetching_operation{.result = word_result, .must_end = true};
+constexpr Operation fetching_operation{
+    .result = word_result, .drop = access_ended, .delivered = access_ended, .must_end = true};
 
 struct Opcode {
     const char *name;
@@ -111,6 +145,9 @@ nb::object atomic_op(EndpointSelf self, const std::string &name, nb::int_ value,
         r->operation = &fetching_operation;
         param.op_attr_mask |= UCP_OP_ATTR_FIELD_REPLY_BUFFER;
         param.reply_buffer = &r->word;
+        if (is_mapped_here(*key.p)) reads(r, *key.p);
+    } else if (is_mapped_here(*key.p)) {
+        e->writes(key.p->uses);
     }
     posted(r, ucp.atomic_op_nbx(e->handle, op.code, &r->operand, 1, address, key.p->handle, &param));
     return request;

@@ -64,21 +64,6 @@ def unbound_remedy(error: OSError) -> str:
     return ""
 
 
-def why_unreachable(host: str, port: int, within_s: float) -> str:
-    """Connect a plain TCP socket, and return why that fails; empty if it does not."""
-    try:
-        socket.create_connection((host, port), within_s).close()
-    except TimeoutError:
-        return "nothing answers there"
-    except socket.gaierror as e:
-        return f"no such host: {e.strerror}"
-    except OSError as e:
-        return os.strerror(e.errno).lower() if e.errno else str(e)
-    except UnicodeError as e:
-        return f"no such host: {e}"
-    return ""
-
-
 def is_wildcard(host: str) -> bool:
     """Tell whether a bound address means every address of this host."""
     return _ip(host).is_unspecified

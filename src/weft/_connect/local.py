@@ -207,6 +207,7 @@ def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any
     memory = -1
     reply: dict[str, Any] = {"info": info, "worker": worker.id}
     listens: list[str] = []
+    answered = False
     try:
         hello, memory = yield from _receive(what)
         remote_id = worker_of(hello, worker, what)
@@ -237,15 +238,20 @@ def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any
                 crossing.cross(link)
                 reply["crossed"] = f"{crossing.mine:x}"
         channel = link.native.open(mine, theirs, name)
-        yield Packet(encode(**reply), link.native.memory if "address" in reply else -1)
+        answer = Packet(encode(**reply), link.native.memory if "address" in reply else -1)
+        answered = True  # at most one answer: the caller reads what comes after it as the link's
+        yield answer
         new = link.settle()
     except BaseException as e:
-        if channel is not None:
-            channel.abort()
-        if link is not None:
-            link.abandon()
-        if isinstance(e, Error) and not isinstance(e, TimedOutError):
-            yield Packet(encode(error=str(e), gone=isinstance(e, PeerLostError)))
+        try:
+            if isinstance(e, Error) and not isinstance(e, TimedOutError) and not answered:
+                with contextlib.suppress(Error):  # the caller has gone, so nobody is to be told
+                    yield Packet(encode(error=str(e), gone=isinstance(e, PeerLostError)))
+        finally:  # after the packet: these write to the socket of a new link, and close it
+            if channel is not None:
+                channel.abort()
+            if link is not None:
+                link.abandon()
         raise
     finally:
         _close(memory)

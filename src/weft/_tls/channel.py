@@ -6,6 +6,11 @@ not involved. Like a worker it makes no progress by itself: every operation take
 whenever the socket is ready.
 
 A goodbye is acknowledged when everything before it has arrived; an end of file without one is a loss, on either side.
+
+A signal handler may raise between any two calls in here, and within those of ``ssl``. So what one call takes, the same
+call stores: ``map`` hands it on without Python's interpreter, which runs the handlers. ``ssl`` cannot do that: each of
+its calls is announced first (`_encrypting`, `_decrypting`), and the next turn sees by what OpenSSL has left whether it
+was made. Everything else may be done twice. Where nothing can be seen, the connection is lost, and says so.
 """
 
 from __future__ import annotations
@@ -19,7 +24,9 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from itertools import repeat, starmap
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from weft._connect.address import device_of
 from weft._connect.handshake_io import LONG_S
@@ -27,13 +34,13 @@ from weft._tls.framing import (
     ACKNOWLEDGE,
     DATA,
     GOODBYE,
-    PIECE_NBYTES,
+    Message,
     Outgoing,
+    StreamError,
     bytes_of,
-    message_parts,
     writable_bytes_of,
 )
-from weft._tls.operation import Message, Operation, Receive
+from weft._tls.operation import Operation, Receive
 from weft._tls.session import Session
 from weft.errors import ClosedError, Error, NoMemoryError, PeerClosedError, PeerLostError, ThreadError, UnsupportedError
 
@@ -42,10 +49,32 @@ if TYPE_CHECKING:
 
     from weft.typing import BufferLike, ResultT_co
 
+_T = TypeVar("_T")
 #: Bytes moved each way in one turn, at most: 1 ms of encryption.
 _TURN_NBYTES = 1 << 20
+#: Bytes that pass the socket at once.
+_PIECE_NBYTES = 1 << 18
 #: The socket is not read while this many bytes of messages wait for a receive.
 _UNREAD_NBYTES = 16 << 20
+
+
+class _Encrypting(NamedTuple):
+    """A call of OpenSSL that encrypts `piece`."""
+
+    send: Outgoing
+    place: tuple[int, int]
+    piece: memoryview
+    encrypted: int  # before the call
+
+
+class _Decrypting(NamedTuple):
+    """A call of OpenSSL that fills `room`."""
+
+    message: Message
+    place: tuple[int, int]
+    room: memoryview
+    ready: int  # bytes of the current record before the call
+    byte: int  # the first in the room, before the call
 
 
 class TlsChannel:
@@ -65,19 +94,25 @@ class TlsChannel:
         except RuntimeError:
             self._loop = None
         self._closed = False
+        self._why_closed: Error | None = None
+        self._over = False  # ended, and all is told of it
+        self._lost = False
         self._closing: Operation[None] | None = None
         self._goodbye = self._acknowledged = False  # received from the other side
         self._fault: Error | None = None
         self._sends: deque[Outgoing] = deque()
-        self._encrypted = memoryview(b"")  # not yet accepted by the socket
+        self._encrypting: _Encrypting | None = None
+        self._encrypted: deque[tuple[bytes, list[int]]] = deque()  # and how much of it the socket has accepted
         self._unwritable: Error | None = None  # why nothing can be sent any more
+        self._farewell = deque([Outgoing(None, GOODBYE, [])])  # until it is among the sends
+        self._answer = deque([Outgoing(None, ACKNOWLEDGE, [])])
         self._waiters: deque[Receive[Any]] = deque()
-        self._inbox: deque[Message] = deque()  # in order of arrival
-        self._arrived = 0
-        self.unread_nbytes = 0
-        self._parts = message_parts()
-        self._part = next(self._parts)
-        self._filled = 0
+        self._inbox: deque[Message] = deque()
+        self._in_order = True
+        self._returned: deque[Message] = deque()  # by receives that have no use for them
+        self._arriving = deque([Message(1, 0)])
+        self._read_nbytes = deque([1], maxlen=1)  # of the last read of the socket
+        self._decrypting: _Decrypting | None = None
         self._watched = (False, False)
         self._watch()
 
@@ -101,8 +136,10 @@ class TlsChannel:
             return operation
         if not messages:
             operation.finish(None)
-        for left, segments in zip(range(len(messages) - 1, -1, -1), messages, strict=True):
-            self._sends.append(Outgoing(operation, DATA, segments, last=not left))
+        left = range(len(messages) - 1, -1, -1)
+        self._sends.extend(
+            [Outgoing(operation, DATA, segments, last=not n) for n, segments in zip(left, messages, strict=True)]
+        )
         self.turn()
         return operation
 
@@ -122,28 +159,26 @@ class TlsChannel:
         return self._receive_with(Receive(self, f"recv_many from {self._name}", count=count))
 
     def _receive_with(self, operation: Receive[ResultT_co]) -> Receive[ResultT_co]:
-        if not operation.done():
-            self._waiters.append(operation)
-            self._deliver()
-        if not operation.done() or self._watched[0] != self._reads():
-            self.turn()
+        try:
+            if not operation.done():
+                self._waiters.append(operation)
+                self._deliver()
+            if not operation.done() or self._watched[0] != self._reads():
+                self.turn()
+        except BaseException:
+            operation.drop()
+            raise
         return operation
 
     def close(self) -> Operation[None]:
         self._check_owner("close")
-        begun = self._closing is not None
         if self._closing is not None and not self._closing.cancelled():
             return self._closing
         operation: Operation[None] = Operation(self, f"close {self._name}")
         self._closing = operation
-        _fail(self._waiters, self._closed_by_this_side())
-        if self._sock.fileno() < 0:
+        if self._over:
             self._closed = True
-            self._settle_close()
-        else:
-            if not begun:
-                self._sends.append(Outgoing(None, GOODBYE, []))
-            self.turn()
+        self.turn()
         return operation
 
     def abort(self, reason: str = "the connection was aborted by this side") -> None:
@@ -189,7 +224,7 @@ class TlsChannel:
         """Take a turn; if `operation` is still pending, wait until the socket is ready and take another."""
         self._check_owner("wait")
         self.turn()
-        if not operation.done():
+        if not operation.done() and not self._over:
             poll = select.poll()
             poll.register(self._sock, self._reads() * select.POLLIN | self._writes() * select.POLLOUT)
             poll.poll(None if timeout_s is None else min(timeout_s, LONG_S) * 1000)
@@ -203,11 +238,10 @@ class TlsChannel:
         self._sends = deque(send for send in self._sends if send.begun or send.operation is not operation)
 
     def give_back(self, messages: list[Message]) -> None:
-        """Return messages of a receive that was cancelled or dropped to the queue, for the next one."""
+        """Take back messages of a receive that was cancelled or dropped, for the next one."""
         if self.closed:
             return
-        for message in messages:
-            self._keep(message)
+        self._returned.extend(map(messages.pop, repeat(0, len(messages))))
         if threading.get_ident() == self._owner:  # not so where another thread's garbage collector drops a receive
             self._deliver()
 
@@ -215,126 +249,202 @@ class TlsChannel:
 
     def turn(self) -> None:
         """Send and receive as much as possible without waiting."""
-        if self._sock.fileno() < 0:
-            return
-        if self._closed:
-            self._end(self._closed_by_this_side())
-            return
+        if self._over:
+            self._settle_close()
+        elif self._closed:
+            self._end(self._why_closed or self._closed_by_this_side())
+        elif self._lost:
+            self._settle_loss()
+        else:
+            try:
+                self._exchange()
+            except BaseException:
+                if self._loop is not None and not self._loop.is_closed():
+                    me: weakref.ref[TlsChannel] = weakref.ref(self)
+                    self._loop.call_soon(_turn, me)  # with what this turn has left
+                raise
+
+    def _exchange(self) -> None:
         try:
+            if self._closing is not None:
+                self._begin_close()
+            self._settle_encrypting()  # before OpenSSL answers something that it reads
             self._send()
             self._receive()
             self._send()  # maybe an acknowledgement
         except ssl.SSLError as e:
             self._lose(f"TLS failed: {e.reason or e}")
+        except StreamError as e:
+            self._lose(str(e))
         except OSError as e:
+            if e.errno is None:  # not the kernel's: a signal handler raised it
+                raise
             self._lose(e.strerror or str(e))
         except MemoryError as e:
             self._end(NoMemoryError(f"{self._name}: no memory for a message: {e}"))
         else:
             if self._closing is not None and (self._acknowledged or (self._goodbye and not self._writes())):
-                self._closing.finish(None)
+                self._settle_close()
                 self._end(self._closed_by_this_side())
             self._watch()
 
+    def _begin_close(self) -> None:
+        _fail(self._waiters, self._closed_by_this_side())
+        if self._farewell:
+            _move(self._farewell, self._sends)
+
     def _send(self) -> None:
-        for _ in range(2 * _TURN_NBYTES // PIECE_NBYTES):
-            if not self._encrypted and not self._encrypt():
-                return
+        for _ in range(2 * _TURN_NBYTES // _PIECE_NBYTES):
+            if not self._encrypted:
+                self._encrypt()
+                if not self._outgoing.pending:
+                    return
+                accepted: list[int] = []
+                self._encrypted.extend(zip(map(self._outgoing.read, (-1,)), (accepted,), strict=True))
+            data, accepted = self._encrypted[0]
+            left = memoryview(data)[sum(accepted) :]
             try:
-                self._encrypted = self._encrypted[self._sock.send(self._encrypted) :]
+                accepted.extend(map(self._sock.send, (left,)))
             except BlockingIOError:
                 return
             except OSError as e:  # the other side's last data may still be readable
-                self._encrypted = memoryview(b"")
+                if e.errno is None:
+                    raise
                 self._unwritable = PeerLostError(f"{self._name}: {e.strerror or e}")
                 self._drop_sends(self._unwritable)
+                self._encrypted.clear()
                 return
+            if sum(accepted) == len(data):
+                self._encrypted.popleft()
 
-    def _encrypt(self) -> bool:
-        """Encrypt the next pieces, up to one send; False if there is nothing to send."""
-        while self._sends and self._outgoing.pending < PIECE_NBYTES:
+    def _encrypt(self) -> None:
+        """Encrypt the next pieces, up to one send."""
+        self._settle_encrypting()
+        while self._sends and self._outgoing.pending < _PIECE_NBYTES:
             send = self._sends[0]
-            piece = send.next_piece()
-            taken = self._tls.write(piece)
-            if taken < piece.nbytes:
-                send.parts.appendleft(piece[taken:])
-            if not send.parts:
-                self._sends.popleft()
-                if send.last and send.operation is not None and not send.operation.done():
-                    send.operation.finish(None)
-        self._encrypted = memoryview(self._outgoing.read())
-        return bool(self._encrypted)
+            if not send.complete:
+                send.begun = True
+                piece = send.piece()
+                self._encrypting = _Encrypting(send, send.place, piece, self._outgoing.pending)
+                self._settle_encrypting(self._tls.write(piece))
+                continue
+            if send.last and send.operation is not None and not send.operation.done():
+                send.operation.finish(None)
+            self._sends.popleft()
+
+    def _settle_encrypting(self, nbytes: int | None = None) -> None:
+        """Move on by `nbytes` that were encrypted; None: find out whether they were."""
+        if self._encrypting is None:
+            return
+        send, place, piece, encrypted = self._encrypting
+        if send.place == place:
+            if nbytes is None:
+                grown = self._outgoing.pending - encrypted
+                if 0 < grown < piece.nbytes:
+                    raise StreamError("a signal handler interrupted the encryption of a message in the middle")
+                nbytes = piece.nbytes if grown else 0
+            send.go_on(nbytes)
+        self._encrypting = None
 
     def _receive(self) -> None:
         self._decrypt()
-        for _ in range(_TURN_NBYTES // PIECE_NBYTES):
+        for _ in range(_TURN_NBYTES // _PIECE_NBYTES):
             if not self._reads():
                 return
             try:
-                data = self._sock.recv(PIECE_NBYTES)
+                self._read_nbytes.extend(map(self._incoming.write, map(self._sock.recv, (_PIECE_NBYTES,))))
             except BlockingIOError:
                 return
-            if not data:
-                raise ConnectionError("the other side closed the socket without ending the connection")
-            self._incoming.write(data)
+            if not self._read_nbytes[0]:
+                raise StreamError("the other side closed the socket without ending the connection")
             self._decrypt()
 
     def _decrypt(self) -> None:
+        self._settle_decrypting()
         while self._reads():
-            if self._filled < self._part.nbytes:
-                try:
-                    nbytes: int = self._tls.read(self._part.nbytes - self._filled, self._part[self._filled :])  # type: ignore[assignment]
-                except ssl.SSLWantReadError:
-                    return
-                if not nbytes:
-                    raise ConnectionError("the other side ended TLS without ending the connection")
-                self._filled += nbytes
-            if self._filled == self._part.nbytes:
-                self._next_part()
+            message = self._arriving[0]
+            if message.complete:
+                self._handle(message)
+                continue
+            room = message.room()
+            if not room:
+                message.go_on()
+                continue
+            # How much a record holds is known only after its first byte is read.
+            ready = self._tls.pending()
+            room = room[: ready or 1]
+            self._decrypting = _Decrypting(message, message.place, room, ready, room[0])
+            try:
+                nbytes: int = self._tls.read(room.nbytes, room)  # type: ignore[assignment]
+            except ssl.SSLWantReadError:
+                self._decrypting = None
+                return
+            if not nbytes:
+                raise StreamError("the other side ended TLS without ending the connection")
+            self._settle_decrypting(nbytes)
 
-    def _next_part(self) -> None:
-        self._filled = 0
-        try:
-            self._part = next(self._parts)
-        except StopIteration as stop:
-            self._parts = message_parts()
-            self._part = next(self._parts)
-            self._handle(*stop.value)
+    def _settle_decrypting(self, nbytes: int | None = None) -> None:
+        """Move on by `nbytes` that were read; None: find out how many."""
+        if self._decrypting is None:
+            return
+        message, place, room, ready, byte = self._decrypting
+        if message.place == place:
+            if nbytes is None:
+                left = self._tls.pending()
+                # No record has a single byte: where its first is read, others are left.
+                read = left != ready or (not ready and room[0] != byte)
+                nbytes = room.nbytes if read else 0
+            message.fill(nbytes)
+        self._decrypting = None
 
-    def _handle(self, kind: int, segments: tuple[memoryview, ...]) -> None:
-        if kind == DATA and self._closing is None:
-            self._arrived += 1
-            self._keep(Message(self._arrived, segments))
-        elif kind == GOODBYE:
-            self._goodbye = True
-            self._fault = PeerClosedError(f"{self._name}: the peer has closed the connection")
-            self._drop_sends(self._fault)
-            self._sends.append(Outgoing(None, ACKNOWLEDGE, []))
-        elif kind == ACKNOWLEDGE:
-            self._acknowledged = True
+    def _handle(self, message: Message) -> None:
+        if len(self._arriving) == 1:
+            self._arriving.append(Message(message.number + 1, message.end))
+        if message.kind == DATA and self._closing is None:
+            _move(self._arriving, self._inbox)
+        else:
+            if message.kind == ACKNOWLEDGE:
+                self._acknowledged = True
+            elif message.kind == GOODBYE and self._answer:
+                self._goodbye = True
+                self._fault = PeerClosedError(f"{self._name}: the peer has closed the connection")
+                self._drop_sends(self._fault)
+                _move(self._answer, self._sends)
+            self._arriving.popleft()
         self._deliver()
 
-    def _keep(self, message: Message) -> None:
-        self.unread_nbytes += message.nbytes
-        at = len(self._inbox)
-        while at and self._inbox[at - 1].number > message.number:
-            at -= 1
-        self._inbox.insert(at, message)
+    def _unread(self) -> deque[Message]:
+        """Return the messages that no receive has taken, in order."""
+        if self._returned:
+            self._in_order = False
+            _move(self._returned, self._inbox, len(self._returned))
+        if not self._in_order:
+            self._inbox = deque(sorted(self._inbox, key=attrgetter("number")))
+            self._in_order = True
+        return self._inbox
 
     def _deliver(self) -> None:
         while self._waiters:
             first = self._waiters[0]
-            if self._inbox:
-                if first.take(self._inbox[0]):
-                    self.unread_nbytes -= self._inbox.popleft().nbytes
+            if first.done():
+                if self._waiters and self._waiters[0] is first:
+                    self._waiters.popleft()
+            elif first.full:
+                first.complete()
+            elif unread := self._unread():
+                if first.fits(unread[0]):
+                    _move(unread, first.taken)
             elif self._fault is not None:
+                self._returned.extend(map(first.taken.pop, repeat(0, len(first.taken))))
                 first.fail(self._fault)
-                for message in first.put_back():
-                    self._keep(message)
             else:
                 return
-            if first.done():
-                self._waiters.popleft()
+
+    @property
+    def unread_nbytes(self) -> int:
+        """Bytes of messages that wait for a receive; too many where some were given back out of order."""
+        unread = self._unread()
+        return unread[-1].end - unread[0].start if unread else 0
 
     def _reads(self) -> bool:
         return self._closing is not None or bool(self._waiters) or self.unread_nbytes < _UNREAD_NBYTES
@@ -357,10 +467,12 @@ class TlsChannel:
         return ClosedError(f"{self._name}: the connection was closed by this side")
 
     def _settle_close(self) -> None:
-        """Complete a close whose socket is gone; it succeeded if the other side had sent its goodbye."""
-        if self._closing is not None and self._fault is not None and not self._goodbye:
+        """Complete a close that has an outcome; it succeeded if the other side had sent its goodbye."""
+        if self._closing is None or self._closing.done():
+            return
+        if self._fault is not None and not self._goodbye:
             self._closing.fail(self._fault)
-        elif self._closing is not None:
+        else:
             self._closing.finish(None)
 
     def _drop_sends(self, error: Error) -> None:
@@ -373,26 +485,34 @@ class TlsChannel:
 
     def _lose(self, reason: str) -> None:
         """Handle the loss of the other side."""
-        self._release()
         if not self._goodbye:
-            self._fault = self._unwritable = PeerLostError(f"{self._name}: {reason}")
-        assert self._fault is not None
+            self._fault = PeerLostError(f"{self._name}: {reason}")
         self._unwritable = self._fault
+        self._lost = True
+        self._settle_loss()
+
+    def _settle_loss(self) -> None:
+        assert self._fault is not None
         self._drop_sends(self._fault)
+        if self._closing is not None:
+            _fail(self._waiters, self._closed_by_this_side())
         self._deliver()
         self._settle_close()
+        self._release()
+        self._over = True
 
     def _end(self, error: Error) -> None:
         """End this side."""
+        self._why_closed = self._unwritable = error
         self._closed = True
-        self._unwritable = error
-        self._release()
         self._inbox.clear()
-        self.unread_nbytes = 0
+        self._returned.clear()
         self._drop_sends(error)
         _fail(self._waiters, error)
         if self._closing is not None:
             self._closing.fail(error)
+        self._release()
+        self._over = True
 
     # ---- the socket
 
@@ -443,6 +563,12 @@ def _turn(reference: weakref.ref[TlsChannel]) -> None:
         channel.turn()
 
 
+def _move(source: deque[_T], target: deque[_T] | list[_T], count: int = 1) -> None:
+    """Move the first of `source` to the end of `target`, each in one call."""
+    target.extend(starmap(source.popleft, repeat((), count)))
+
+
 def _fail(operations: deque[Receive[Any]], error: Error) -> None:
     while operations:
-        operations.popleft().fail(error)
+        operations[0].fail(error)
+        operations.popleft()

@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The format of messages in a TLS channel's stream: kind, number of segments, their sizes, their bytes. No sockets."""
+"""The format of messages in a TLS channel's stream: kind, number of segments, their sizes, their bytes. No sockets.
+
+Each message knows how far it has been sent or received, and takes each step by storing one value. So a step that an
+exception of a signal handler interrupted was either taken or not, and is never taken in part.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections import deque
-from collections.abc import Generator
 from typing import Any
 
 from weft import _native
 from weft._frames import MAX_LARGE, in_memory_order
-from weft._tls.operation import Operation
+from weft._request import PythonRequest
 from weft.errors import ReadOnlyError, UnsupportedError
 
 DATA, GOODBYE, ACKNOWLEDGE = range(3)
-#: Bytes encrypted at once.
-PIECE_NBYTES = 1 << 18
+#: A TLS record holds at most this many bytes.
+RECORD_NBYTES = 1 << 14
 _HEAD = struct.Struct("<II")
+
+
+class StreamError(Exception):
+    """The other side broke the format, or ended the stream."""
 
 
 class Outgoing:
@@ -25,38 +31,92 @@ class Outgoing:
     `operation` is None for the channel's own messages; it completes with the `last` of its messages.
     """
 
-    __slots__ = ("begun", "last", "operation", "parts")
+    __slots__ = ("begun", "last", "operation", "parts", "place")
 
     def __init__(
-        self, operation: Operation[None] | None, kind: int, segments: list[memoryview], *, last: bool = True
+        self, operation: PythonRequest[None] | None, kind: int, segments: list[memoryview], *, last: bool = True
     ) -> None:
         sizes = struct.pack(f"<{len(segments)}Q", *(segment.nbytes for segment in segments))
-        head = memoryview(_HEAD.pack(kind, len(segments)) + sizes)
+        head = _HEAD.pack(kind, len(segments)) + sizes
+        if segments and segments[0].nbytes <= RECORD_NBYTES:  # in one record with the head: see `piece`
+            head = b"".join((head, segments[0]))
+            segments = segments[1:]
         self.operation = operation
-        self.parts = deque([head, *(segment for segment in segments if segment.nbytes)])
+        self.parts = [memoryview(head), *(segment for segment in segments if segment.nbytes)]
+        self.place = (0, 0)  # the next part, and the next byte in it
         self.begun, self.last = False, last
 
-    def next_piece(self) -> memoryview:
-        """Remove and return the next piece to encrypt."""
-        self.begun = True
-        whole = self.parts.popleft()
-        if whole.nbytes > PIECE_NBYTES:
-            self.parts.appendleft(whole[PIECE_NBYTES:])
-        return whole[:PIECE_NBYTES]
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is encrypted."""
+        return self.place[0] == len(self.parts)
+
+    def piece(self) -> memoryview:
+        """Return the next piece to encrypt: one record, which does not have a single byte.
+
+        The receiver takes the first byte of a record, and sees by the rest that it has done so.
+        """
+        part, at = self.place
+        left = self.parts[part][at:]
+        return left[: RECORD_NBYTES - (left.nbytes == RECORD_NBYTES + 1)]
+
+    def go_on(self, nbytes: int) -> None:
+        """Move on by `nbytes` that were encrypted."""
+        part, at = self.place
+        self.place = (part, at + nbytes) if at + nbytes < self.parts[part].nbytes else (part + 1, 0)
 
 
-def message_parts() -> Generator[memoryview, None, tuple[int, tuple[memoryview, ...]]]:
-    """Yield the buffers that the next message fills, one by one; return its kind and segments."""
-    head = memoryview(bytearray(_HEAD.size))
-    yield head
-    kind, count = _HEAD.unpack(head)
-    if kind > ACKNOWLEDGE or count > MAX_LARGE + 1 or (kind == DATA) != (count > 0):
-        raise ConnectionError(f"the other side sent a message of kind {kind} with {count} segments")
-    sizes = memoryview(bytearray(8 * count))
-    yield sizes
-    segments = tuple(_native.pool_allocate(nbytes) for nbytes in struct.unpack(f"<{count}Q", sizes))
-    yield from segments
-    return kind, segments
+class Message:
+    """A message being received, or received; the `number`-th of the connection, after `start` bytes of others."""
+
+    __slots__ = ("_count", "_parts", "kind", "nbytes", "number", "place", "start")
+
+    def __init__(self, number: int, start: int) -> None:
+        self.number, self.start = number, start
+        self.kind = self.nbytes = self._count = 0
+        self._parts: tuple[memoryview, ...] = (
+            memoryview(bytearray(_HEAD.size)),
+        )  # then the sizes, then the segments, as they become known
+        self.place = (0, 0)  # the part being filled, and how much of it is
+
+    @property
+    def segments(self) -> tuple[memoryview, ...]:
+        """The message itself."""
+        return self._parts[2:]
+
+    @property
+    def end(self) -> int:
+        """The bytes of all messages up to this one."""
+        return self.start + self.nbytes
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it has arrived."""
+        return self.place[0] == len(self._parts)
+
+    def room(self) -> memoryview:
+        """Return where the next bytes belong; empty if a part is full, or the message."""
+        part, at = self.place
+        return self._parts[part][at:]
+
+    def fill(self, nbytes: int) -> None:
+        """Move on by `nbytes` that were written to the room."""
+        part, at = self.place
+        self.place = (part, at + nbytes)
+
+    def go_on(self) -> None:
+        """Go on to the part after one that is full."""
+        part = self.place[0] + 1
+        if part == len(self._parts) == 1:
+            self.kind, self._count = _HEAD.unpack(self._parts[0])
+            if self.kind > ACKNOWLEDGE or self._count > MAX_LARGE + 1 or (self.kind == DATA) != (self._count > 0):
+                raise StreamError(f"the other side sent a message of kind {self.kind} with {self._count} segments")
+            self._parts = (self._parts[0], memoryview(bytearray(8 * self._count)))
+        elif part == len(self._parts) == 2:
+            sizes = struct.unpack(f"<{self._count}Q", self._parts[1])
+            self.nbytes = sum(sizes)
+            self._parts = (*self._parts, *(_native.pool_allocate(nbytes) for nbytes in sizes))
+        self.place = (part, 0)
 
 
 def bytes_of(buffer: Any) -> memoryview:

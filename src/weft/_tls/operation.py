@@ -4,23 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from weft._request import PythonRequest
+from weft._tls.framing import Message
 from weft.errors import TruncatedError
 from weft.typing import ResultT_co
-
-
-class Message(NamedTuple):
-    """What one message has, and its place in the order of arrival."""
-
-    number: int
-    segments: tuple[memoryview, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Return the length of all segments in bytes."""
-        return sum(segment.nbytes for segment in self.segments)
 
 
 class Turns(Protocol):
@@ -28,7 +17,9 @@ class Turns(Protocol):
 
     def turn_until(self, operation: Operation[Any], timeout_s: float | None) -> None: ...
     def withdraw(self, operation: Operation[Any]) -> None: ...
-    def give_back(self, messages: list[Message]) -> None: ...
+    def give_back(self, messages: list[Message]) -> None:
+        """Move them from the list to those that no receive has taken."""
+        ...
 
 
 class Operation(PythonRequest[ResultT_co]):
@@ -69,19 +60,26 @@ class Operation(PythonRequest[ResultT_co]):
 
 
 class Receive(Operation[ResultT_co]):
-    """A receive of one message, of `count` messages, or of one into the buffer `into`."""
+    """A receive of one message, of `count` messages, or of one into the buffer `into`.
+
+    Attributes
+    ----------
+    taken : list of Message
+        What it has so far. Messages move between this list and the channel's in one call each, so that an exception of
+        a signal handler cannot come in between.
+    """
 
     def __init__(self, channel: Turns, name: str, *, count: int | None = None, into: memoryview | None = None) -> None:
         super().__init__(channel, name)
-        self._count, self._into = count, into
-        self._taken: list[Message] = []
+        self._count, self._into, self._fills = count, into, into is not None
+        self.taken: list[Message] = []
         self._delivered = False
         if count == 0:
             self.finish([])
 
     def __del__(self) -> None:
         # Dropped before anybody took the result, as by a task that was cancelled before it ran: nothing may be lost.
-        if self._done and not self._delivered and self._taken:
+        if self._done and not self._delivered and self.taken:
             self._undo()
 
     def wait(self, timeout: float | None = None) -> ResultT_co:
@@ -96,43 +94,48 @@ class Receive(Operation[ResultT_co]):
         self._delivered = True
         return result
 
-    def take(self, message: Message) -> bool:
-        """Take a message; False if it does not fit, which ends this receive."""
-        total = message.nbytes
+    def fits(self, message: Message) -> bool:
+        """Prepare to take a message; False if it does not fit, which ends this receive."""
         if self._into is not None:
-            if total > self._into.nbytes:
-                text = f"{self._name}: the message has {total} B; it stays for the next receive"
+            if message.nbytes > self._into.nbytes:
+                text = f"{self._name}: the message has {message.nbytes} B; it stays for the next receive"
                 self.fail(TruncatedError(text, op="recv_into"))
                 return False
             at = 0
             for segment in message.segments:
                 self._into[at : at + segment.nbytes] = segment
                 at += segment.nbytes
-        self._taken.append(message)
-        if self._into is not None:
-            self.finish(total)
-        elif self._count is None:
-            self.finish(_view(message))
-        elif len(self._taken) == self._count:
-            self.finish([_view(each) for each in self._taken])
         return True
+
+    @property
+    def full(self) -> bool:
+        """Whether it has taken all that it is for."""
+        return len(self.taken) == (1 if self._count is None else self._count)
+
+    def complete(self) -> None:
+        """Finish a receive that is full."""
+        if self._fills:
+            self.finish(self.taken[0].nbytes)
+        elif self._count is None:
+            self.finish(_view(self.taken[0]))
+        else:
+            self.finish([_view(each) for each in self.taken])
 
     def _end(self) -> None:
         self._into = None  # release the caller's memory
         super()._end()
 
-    def put_back(self) -> list[Message]:
-        """Return the messages taken so far, and give them up."""
-        taken, self._taken = self._taken, []
-        return taken
-
     def _undo(self) -> None:
-        self._channel.give_back(self.put_back())
+        self._channel.give_back(self.taken)
 
     def _withdraw(self) -> bool:
         super()._withdraw()
         self._undo()
         return True
+
+    def drop(self) -> None:
+        """Withdraw a receive that its caller does not get."""
+        self._withdraw()
 
 
 def _view(message: Message) -> memoryview | tuple[memoryview, ...]:

@@ -18,7 +18,7 @@ from distributed.comm import registry
 from distributed.comm.addressing import get_address_host_port
 from distributed.comm.core import FatalCommClosedError, connect
 
-from weft._connect.address import why_unreachable
+from weft._reachable import why_unreachable
 from weft.errors import Error, InvalidParamError, TimedOutError
 from weft.worker import scheduler_file
 
@@ -31,8 +31,6 @@ _CLOSE_S = 10.0
 _LOOK_S = 0.1
 #: Seconds after which the wait for the scheduler is said.
 _SAY_S = 1.0
-#: Seconds for the connection that finds out why the scheduler was not reached.
-_PROBE_S = 2.0
 #: Seconds of each attempt to reach the scheduler: Dask's own, which give a slow network the time of a fifth.
 _ATTEMPT_S = 30.0
 
@@ -191,7 +189,7 @@ async def _connect(address: str, security: Security, patience_s: float | None) -
 async def _reason(address: str, error: OSError) -> str:
     """Find out why the scheduler was not reached: distributed says only that the time is up."""
     host, port = get_address_host_port(address)
-    why = await asyncio.to_thread(why_unreachable, host, port, _PROBE_S)
+    why = await asyncio.to_thread(why_unreachable, host, port)
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

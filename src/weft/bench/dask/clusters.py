@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft._connect.address import why_unreachable
+from weft._reachable import why_unreachable
 from weft.bench.common.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 WORKERS = 2
 #: Dask's protocol within one process: client, scheduler, and one worker with all the threads. Nothing moves.
 INSIDE = "inproc"
-#: Seconds for the connection that finds out why a scheduler was not reached.
-_PROBE_S = 2.0
 # distributed's own limit is 1000 transfers, which 10,000 tasks pass.
 _LOG_LENGTH = 100_000
 
@@ -207,7 +205,7 @@ def running(protocol: str, timeout: float, deployment: Deployment = Deployment()
                 if deployment.address is None:
                     raise
                 host, port = get_address_host_port(deployment.address)
-                if not (why := why_unreachable(host, port, _PROBE_S)):
+                if not (why := why_unreachable(host, port)):
                     raise
                 text = f"{deployment.address}: {why}; start that scheduler, or correct its address"
                 raise BenchError(text) from error

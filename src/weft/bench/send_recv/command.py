@@ -24,8 +24,8 @@ from typing import Any
 
 import weft
 from weft import _options
-from weft._connect.address import why_unreachable
 from weft._options import port, timeout
+from weft._reachable import why_unreachable
 from weft._units import format_nbytes
 from weft.bench.send_recv import loops
 from weft.topo import discovery
@@ -62,8 +62,6 @@ UNITS = {
     "gib": 2**30,
 }
 START_S = 60.0
-#: Seconds for the connection that finds out why the server was not reached.
-_PROBE_S = 2.0
 CHILD = "import sys; from weft.bench.send_recv.command import serve; serve(sys.argv[1])"
 _PR_SET_PDEATHSIG = 1
 
@@ -353,7 +351,7 @@ def _client(args: argparse.Namespace) -> loops.Result:
     except OSError as error:
         if isinstance(error, weft.Error):  # the time is up
             raise
-        why = why_unreachable(args.server_address, args.port, _PROBE_S) or str(error)
+        why = why_unreachable(args.server_address, args.port) or str(error)
         remedy = "start the server there, by --server-only, or correct --server-address and --port"
         raise weft.UnreachableError(f"connect to {args.server_address}:{args.port}: {why}; {remedy}") from error
     with sock:
