@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: ``allocate(nbytes, device, library)`` returns memory to receive into.
 Allocate = Callable[[int, int, str], Any]
+_HALFWAY = "a message with device memory was given up halfway"
 #: Converts a message into a result, and the requests that must follow it.
 Convert = Callable[[Any], tuple[Any, list[Request[Any]]]]
 
@@ -143,7 +144,7 @@ class Peer(_native.Peer):
 
     def _land(self, message: _frames.Message, allocate: Allocate) -> tuple[list[Any], list[Request[Any]]]:
         buffers, elsewhere = _frames.unpack(message)
-        landing: list[Request[Any]] = []
+        landing: list[Request[Any]] = Landing(self._channel) if elsewhere else []
         try:
             for index in elsewhere:
                 number, nbytes, device, library = buffers[index]
@@ -343,8 +344,11 @@ class Pending(PythonRequest[ResultT_co]):
     def _watch(self) -> None:
         self._current.add_done_callback(self._on_done)
 
+    def _unwatch(self) -> None:
+        self._current.remove_done_callback(self._on_done)
+
     def _on_done(self, _: Request[Any]) -> None:
-        if not self.done():
+        if not self.done() and self._callbacks is not None:
             self._watch()
 
     def __await__(self) -> Generator[Any, None, ResultT_co]:
@@ -385,7 +389,19 @@ class Pending(PythonRequest[ResultT_co]):
 
     def _give_up(self) -> None:
         if self._parts:
-            self._channel.abort("a message with device memory was given up halfway")
+            self._channel.abort(_HALFWAY)
+
+
+class Landing(list[Request[Any]]):
+    """The receives of a message's device memory; the connection is of no use if they are dropped before their end."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def __del__(self) -> None:
+        if not all(part.done() for part in self):
+            self._channel.abort(_HALFWAY)
 
 
 def _unpickle(message: _frames.Message) -> tuple[Any, list[Request[Any]]]:
