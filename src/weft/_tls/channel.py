@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from weft._connect.address import device_of
-from weft._connect.handshake_io import LONG_S
 from weft._tls.framing import (
     ACKNOWLEDGE,
     DATA,
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
 _TURN_NBYTES = 1 << 20
 #: The socket is not read while this many bytes of messages wait for a receive.
 _UNREAD_NBYTES = 16 << 20
+#: A blocking wait looks this often whether another thread has dropped a receive.
+_SLEEP_S = 0.05
 
 
 class TlsChannel:
@@ -71,7 +72,9 @@ class TlsChannel:
         self._sends: deque[Outgoing] = deque()
         self._encrypted = memoryview(b"")  # not yet accepted by the socket
         self._unwritable: Error | None = None  # why nothing can be sent any more
-        self._waiters: deque[Receive[Any]] = deque()
+        self._waiters: deque[weakref.ref[Receive[Any]]] = deque()
+        self._held: set[Receive[Any]] = set()  # those of them that have callbacks
+        self._dropped: deque[Receive[Any]] = deque()  # by any thread, at any moment: not yet looked at
         self._inbox: deque[Message] = deque()  # in order of arrival
         self._arrived = 0
         self.unread_nbytes = 0
@@ -123,7 +126,7 @@ class TlsChannel:
 
     def _receive_with(self, operation: Receive[ResultT_co]) -> Receive[ResultT_co]:
         if not operation.done():
-            self._waiters.append(operation)
+            self._waiters.append(weakref.ref(operation))
             self._deliver()
         if not operation.done() or self._watched[0] != self._reads():
             self.turn()
@@ -192,29 +195,50 @@ class TlsChannel:
         if not operation.done():
             poll = select.poll()
             poll.register(self._sock, self._reads() * select.POLLIN | self._writes() * select.POLLOUT)
-            poll.poll(None if timeout_s is None else min(timeout_s, LONG_S) * 1000)
+            poll.poll(min(_SLEEP_S if timeout_s is None else timeout_s, _SLEEP_S) * 1000)
             self.turn()
 
     def withdraw(self, operation: Operation[Any]) -> None:
         """Withdraw an operation that has not begun."""
         self._check_owner("cancel")
-        with contextlib.suppress(ValueError):
-            self._waiters.remove(operation)  # type: ignore[arg-type]
+        self._remove(operation)
         self._sends = deque(send for send in self._sends if send.begun or send.operation is not operation)
 
     def give_back(self, messages: list[Message]) -> None:
-        """Return messages of a receive that was cancelled or dropped to the queue, for the next one."""
+        """Return messages of a receive that was cancelled to the queue, for the next one."""
         if self.closed:
             return
         for message in messages:
             self._keep(message)
-        if threading.get_ident() == self._owner:  # not so where another thread's garbage collector drops a receive
-            self._deliver()
+        self._deliver()
+
+    def hold(self, receive: Receive[Any]) -> None:
+        """Refer to a receive that has callbacks."""
+        self._held.add(receive)
+
+    def let_go(self, receive: Receive[Any]) -> None:
+        """Undo :meth:`hold`."""
+        self._held.discard(receive)
+
+    def take_back(self, receive: Receive[Any]) -> None:
+        """Let the owner withdraw a receive that was dropped, or return its messages to the queue.
+
+        Any thread calls this, perhaps in the middle of this channel's own code: it changes nothing else.
+        """
+        if self.closed:
+            return
+        self._dropped.append(receive)
+        me: weakref.ref[TlsChannel] = weakref.ref(self)
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(_turn, me)
 
     # ---- turns
 
     def turn(self) -> None:
         """Send and receive as much as possible without waiting."""
+        if self._dropped:
+            self._deliver()
         if self._sock.fileno() < 0:
             return
         if self._closed:
@@ -321,10 +345,21 @@ class TlsChannel:
             at -= 1
         self._inbox.insert(at, message)
 
+    def _remove(self, operation: Operation[Any]) -> None:
+        """Remove an operation from the receives that wait, and those that nobody refers to any more."""
+        self._waiters = deque(each for each in self._waiters if each() not in (None, operation))
+
     def _deliver(self) -> None:
+        while self._dropped:
+            dropped = self._dropped.popleft()
+            self._remove(dropped)
+            for message in dropped.put_back():
+                self._keep(message)
         while self._waiters:
-            first = self._waiters[0]
-            if self._inbox:
+            first = self._waiters[0]()
+            if first is None:
+                self._waiters.popleft()
+            elif self._inbox:
                 if first.take(self._inbox[0]):
                     self.unread_nbytes -= self._inbox.popleft().nbytes
             elif self._fault is not None:
@@ -333,7 +368,7 @@ class TlsChannel:
                     self._keep(message)
             else:
                 return
-            if first.done():
+            if first is not None and first.done():
                 self._waiters.popleft()
 
     def _reads(self) -> bool:
@@ -388,6 +423,7 @@ class TlsChannel:
         self._unwritable = error
         self._release()
         self._inbox.clear()
+        self._dropped.clear()
         self.unread_nbytes = 0
         self._drop_sends(error)
         _fail(self._waiters, error)
@@ -443,6 +479,8 @@ def _turn(reference: weakref.ref[TlsChannel]) -> None:
         channel.turn()
 
 
-def _fail(operations: deque[Receive[Any]], error: Error) -> None:
-    while operations:
-        operations.popleft().fail(error)
+def _fail(receives: deque[weakref.ref[Receive[Any]]], error: Error) -> None:
+    while receives:
+        receive = receives.popleft()()
+        if receive is not None:
+            receive.fail(error)

@@ -29,6 +29,9 @@ class Turns(Protocol):
     def turn_until(self, operation: Operation[Any], timeout_s: float | None) -> None: ...
     def withdraw(self, operation: Operation[Any]) -> None: ...
     def give_back(self, messages: list[Message]) -> None: ...
+    def hold(self, receive: Receive[Any]) -> None: ...
+    def let_go(self, receive: Receive[Any]) -> None: ...
+    def take_back(self, receive: Receive[Any]) -> None: ...
 
 
 class Operation(PythonRequest[ResultT_co]):
@@ -69,7 +72,10 @@ class Operation(PythonRequest[ResultT_co]):
 
 
 class Receive(Operation[ResultT_co]):
-    """A receive of one message, of `count` messages, or of one into the buffer `into`."""
+    """A receive of one message, of `count` messages, or of one into the buffer `into`.
+
+    The channel holds it only while it has callbacks: without them and without references, nobody waits for it.
+    """
 
     def __init__(self, channel: Turns, name: str, *, count: int | None = None, into: memoryview | None = None) -> None:
         super().__init__(channel, name)
@@ -81,8 +87,14 @@ class Receive(Operation[ResultT_co]):
 
     def __del__(self) -> None:
         # Dropped before anybody took the result, as by a task that was cancelled before it ran: nothing may be lost.
-        if self._done and not self._delivered and self._taken:
-            self._undo()
+        if not self._delivered and (self._taken or not self._done):
+            self._channel.take_back(self)
+
+    def _watch(self) -> None:
+        self._channel.hold(self)
+
+    def _unwatch(self) -> None:
+        self._channel.let_go(self)
 
     def wait(self, timeout: float | None = None) -> ResultT_co:
         """Block until the operation is complete and return its result."""
@@ -119,6 +131,7 @@ class Receive(Operation[ResultT_co]):
 
     def _end(self) -> None:
         self._into = None  # release the caller's memory
+        self._channel.let_go(self)
         super()._end()
 
     def put_back(self) -> list[Message]:
