@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -300,6 +301,7 @@ class Pending(PythonRequest[ResultT_co]):
     """
 
     _name = "message"
+    _follower: Follower | None = None
 
     def __init__(
         self, request: Request[Any], channel: Channel, convert: Convert | None, parts: Sequence[Request[Any]]
@@ -346,6 +348,12 @@ class Pending(PythonRequest[ResultT_co]):
 
     def _unwatch(self) -> None:
         self._current.remove_done_callback(self._on_done)
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._follower is None or self._follower.current is not self._current:
+            self._follower = Follower(self)
+            self._current.add_done_callback(self._follower)
 
     def _on_done(self, _: Request[Any]) -> None:
         if not self.done() and self._callbacks is not None:
@@ -390,6 +398,22 @@ class Pending(PythonRequest[ResultT_co]):
     def _give_up(self) -> None:
         if self._parts:
             self._channel.abort(_HALFWAY)
+
+
+class Follower:
+    """Goes on with a request that was watched once, from one of its parts to the next, without keeping it."""
+
+    def __init__(self, pending: Pending[Any]) -> None:
+        self.current = pending._current
+        self._pending = weakref.ref(pending, self._dropped)
+
+    def _dropped(self, _: object) -> None:
+        self.current.remove_done_callback(self)
+
+    def __call__(self, _: Request[Any]) -> None:
+        pending = self._pending()
+        if pending is not None and not pending.done():
+            pending._follow()
 
 
 class Landing(list[Request[Any]]):
