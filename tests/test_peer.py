@@ -17,7 +17,7 @@ import weft
 
 
 @contextlib.asynccontextmanager
-async def pair(info=None):
+async def pair(info=None, settings=None):
     """Two ends of a connection: (connector, listener's)."""
     accepted = asyncio.get_running_loop().create_future()
     release = asyncio.Event()
@@ -26,8 +26,8 @@ async def pair(info=None):
         accepted.set_result(peer)
         await release.wait()
 
-    async with weft.listen("127.0.0.1:0", handler, info=info) as listener:
-        peer = await weft.connect(listener.address, info=info)
+    async with weft.listen("127.0.0.1:0", handler, info=info, settings=settings) as listener:
+        peer = await weft.connect(listener.address, info=info, settings=settings)
         other = await accepted
         try:
             yield peer, other

@@ -45,6 +45,9 @@ class PythonRequest(Request[ResultT_co]):
     def _watch(self) -> None:
         """Let the loop progress the request: the first callback was added."""
 
+    def _unwatch(self) -> None:
+        """Undo :meth:`_watch`: the last callback was removed."""
+
     # ---- completion
 
     def finish(self, result: Any) -> None:
@@ -148,6 +151,9 @@ class PythonRequest(Request[ResultT_co]):
         kept = [entry for entry in callbacks if entry[0] != fn]
         removed = len(callbacks) - len(kept)
         callbacks[:] = kept
+        if removed and not kept:
+            self._callbacks = None
+            self._unwatch()
         return removed
 
     def __repr__(self) -> str:

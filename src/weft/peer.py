@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 #: ``allocate(nbytes, device, library)`` returns memory to receive into.
 Allocate = Callable[[int, int, str], Any]
+_HALFWAY = "a message with device memory was given up halfway"
 #: Converts a message into a result, and the requests that must follow it.
 Convert = Callable[[Any], tuple[Any, list[Request[Any]]]]
 
@@ -145,7 +147,7 @@ class Peer(_native.Peer):
         buffers, elsewhere = _frames.unpack(message)
         if not elsewhere:
             return buffers, []
-        landing: list[Request[Any]] = []
+        landing = Landing(self._channel)
         try:
             for index in elsewhere:
                 number, nbytes, device, library = buffers[index]
@@ -302,6 +304,7 @@ class Pending(PythonRequest[ResultT_co]):
     """
 
     _name = "message"
+    _follower: Follower | None = None
 
     def __init__(
         self, request: Request[Any], channel: Channel, convert: Convert | None, parts: Sequence[Request[Any]]
@@ -351,8 +354,17 @@ class Pending(PythonRequest[ResultT_co]):
     def _watch(self) -> None:
         self._current.add_done_callback(self._on_done)
 
+    def _unwatch(self) -> None:
+        self._current.remove_done_callback(self._on_done)
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._follower is None or self._follower.current is not self._current:
+            self._follower = Follower(self)
+            self._current.add_done_callback(self._follower)
+
     def _on_done(self, _: Request[Any]) -> None:
-        if not self.done():
+        if not self.done() and self._callbacks is not None:
             self._watch()
 
     def __await__(self) -> Generator[Any, None, ResultT_co]:
@@ -391,7 +403,35 @@ class Pending(PythonRequest[ResultT_co]):
 
     def _give_up(self) -> None:
         if self._parts:
-            self._channel.abort("a message with device memory was given up halfway")
+            self._channel.abort(_HALFWAY)
+
+
+class Follower:
+    """Goes on with a request that was watched once, from one of its parts to the next, without keeping it."""
+
+    def __init__(self, pending: Pending[Any]) -> None:
+        self.current = pending._current
+        self._pending = weakref.ref(pending, self._dropped)
+
+    def _dropped(self, _: object) -> None:
+        self.current.remove_done_callback(self)
+
+    def __call__(self, _: Request[Any]) -> None:
+        pending = self._pending()
+        if pending is not None and not pending.done():
+            pending._follow()
+
+
+class Landing(list[Request[Any]]):
+    """The receives of a message's device memory; the connection is of no use if they are dropped before their end."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def __del__(self) -> None:
+        if not all(part.done() for part in self):
+            self._channel.abort(_HALFWAY)
 
 
 def _failed(request: Request[Any]) -> bool:

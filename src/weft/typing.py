@@ -47,6 +47,8 @@ class Request(Protocol[ResultT_co]):
 
     Cancelling ends the request at once. The operation is withdrawn if possible. Otherwise it runs on: its buffer stays
     locked until it ends, and its result is dropped. A message that was not received goes back to its connection.
+
+    Dropping a receive of a peer that is pending, is not awaited and has no callback withdraws it; a send goes on.
     """
 
     def wait(self, timeout: float | None = None) -> ResultT_co:

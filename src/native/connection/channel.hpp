@@ -119,6 +119,7 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
     bool serve(Request *request) noexcept;
     Message *next() noexcept;
     void take(Message *message) noexcept;
+    void queue_again(Message *message) noexcept;
     bool put_back(Request *request) noexcept;
     void acknowledge() noexcept;
     void end_receives() noexcept;

@@ -50,7 +50,7 @@ nb::object Channel::recv_placed(PyObject *owner, uint64_t place, nb::handle buff
         r->complete_now(UCS_OK);
         return request;
     }
-    r->hold();
+    r->hold_loosely();
     if (auto found = placed_messages.extract(place))
         answer_placed(r, std::move(found.mapped()));
     else

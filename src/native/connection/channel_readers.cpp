@@ -202,14 +202,8 @@ void drop_all(Request &r) noexcept {
     delete collected(r);
 }
 
-bool withdraw_all(Request &r) noexcept {
-    if (!r.channel->withdraw(&r)) return false;
-    give_all_back(r);
-    return true;
-}
-
 constexpr Operation recv_many_operation{.result = received_all,
-                                        .withdraw = withdraw_all,
+                                        .withdraw = withdraw_from_channel,
                                         .give_back = give_all_back,
                                         .drop = drop_all,
                                         .where = channel_name};
@@ -255,7 +249,7 @@ nb::object Channel::receive(nb::object request, Request *r) {
         acknowledge();
         return request;
     }
-    r->hold();
+    r->hold_loosely();
     receives.push_back(r);
     answer();
     deliver();
@@ -394,17 +388,21 @@ void Channel::return_message(std::unique_ptr<Message> message) noexcept {
         tell(abort_kind, 0);
         return lose(make_fault("NoMemoryError", name + ": out of memory while returning a message to the connection"));
     }
-    auto at = returned.begin();
-    while (at != returned.end() && (*at)->sequence < message->sequence) ++at;
-    returned.insert(at, message.release());
+    queue_again(message.release());
     deliver();
+}
+
+void Channel::queue_again(Message *message) noexcept {
+    auto at = returned.end();
+    while (at != returned.begin() && (*std::prev(at))->sequence > message->sequence) --at;
+    returned.insert(at, message);
 }
 
 // Return the messages of a recv_many that cannot complete. True: other readers may now take them.
 bool Channel::put_back(Request *r) noexcept {
     if (r->operation != &recv_many_operation || collected(*r)->messages.empty()) return false;
     auto &messages = collected(*r)->messages;
-    for (auto each = messages.rbegin(); each != messages.rend(); ++each) returned.push_front(Collected::restore(*each));
+    for (auto &each : messages) queue_again(Collected::restore(each));
     messages.clear();
     return true;
 }
@@ -427,8 +425,12 @@ void Channel::end_receives() noexcept {
 
 bool Channel::withdraw(Request *request) noexcept {
     if (std::erase_if(placed_receives, [&](auto &entry) { return entry.second == request; })) return true;
-    if (std::erase(receives, request)) return true;
-    if (!std::erase(sends, request)) return false;
-    resume();  // it may have been blocking a smaller one, or the goodbye
+    if (std::erase(receives, request)) {
+        if (put_back(request)) deliver();
+    } else {
+        if (!std::erase(sends, request)) return false;
+        resume();  // it may have been blocking a smaller one, or the goodbye
+    }
+    if (worker->completed) worker->defer([] {});  // this may not be a turn
     return true;
 }

@@ -57,6 +57,7 @@ static destructor destroy;
 
 void recycle_request(PyObject *self) {
     auto *r = nb::inst_ptr<Request>(self);
+    if (r->listed && r->outlive()) return;
     Worker *w = r->worker;
     if (r->operation->drop && r->owner && !in_forked_child) {
         r->operation->drop(*r);
@@ -70,7 +71,7 @@ void recycle_request(PyObject *self) {
     r->status = UCS_INPROGRESS;
     r->state = Request::State::pending;
     r->operation = &plain_operation;
-    r->ended = r->blocking = r->yielded = r->retrieved = false;
+    r->ended = r->loose = r->blocking = r->yielded = r->retrieved = false;
     r->channel = nullptr;
     Py_SET_REFCNT(self, 1);
     w->spares[w->spare_count++] = self;
@@ -141,6 +142,17 @@ void Request::hold() noexcept {
     if (held) return;
     held = true;
     Py_INCREF(self);
+    enlist();
+}
+
+void Request::hold_loosely() noexcept {
+    loose = true;
+    enlist();
+}
+
+void Request::enlist() noexcept {
+    if (listed) return;
+    listed = true;
     in_flight_next = worker->in_flight;
     in_flight_prev = &worker->in_flight;
     if (in_flight_next) in_flight_next->in_flight_prev = &in_flight_next;
@@ -170,13 +182,29 @@ void Request::settle() {
         state = State::done;
         wake();
     }
-    if (!ended || !held) return;
-    held = false;
+    if (!ended || !listed) return;
+    listed = false;
     *in_flight_prev = in_flight_next;
     if (in_flight_next) in_flight_next->in_flight_prev = in_flight_prev;
+    if (!held && !buffer.held() && !parts) [[likely]]
+        return;
+    if (!std::exchange(held, false)) Py_INCREF(self);  // releasing a buffer may run Python code, which may drop this
     buffer.release();
     parts.reset();
     Py_DECREF(self);
+}
+
+// Called with the GIL, by any thread, wherever Python objects are made or dropped: a collection of garbage may come
+// then. No channel does either while it changes its queues, so its owner may withdraw from them at once.
+bool Request::outlive() noexcept {
+    Py_SET_REFCNT(self, 1);
+    held = true;
+    if (in_forked_child || worker->closed()) return true;  // there is no connection to be withdrawn from
+    if (worker->owner == __builtin_thread_pointer())
+        give_up();
+    else
+        worker->defer([kept = nb::borrow(self)] { nb::inst_ptr<Request>(kept)->give_up(); });
+    return true;
 }
 
 // ---- the waiter -------------------------------------------------------------------------------------------
@@ -227,14 +255,19 @@ PyObject *Request::deliver(bool from_wait) {
 bool Request::cancel() {
     if (state != State::pending) return false;
     worker->check_owner("cancel");
-    state = State::canceled;
-    wake();
-    if (ended || !held) return true;
-    if (operation->withdraw && operation->withdraw(*this)) {
-        ended = true;
-        settle();
-    }
+    give_up();
     return true;
+}
+
+// End the waiter, and withdraw the operation if possible.
+void Request::give_up() {
+    if (state == State::pending) {
+        state = State::canceled;
+        wake();
+    }
+    if (ended || !listed || !operation->withdraw || !operation->withdraw(*this)) return;
+    ended = true;
+    if (!queued) settle();
 }
 
 bool Request::wait(double timeout_s) {
@@ -287,6 +320,7 @@ void Request::add_done_callback(nb::object callback, nb::object context) {
     if (!callbacks) callbacks = PyList_New(0);
     nb::object entry = nb::make_tuple(callback, context);
     PyList_Append(callbacks, entry.ptr());
+    if (listed) hold();
 }
 
 size_t Request::remove_done_callback(nb::handle callback) {
@@ -297,6 +331,9 @@ size_t Request::remove_done_callback(nb::handle callback) {
         if (same < 0) throw nb::python_error();
         if (same && ++removed) PySequence_DelItem(callbacks, i);
     }
+    if (PyList_GET_SIZE(callbacks)) return removed;
+    Py_CLEAR(callbacks);
+    if (loose && listed && std::exchange(held, false)) Py_DECREF(self);
     return removed;
 }
 

@@ -4,6 +4,12 @@
 //
 // The operation ends when UCX says so; until then its buffers stay exported, whatever the waiter does. The waiter ends
 // when the operation does, or earlier by cancel() or by the loss of the peer.
+//
+// The worker lists each request whose operation is in flight, and holds a reference to it, so that a send goes on if
+// its request is dropped. A receive of a connection is loose: it is of use only to its waiter, so the worker holds it
+// only while it has callbacks, which are all that leads from the loop to an awaiting task. When the last reference to a
+// loose request goes, it lives on until the owner of the worker has withdrawn the operation: another thread may not do
+// that, because the owner may be progressing without the GIL. So no request is destroyed while it is listed.
 #pragma once
 
 #include <sys/uio.h>
@@ -96,7 +102,9 @@ struct Request {
     ucs_status_t status = UCS_INPROGRESS;
     State state = State::pending;
     bool ended = false;      // the operation has ended
-    bool held = false;       // in flight: the worker holds a reference
+    bool listed = false;     // in flight: in the worker's list. Changes only under the GIL, as do the next two
+    bool held = false;       // the worker holds a reference
+    bool loose = false;      // in flight, the worker holds it only while it has callbacks
     bool queued = false;     // in the completed list
     bool blocking = false;   // asyncio's handshake between a future and a task
     bool yielded = false;    // yielded to the loop although complete
@@ -116,6 +124,10 @@ struct Request {
     void complete_now(ucs_status_t status) noexcept;
     /// The operation continues; the worker holds a reference from now until its end.
     void hold() noexcept;
+    /// The same, but the worker holds a reference only while there are callbacks.
+    void hold_loosely() noexcept;
+    /// The last reference has gone. True: the operation is in flight, so the request lives on until it has ended.
+    bool outlive() noexcept;
     /// Called by UCX: the operation has ended. No Python.
     void end(ucs_status_t status) noexcept;
     /// End the waiter with `fault`; the operation may continue. No Python.
@@ -137,6 +149,8 @@ struct Request {
     nb::object get_loop();
 
   private:
+    void enlist() noexcept;
+    void give_up();
     nb::object error() const;
     [[noreturn]] void raise_failure() const;
     void wake();

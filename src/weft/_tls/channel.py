@@ -29,7 +29,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from weft._connect.address import device_of
-from weft._connect.handshake_io import LONG_S
 from weft._tls.framing import (
     ACKNOWLEDGE,
     DATA,
@@ -56,6 +55,8 @@ _TURN_NBYTES = 1 << 20
 _PIECE_NBYTES = 1 << 18
 #: The socket is not read while this many bytes of messages wait for a receive.
 _UNREAD_NBYTES = 16 << 20
+#: A blocking wait looks this often whether another thread has dropped a receive.
+_SLEEP_S = 0.05
 
 
 class _Encrypting(NamedTuple):
@@ -106,7 +107,9 @@ class TlsChannel:
         self._unwritable: Error | None = None  # why nothing can be sent any more
         self._farewell = deque([Outgoing(None, GOODBYE, [])])  # until it is among the sends
         self._answer = deque([Outgoing(None, ACKNOWLEDGE, [])])
-        self._waiters: deque[Receive[Any]] = deque()
+        self._waiters: deque[weakref.ref[Receive[Any]]] = deque()
+        self._held: set[Receive[Any]] = set()  # those of them that have callbacks
+        self._dropped: deque[Receive[Any]] = deque()  # by any thread, at any moment: not yet looked at
         self._inbox: deque[Message] = deque()
         self._in_order = True
         self._returned: deque[Message] = deque()  # by receives that have no use for them
@@ -161,7 +164,7 @@ class TlsChannel:
     def _receive_with(self, operation: Receive[ResultT_co]) -> Receive[ResultT_co]:
         try:
             if not operation.done():
-                self._waiters.append(operation)
+                self._waiters.append(weakref.ref(operation))
                 self._deliver()
             if not operation.done() or self._watched[0] != self._reads():
                 self.turn()
@@ -227,28 +230,49 @@ class TlsChannel:
         if not operation.done() and not self._over:
             poll = select.poll()
             poll.register(self._sock, self._reads() * select.POLLIN | self._writes() * select.POLLOUT)
-            poll.poll(None if timeout_s is None else min(timeout_s, LONG_S) * 1000)
+            poll.poll(min(_SLEEP_S if timeout_s is None else timeout_s, _SLEEP_S) * 1000)
             self.turn()
 
     def withdraw(self, operation: Operation[Any]) -> None:
         """Withdraw an operation that has not begun."""
         self._check_owner("cancel")
-        with contextlib.suppress(ValueError):
-            self._waiters.remove(operation)  # type: ignore[arg-type]
+        self._remove(operation)
         self._sends = deque(send for send in self._sends if send.begun or send.operation is not operation)
 
     def give_back(self, messages: list[Message]) -> None:
-        """Take back messages of a receive that was cancelled or dropped, for the next one."""
+        """Take back messages of a receive that was cancelled, for the next one."""
         if self.closed:
             return
         self._returned.extend(map(messages.pop, repeat(0, len(messages))))
-        if threading.get_ident() == self._owner:  # not so where another thread's garbage collector drops a receive
-            self._deliver()
+        self._deliver()
+
+    def hold(self, receive: Receive[Any]) -> None:
+        """Refer to a receive that has callbacks."""
+        self._held.add(receive)
+
+    def let_go(self, receive: Receive[Any]) -> None:
+        """Undo :meth:`hold`."""
+        self._held.discard(receive)
+
+    def take_back(self, receive: Receive[Any]) -> None:
+        """Let the owner withdraw a receive that was dropped, or return its messages to the queue.
+
+        Any thread calls this, perhaps in the middle of this channel's own code: it changes nothing else.
+        """
+        if self.closed:
+            return
+        self._dropped.append(receive)
+        me: weakref.ref[TlsChannel] = weakref.ref(self)
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(_turn, me)
 
     # ---- turns
 
     def turn(self) -> None:
         """Send and receive as much as possible without waiting."""
+        if self._dropped:
+            self._deliver()
         if self._over:
             self._settle_close()
         elif self._closed:
@@ -423,11 +447,23 @@ class TlsChannel:
             self._in_order = True
         return self._inbox
 
+    def _remove(self, operation: Operation[Any]) -> None:
+        """Remove an operation from the receives that wait, and those that nobody refers to any more."""
+        self._waiters = deque(each for each in self._waiters if each() not in (None, operation))
+
     def _deliver(self) -> None:
+        while self._dropped:
+            dropped = self._dropped[0]
+            self._remove(dropped)
+            self._returned.extend(map(dropped.taken.pop, repeat(0, len(dropped.taken))))
+            self._dropped.popleft()
         while self._waiters:
-            first = self._waiters[0]
-            if first.done():
-                if self._waiters and self._waiters[0] is first:
+            reference = self._waiters[0]
+            first = reference()
+            if first is None or first.done():
+                if first is not None:
+                    self.let_go(first)
+                if self._waiters and self._waiters[0] is reference:
                     self._waiters.popleft()
             elif first.full:
                 first.complete()
@@ -507,6 +543,7 @@ class TlsChannel:
         self._closed = True
         self._inbox.clear()
         self._returned.clear()
+        self._dropped.clear()
         self._drop_sends(error)
         _fail(self._waiters, error)
         if self._closing is not None:
@@ -568,7 +605,9 @@ def _move(source: deque[_T], target: deque[_T] | list[_T], count: int = 1) -> No
     target.extend(starmap(source.popleft, repeat((), count)))
 
 
-def _fail(operations: deque[Receive[Any]], error: Error) -> None:
-    while operations:
-        operations[0].fail(error)
-        operations.popleft()
+def _fail(receives: deque[weakref.ref[Receive[Any]]], error: Error) -> None:
+    while receives:
+        receive = receives[0]()
+        if receive is not None:
+            receive.fail(error)
+        receives.popleft()

@@ -21,6 +21,10 @@ class Turns(Protocol):
         """Move them from the list to those that no receive has taken."""
         ...
 
+    def hold(self, receive: Receive[Any]) -> None: ...
+    def let_go(self, receive: Receive[Any]) -> None: ...
+    def take_back(self, receive: Receive[Any]) -> None: ...
+
 
 class Operation(PythonRequest[ResultT_co]):
     """A send, a receive or a close in progress.
@@ -62,6 +66,8 @@ class Operation(PythonRequest[ResultT_co]):
 class Receive(Operation[ResultT_co]):
     """A receive of one message, of `count` messages, or of one into the buffer `into`.
 
+    The channel holds it only while it has callbacks: without them and without references, nobody waits for it.
+
     Attributes
     ----------
     taken : list of Message
@@ -79,8 +85,14 @@ class Receive(Operation[ResultT_co]):
 
     def __del__(self) -> None:
         # Dropped before anybody took the result, as by a task that was cancelled before it ran: nothing may be lost.
-        if self._done and not self._delivered and self.taken:
-            self._undo()
+        if not self._delivered and (self.taken or not self._done):
+            self._channel.take_back(self)
+
+    def _watch(self) -> None:
+        self._channel.hold(self)
+
+    def _unwatch(self) -> None:
+        self._channel.let_go(self)
 
     def wait(self, timeout: float | None = None) -> ResultT_co:
         """Block until the operation is complete and return its result."""
@@ -124,6 +136,7 @@ class Receive(Operation[ResultT_co]):
     def _end(self) -> None:
         self._into = None  # release the caller's memory
         super()._end()
+        self._channel.let_go(self)
 
     def _undo(self) -> None:
         self._channel.give_back(self.taken)
