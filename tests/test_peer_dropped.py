@@ -505,7 +505,8 @@ def flat(seen):
     fds, live, kib = zip(*seen[len(seen) // 2 :], strict=True)
     assert max(fds) == fds[0], seen
     assert max(live) - live[0] <= 64 << 20, seen
-    assert kib[-1] - kib[0] <= 16 << 10, seen
+    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # it keeps what was freed, to see its use
+        assert kib[-1] - kib[0] <= 16 << 10, seen
 
 
 @CARRIERS
