@@ -75,6 +75,8 @@ class Receive(Operation[ResultT_co]):
         a signal handler cannot come in between.
     """
 
+    _delivered = True  # until it is made
+
     def __init__(self, channel: Turns, name: str, *, count: int | None = None, into: memoryview | None = None) -> None:
         super().__init__(channel, name)
         self._count, self._into, self._fills = count, into, into is not None
