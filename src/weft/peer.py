@@ -17,7 +17,7 @@ from weft._connect.channel_protocol import Channel
 from weft._connect.sockets import close_in_child, keep_alive, round_trip_of
 from weft._request import PythonRequest
 from weft._tls.channel import TlsChannel
-from weft.errors import CanceledError, PeerLostError, UnsupportedError
+from weft.errors import CanceledError, HandshakeError, PeerLostError, UnsupportedError
 from weft.typing import Request, ResultT_co
 
 if TYPE_CHECKING:
@@ -439,7 +439,10 @@ def _failed(request: Request[Any]) -> bool:
 
 
 def _unpickle(message: _frames.Message) -> tuple[Any, list[Request[Any]]]:
-    (head, *buffers), _ = _frames.unpack(message)
+    received, _ = _frames.unpack(message)
+    if not received:
+        raise HandshakeError("recv_obj: the message has no buffer, was it sent by send_obj?")
+    head, *buffers = received
     import pickle
 
     return pickle.loads(head, buffers=buffers), []  # noqa: S301
