@@ -487,7 +487,7 @@ DROP = {
     "cancel": cancel,
 }
 LARGE = 300_000
-DROPPED = int(os.environ.get("WEFT_TEST_DROPPED", "200"))
+DROPPED = int(os.environ.get("WEFT_TEST_DROPPED", "50"))
 
 
 def numbered(number):

@@ -92,7 +92,10 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
             if buffer.nbytes:
                 placed.append(buffer)
             continue
-        view = _view(buffer)
+        try:
+            view = memoryview(buffer)
+        except ValueError:
+            view = _view(buffer)
         if "O" in view.format:
             _refuse_objects(view)
         if not view.c_contiguous:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import select
 import socket
 import ssl
@@ -26,13 +27,14 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import repeat, starmap
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from weft._connect.address import device_of
 from weft._tls.framing import (
     ACKNOWLEDGE,
     DATA,
     GOODBYE,
+    PIECE_NBYTES,
     Message,
     Outgoing,
     StreamError,
@@ -51,31 +53,18 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 #: Bytes moved each way in one turn, at most: 1 ms of encryption.
 _TURN_NBYTES = 1 << 20
-#: Bytes that pass the socket at once.
-_PIECE_NBYTES = 1 << 18
 #: The socket is not read while this many bytes of messages wait for a receive.
 _UNREAD_NBYTES = 16 << 20
 #: A blocking wait looks this often whether another thread has dropped a receive.
 _SLEEP_S = 0.05
+#: Stands where a record will be decrypted, until it is.
+_MARK = os.urandom(8)
 
-
-class _Encrypting(NamedTuple):
-    """A call of OpenSSL that encrypts `piece`."""
-
-    send: Outgoing
-    place: tuple[int, int]
-    piece: memoryview
-    encrypted: int  # before the call
-
-
-class _Decrypting(NamedTuple):
-    """A call of OpenSSL that fills `room`."""
-
-    message: Message
-    place: tuple[int, int]
-    room: memoryview
-    ready: int  # bytes of the current record before the call
-    byte: int  # the first in the room, before the call
+#: A call of OpenSSL that encrypts a piece: of what, from where, the piece, and the bytes encrypted before the call.
+_Encrypting = tuple[Outgoing, tuple[int, int], memoryview, int]
+#: A call of OpenSSL that fills a room: of what, from where, the room; before the call, the bytes that the record had
+#: left, and the first byte in the room.
+_Decrypting = tuple[Message, tuple[int, int], memoryview, int, int]
 
 
 class TlsChannel:
@@ -318,7 +307,7 @@ class TlsChannel:
             _move(self._farewell, self._sends)
 
     def _send(self) -> None:
-        for _ in range(2 * _TURN_NBYTES // _PIECE_NBYTES):
+        for _ in range(2 * _TURN_NBYTES // PIECE_NBYTES):
             if not self._encrypted:
                 self._encrypt()
                 if not self._outgoing.pending:
@@ -344,12 +333,12 @@ class TlsChannel:
     def _encrypt(self) -> None:
         """Encrypt the next pieces, up to one send."""
         self._settle_encrypting()
-        while self._sends and self._outgoing.pending < _PIECE_NBYTES:
+        while self._sends and self._outgoing.pending < PIECE_NBYTES:
             send = self._sends[0]
             if not send.complete:
                 send.begun = True
                 piece = send.piece()
-                self._encrypting = _Encrypting(send, send.place, piece, self._outgoing.pending)
+                self._encrypting = (send, send.place, piece, self._outgoing.pending)
                 self._settle_encrypting(self._tls.write(piece))
                 continue
             if send.last and send.operation is not None and not send.operation.done():
@@ -372,11 +361,11 @@ class TlsChannel:
 
     def _receive(self) -> None:
         self._decrypt()
-        for _ in range(_TURN_NBYTES // _PIECE_NBYTES):
+        for _ in range(_TURN_NBYTES // PIECE_NBYTES):
             if not self._reads():
                 return
             try:
-                self._read_nbytes.extend(map(self._incoming.write, map(self._sock.recv, (_PIECE_NBYTES,))))
+                self._read_nbytes.extend(map(self._incoming.write, map(self._sock.recv, (PIECE_NBYTES,))))
             except BlockingIOError:
                 return
             if not self._read_nbytes[0]:
@@ -385,40 +374,45 @@ class TlsChannel:
 
     def _decrypt(self) -> None:
         self._settle_decrypting()
+        ready = self._tls.pending()  # bytes left of the current record
         while self._reads():
             message = self._arriving[0]
-            if message.complete:
-                self._handle(message)
-                continue
-            room = message.room()
-            if not room:
+            while not message.complete:
+                room = message.room()
+                while room:
+                    piece = room[: ready or message.record_nbytes()]
+                    if not ready and piece.nbytes > 1:
+                        piece[: len(_MARK)] = piece[-len(_MARK) :] = _MARK
+                    self._decrypting = (message, message.place, piece, ready, piece[0])
+                    try:
+                        nbytes: int = self._tls.read(piece.nbytes, piece)  # type: ignore[assignment]
+                    except ssl.SSLWantReadError:
+                        self._decrypting = None
+                        return
+                    if not nbytes:
+                        raise StreamError("the other side ended TLS without ending the connection")
+                    message.fill(nbytes)
+                    self._decrypting = None
+                    ready = ready - nbytes if ready else self._tls.pending()
+                    room = room[nbytes:]
                 message.go_on()
-                continue
-            # How much a record holds is known only after its first byte is read.
-            ready = self._tls.pending()
-            room = room[: ready or 1]
-            self._decrypting = _Decrypting(message, message.place, room, ready, room[0])
-            try:
-                nbytes: int = self._tls.read(room.nbytes, room)  # type: ignore[assignment]
-            except ssl.SSLWantReadError:
-                self._decrypting = None
-                return
-            if not nbytes:
-                raise StreamError("the other side ended TLS without ending the connection")
-            self._settle_decrypting(nbytes)
+            self._handle(message)
 
-    def _settle_decrypting(self, nbytes: int | None = None) -> None:
-        """Move on by `nbytes` that were read; None: find out how many."""
+    def _settle_decrypting(self) -> None:
+        """Find out whether an interrupted call filled its room, and move on by that."""
         if self._decrypting is None:
             return
-        message, place, room, ready, byte = self._decrypting
+        message, place, piece, ready, byte = self._decrypting
         if message.place == place:
-            if nbytes is None:
-                left = self._tls.pending()
-                # No record has a single byte: where its first is read, others are left.
-                read = left != ready or (not ready and room[0] != byte)
-                nbytes = room.nbytes if read else 0
-            message.fill(nbytes)
+            read = self._tls.pending() != ready
+            if not ready and not read:
+                if piece.nbytes == 1:  # no record has a single byte: where its first is read, others are left
+                    read = piece[0] != byte
+                else:
+                    read = piece[-len(_MARK) :] != _MARK
+                    if not read and piece[: len(_MARK)] != _MARK:
+                        raise StreamError("a signal handler interrupted the decryption of a message in the middle")
+            message.fill(piece.nbytes if read else 0)
         self._decrypting = None
 
     def _handle(self, message: Message) -> None:

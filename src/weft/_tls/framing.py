@@ -18,6 +18,8 @@ from weft.errors import ReadOnlyError, UnsupportedError
 DATA, GOODBYE, ACKNOWLEDGE = range(3)
 #: A TLS record holds at most this many bytes.
 RECORD_NBYTES = 1 << 14
+#: Bytes encrypted at once, and that pass the socket at once.
+PIECE_NBYTES = 1 << 18
 _HEAD = struct.Struct("<II")
 
 
@@ -52,13 +54,14 @@ class Outgoing:
         return self.place[0] == len(self.parts)
 
     def piece(self) -> memoryview:
-        """Return the next piece to encrypt: one record, which does not have a single byte.
+        """Return the next piece to encrypt, whose records do not have a single byte.
 
-        The receiver takes the first byte of a record, and sees by the rest that it has done so.
+        Where the receiver does not know how much a record holds, it takes the first byte, and sees by the rest that
+        it has done so.
         """
         part, at = self.place
-        left = self.parts[part][at:]
-        return left[: RECORD_NBYTES - (left.nbytes == RECORD_NBYTES + 1)]
+        piece = self.parts[part][at : at + PIECE_NBYTES]
+        return piece[:-2] if piece.nbytes % RECORD_NBYTES == 1 and piece.nbytes > 1 else piece
 
     def go_on(self, nbytes: int) -> None:
         """Move on by `nbytes` that were encrypted."""
@@ -98,6 +101,13 @@ class Message:
         """Return where the next bytes belong; empty if a part is full, or the message."""
         part, at = self.place
         return self._parts[part][at:]
+
+    def record_nbytes(self) -> int:
+        """Return how much of the next record the room takes, if weft has sent it; 1 where that is not known."""
+        part, at = self.place
+        if part > 1 and at % RECORD_NBYTES == 0 and at + RECORD_NBYTES <= len(self._parts[part]):
+            return RECORD_NBYTES
+        return 1 if part or at else _HEAD.size
 
     def fill(self, nbytes: int) -> None:
         """Move on by `nbytes` that were written to the room."""
