@@ -309,7 +309,7 @@ class Pending(PythonRequest[ResultT_co]):
     def __init__(
         self, request: Request[Any], channel: Channel, convert: Convert | None, parts: Sequence[Request[Any]]
     ) -> None:
-        self._current = request
+        self.current = request
         self._channel = channel
         self._convert = convert
         self._parts = parts
@@ -321,7 +321,7 @@ class Pending(PythonRequest[ResultT_co]):
             result, parts = self._convert(value)
             self._result, self._parts, self._convert = result, parts, None
         if self._at < len(self._parts):
-            self._current = self._parts[self._at]
+            self.current = self._parts[self._at]
             self._at += 1
             return
         self._done = True
@@ -330,15 +330,15 @@ class Pending(PythonRequest[ResultT_co]):
 
     def done(self) -> bool:
         """Return whether the request has completed, failed or been cancelled."""
-        while not self._done and self._current.done():
+        while not self._done and self.current.done():
             try:
-                self._next(self._current.result())
+                self._next(self.current.result())
             except (Exception, asyncio.CancelledError) as e:  # noqa: BLE001 - that of a cancelled request, too
                 self._stop(e)
         return self._done
 
     def _block(self, timeout: float | None) -> None:
-        current = self._current
+        current = self.current
         try:
             value = current.wait(timeout)
         except Exception as e:
@@ -352,16 +352,16 @@ class Pending(PythonRequest[ResultT_co]):
             self._stop(e)
 
     def _watch(self) -> None:
-        self._current.add_done_callback(self._on_done)
+        self.current.add_done_callback(self._on_done)
 
     def _unwatch(self) -> None:
-        self._current.remove_done_callback(self._on_done)
-        self._follow()
+        self.current.remove_done_callback(self._on_done)
+        self.follow()
 
-    def _follow(self) -> None:
-        if self._follower is None or self._follower.current is not self._current:
+    def follow(self) -> None:
+        if self._follower is None or self._follower.current is not self.current:
             self._follower = Follower(self)
-            self._current.add_done_callback(self._follower)
+            self.current.add_done_callback(self._follower)
 
     def _on_done(self, _: Request[Any]) -> None:
         if not self.done() and self._callbacks is not None:
@@ -370,9 +370,9 @@ class Pending(PythonRequest[ResultT_co]):
     def __await__(self) -> Generator[Any, None, ResultT_co]:
         try:
             while not self._done:
-                current = self._current
+                current = self.current
                 value = yield from current.__await__()
-                if current is self._current and not self._done:  # no other awaiting task has advanced it
+                if current is self.current and not self._done:  # no other awaiting task has advanced it
                     self._next(value)
         except (Exception, asyncio.CancelledError, GeneratorExit) as e:
             self._stop(e)
@@ -395,7 +395,7 @@ class Pending(PythonRequest[ResultT_co]):
 
     def _withdraw(self) -> bool:
         if not self._parts:
-            return self._current.cancel()
+            return self.current.cancel()
         if self.done():
             return False
         self._give_up()
@@ -410,7 +410,7 @@ class Follower:
     """Goes on with a request that was watched once, from one of its parts to the next, without keeping it."""
 
     def __init__(self, pending: Pending[Any]) -> None:
-        self.current = pending._current
+        self.current = pending.current
         self._pending = weakref.ref(pending, self._dropped)
 
     def _dropped(self, _: object) -> None:
@@ -419,7 +419,7 @@ class Follower:
     def __call__(self, _: Request[Any]) -> None:
         pending = self._pending()
         if pending is not None and not pending.done():
-            pending._follow()
+            pending.follow()
 
 
 class Landing(list[Request[Any]]):

@@ -409,8 +409,8 @@ class TlsChannel:
                 if piece.nbytes == 1:  # no record has a single byte: where its first is read, others are left
                     read = piece[0] != byte
                 else:
-                    read = piece[-len(_MARK) :] != _MARK
-                    if not read and piece[: len(_MARK)] != _MARK:
+                    read = bytes(piece[-len(_MARK) :]) != _MARK
+                    if not read and bytes(piece[: len(_MARK)]) != _MARK:
                         raise StreamError("a signal handler interrupted the decryption of a message in the middle")
             message.fill(piece.nbytes if read else 0)
         self._decrypting = None
