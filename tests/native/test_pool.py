@@ -283,6 +283,21 @@ def test_with_a_hold_idle_blocks_of_one_kind_make_room_for_the_other():
     _native.pool_set_hold(0)
 
 
+@pytest.mark.parametrize("kinds", [(32, 1), (1, 32)], ids=["small after large", "large after small"])
+def test_idle_blocks_that_nothing_needs_go_before_those_of_now(kinds):
+    """A job's large blocks do not stay idle while each small block of the next job takes fresh pages, or vice versa."""
+    _native.pool_set_cap(0)
+    _native.pool_set_cap(64 << 20)
+    for mebibytes in kinds:
+        for i in range(3):
+            blocks = [_native.pool_allocate(mebibytes << 20) for _ in range(64 // mebibytes)]
+            del blocks
+            if not i:
+                before = _native.pool_statistics()["fresh_total_nbytes"]
+        assert _native.pool_statistics()["fresh_total_nbytes"] == before
+    assert _native.pool_statistics()["idle_nbytes"] == 64 << 20
+
+
 def test_a_hold_keeps_the_process_within_its_ceiling():
     hold_from_now()
     _native.pool_set_hold(1000, _native.pool_statistics()["live_nbytes"] + (6 << 20))

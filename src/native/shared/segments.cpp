@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <vector>
 
 #include "shared/mappings.hpp"
 #include "shared/shared_file.hpp"
@@ -67,13 +68,6 @@ void Segments::drop(Segment *segment) noexcept {
     by_address.erase(segment->base);
 }
 
-void Segments::drop_idle(size_t most) noexcept {
-    for (auto it = by_address.begin(); it != by_address.end() && idle > most;) {
-        Segment &candidate = (it++)->second;
-        if (candidate.used.empty() && candidate.free.begin()->second.warm <= idle - most) drop(&candidate);
-    }
-}
-
 void Segments::note_used() noexcept {
     if (!hold_ns) return;
     const int64_t now = now_ns();
@@ -96,37 +90,47 @@ size_t Segments::may_be_idle() noexcept {
     return std::max(cap, kept - std::min(kept, used));
 }
 
+// What was not taken from for longest goes first: a job's large blocks, which lie in segments of their own, would else
+// stay idle for good, and each small block of the next job would go back to the kernel as soon as it is free.
 void Segments::keep_idle(size_t most) noexcept {
-    drop_idle(most);
-    punch(most);
+    if (idle <= most) return;
+    std::vector<Segment *> segments;
+    for (auto &[base, segment] : by_address) segments.push_back(&segment);
+    std::ranges::sort(segments, {}, &Segment::last_taken);
+    for (Segment *segment : segments) {
+        if (idle <= most) return;
+        if (segment->used.empty() && segment->free.begin()->second.warm <= idle - most)
+            drop(segment);
+        else
+            punch(*segment, most);
+    }
 }
 
 void Segments::cool() noexcept {
-    punch(0);
+    for (auto &[base, segment] : by_address) punch(segment, 0);
 }
 
 // Idle memory between used blocks is freed as well: such a segment cannot be dropped. Huge pages are freed whole where
 // nothing of them is used: a partial one would be split.
-void Segments::punch(size_t most) noexcept {
-    for (auto &[base, segment] : by_address)
-        for (auto it = segment.free.begin(); it != segment.free.end() && idle > most;) {
-            auto [offset, range] = *it++;
-            if (range.warm == 0) continue;
-            const size_t end = offset + range.nbytes;
-            size_t warm = range.warm, from = end;
-            while (warm && idle > most) {
-                auto [begin, to] = segment.warm.last(offset, from);
-                const size_t excess = idle - most;
-                from = excess < to - begin ? std::max(begin, (to - excess) / huge_nbytes * huge_nbytes) : begin;
-                const size_t freed = segment.warm.remove(from, to);
-                warm -= freed;
-                idle -= freed;
-            }
-            if (!segment.warm.count(offset, from)) from = offset;
-            madvise(segment.base + from, end - from, MADV_REMOVE);
-            remove_hole(&segment, segment.free.find(offset));
-            add_hole(&segment, offset, {range.nbytes, warm});
+void Segments::punch(Segment &segment, size_t most) noexcept {
+    for (auto it = segment.free.begin(); it != segment.free.end() && idle > most;) {
+        auto [offset, range] = *it++;
+        if (range.warm == 0) continue;
+        const size_t end = offset + range.nbytes;
+        size_t warm = range.warm, from = end;
+        while (warm && idle > most) {
+            auto [begin, to] = segment.warm.last(offset, from);
+            const size_t excess = idle - most;
+            from = excess < to - begin ? std::max(begin, (to - excess) / huge_nbytes * huge_nbytes) : begin;
+            const size_t freed = segment.warm.remove(from, to);
+            warm -= freed;
+            idle -= freed;
         }
+        if (!segment.warm.count(offset, from)) from = offset;
+        madvise(segment.base + from, end - from, MADV_REMOVE);
+        remove_hole(&segment, segment.free.find(offset));
+        add_hole(&segment, offset, {range.nbytes, warm});
+    }
 }
 
 // A fresh page costs more than the rest of a larger hole, so of the next few holes the warmest is taken.
@@ -169,7 +173,7 @@ std::pair<Segment *, size_t> Segments::take(size_t nbytes, bool huge) noexcept {
     const size_t warm = segment->warm.remove(offset, offset + nbytes);
     if (offset > begin) add_hole(segment, begin, {offset - begin, before});
     if (offset + nbytes < end) add_hole(segment, offset + nbytes, {end - offset - nbytes, range.warm - before - warm});
-    ++taken;
+    segment->last_taken = ++taken;
     segment->used[offset] = {nbytes, 0, false, false, false, false};
     live += nbytes;
     idle -= warm;

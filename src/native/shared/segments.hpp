@@ -41,6 +41,7 @@ struct Segment {
     Extents warm;                  // where in the free ranges
     bool pinned_once = false;      // another process may hold its descriptor
     int counting = -1;             // tells borrowers which pages this process counts
+    uint64_t last_taken = 0;       // the number of the last block taken from it
 };
 
 /// Owns all segments.
@@ -81,7 +82,7 @@ struct Segments {
     std::pair<Segment *, Block> find(const void *data) noexcept;
     /// How much may be idle now: the cap, or with a hold, the recent peak minus what is in use.
     size_t may_be_idle() noexcept;
-    /// Free idle memory until at most `most` is left.
+    /// Free idle memory until at most `most` is left, that of the segments that were not used for longest first.
     void keep_idle(size_t most) noexcept;
     /// Free all of it, and keep the files, so that other processes need not map them again.
     void cool() noexcept;
@@ -95,8 +96,7 @@ struct Segments {
     void note_used() noexcept;
     Segment *add(size_t nbytes, bool huge) noexcept;
     void drop(Segment *segment) noexcept;
-    void drop_idle(size_t most) noexcept;
-    void punch(size_t most) noexcept;
+    void punch(Segment &segment, size_t most) noexcept;
     void add_hole(Segment *segment, size_t offset, Segment::Range range);
     Segment::Range remove_hole(Segment *segment, std::map<size_t, Segment::Range>::iterator it);
 };
