@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <tuple>
-#include <vector>
 
 #include "shared/mappings.hpp"
 #include "shared/shared_file.hpp"
@@ -90,19 +89,21 @@ size_t Segments::may_be_idle() noexcept {
     return std::max(cap, kept - std::min(kept, used));
 }
 
-// What was not taken from for longest goes first: a job's large blocks, which lie in segments of their own, would else
-// stay idle for good, and each small block of the next job would go back to the kernel as soon as it is free.
+void Segments::drop_idle(size_t most, bool huge) noexcept {
+    for (auto it = by_address.begin(); it != by_address.end() && idle > most;) {
+        Segment &candidate = (it++)->second;
+        if (candidate.huge == huge && candidate.used.empty() && candidate.free.begin()->second.warm <= idle - most)
+            drop(&candidate);
+    }
+}
+
+// The kind of the last block goes last. Otherwise a job's large blocks would stay idle, and each small block of the
+// next job would go back to the kernel as soon as it is free.
 void Segments::keep_idle(size_t most) noexcept {
-    if (idle <= most) return;
-    std::vector<Segment *> segments;
-    for (auto &[base, segment] : by_address) segments.push_back(&segment);
-    std::ranges::sort(segments, {}, &Segment::last_taken);
-    for (Segment *segment : segments) {
-        if (idle <= most) return;
-        if (segment->used.empty() && segment->free.begin()->second.warm <= idle - most)
-            drop(segment);
-        else
-            punch(*segment, most);
+    for (bool huge : {!last_huge, last_huge}) {
+        drop_idle(most, huge);
+        for (auto &[base, segment] : by_address)
+            if (segment.huge == huge) punch(segment, most);
     }
 }
 
@@ -173,7 +174,8 @@ std::pair<Segment *, size_t> Segments::take(size_t nbytes, bool huge) noexcept {
     const size_t warm = segment->warm.remove(offset, offset + nbytes);
     if (offset > begin) add_hole(segment, begin, {offset - begin, before});
     if (offset + nbytes < end) add_hole(segment, offset + nbytes, {end - offset - nbytes, range.warm - before - warm});
-    segment->last_taken = ++taken;
+    ++taken;
+    last_huge = huge;
     segment->used[offset] = {nbytes, 0, false, false, false, false};
     live += nbytes;
     idle -= warm;

@@ -41,7 +41,6 @@ struct Segment {
     Extents warm;                  // where in the free ranges
     bool pinned_once = false;      // another process may hold its descriptor
     int counting = -1;             // tells borrowers which pages this process counts
-    uint64_t last_taken = 0;       // the number of the last block taken from it
 };
 
 /// Owns all segments.
@@ -82,7 +81,7 @@ struct Segments {
     std::pair<Segment *, Block> find(const void *data) noexcept;
     /// How much may be idle now: the cap, or with a hold, the recent peak minus what is in use.
     size_t may_be_idle() noexcept;
-    /// Free idle memory until at most `most` is left, that of the segments that were not used for longest first.
+    /// Free idle memory until at most `most` is left, first that of the kind that was not taken last.
     void keep_idle(size_t most) noexcept;
     /// Free all of it, and keep the files, so that other processes need not map them again.
     void cool() noexcept;
@@ -91,11 +90,13 @@ struct Segments {
     // The peak of use, in the pool and outside it, since `began_ns` and in the hold before it.
     size_t most_used = 0, most_used_before = 0;
     int64_t began_ns = 0;
+    bool last_huge = false;  // the kind of the last block
 
     std::set<Hole>::iterator fit(size_t nbytes, bool huge) const noexcept;
     void note_used() noexcept;
     Segment *add(size_t nbytes, bool huge) noexcept;
     void drop(Segment *segment) noexcept;
+    void drop_idle(size_t most, bool huge) noexcept;
     void punch(Segment &segment, size_t most) noexcept;
     void add_hole(Segment *segment, size_t offset, Segment::Range range);
     Segment::Range remove_hole(Segment *segment, std::map<size_t, Segment::Range>::iterator it);
