@@ -21,15 +21,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--one-process", action="store_true", help="skip each test that starts another process")
 
 
-def pytest_collection_finish() -> None:
-    """Leave what lives until the end out of collections: fixtures collect after each test, and look at all there is."""
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True, scope="session")
 def ctrl_c() -> None:
     """Let SIGINT be what it is in a terminal: a shell starts background jobs with it ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collect_quickly() -> None:
+    """Leave what is there before a module's tests out of their collections: each takes 1 ms in place of 60 and more.
+
+    Once is not enough: pytest keeps a report of each test.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

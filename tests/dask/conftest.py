@@ -68,15 +68,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.fixture(scope="session", autouse=True)
-def collect_quickly() -> Iterator[None]:
-    """Leave what was imported out of the collections: each takes 1 ms in place of 60."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 def fd_count() -> int:
     """Count this process's open descriptors."""
     return len(os.listdir("/proc/self/fd"))

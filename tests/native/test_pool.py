@@ -203,7 +203,7 @@ _native.pool_set_cap(16 << 20)
 choose, blocks, most = random.Random(17), [], 0
 for turn in range(10_000):
     if choose.random() < (0.55 if turn // 100 % 2 else 0.42) and len(blocks) < 48:
-        blocks.append(touched(choose.choice((2, 4, 6, 16)) << 20))
+        blocks.append(touched(choose.choices((1, 2, 3, 16), (6, 6, 6, 1))[0] << 20))
     elif blocks:
         del blocks[choose.randrange(len(blocks))]
     if turn % 500 == 499:
