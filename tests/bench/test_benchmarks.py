@@ -57,7 +57,6 @@ BEFORE = "some or all of its records were taken before 2026-11-23, when records 
 NOT_OF_ONE_COMMIT = {
     "docs/benchmarks.md": "TLS and the demo, of which it lists rows, were measured again after changes of their code",
     "docs/faults.md": BEFORE,
-    "docs/compat-ucx-py.md": BEFORE,
     "docs/compatibility.md": BEFORE,
     "docs/dask-conformance.md": BEFORE,
     "docs/rdma.md": BEFORE,
