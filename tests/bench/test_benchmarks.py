@@ -61,7 +61,6 @@ NOT_OF_ONE_COMMIT = {
     "docs/dask-conformance.md": BEFORE,
     "docs/rdma.md": BEFORE,
     "docs/runs-on-it.md": BEFORE,
-    "docs/compat-ucxx.md": BEFORE,
     "docs/simulate.md": "what is simulated is computed, and its record has no environment",
 }
 
