@@ -413,6 +413,22 @@ void a_forked_child_has_none_of_the_pages() {
           }) == 0);
 }
 
+void a_copy_is_exact_at_every_place() {
+    constexpr size_t most = 1024 * 1024 + 4096, page = 4096;
+    const std::vector<std::byte> source = make_content(1, most + 2 * page);
+    std::vector<std::byte> target(most + 3 * page), expected(target.size());
+    for (size_t nbytes : {size_t(0), size_t(1), size_t(2047), size_t(2048), size_t(2049), size_t(4096), size_t(65537),
+                          most - page, most - page + 1})
+        for (size_t after : {0, 1, 15, 16, 17, 32, 33, 63, 64, 65, 2048, 4032, 4080, 4095}) {
+            const size_t at = (uintptr_t(source.data()) - uintptr_t(target.data()) + after) % page;
+            std::fill(target.begin(), target.end(), std::byte(7));
+            std::fill(expected.begin(), expected.end(), std::byte(7));
+            std::copy_n(source.begin(), nbytes, expected.begin() + ptrdiff_t(at));
+            copy_bytes(target.data() + at, source.data(), nbytes);
+            CHECK(target == expected);
+        }
+}
+
 }  // namespace
 
 /// `unit emulated`: not what qemu-user lacks, MADV_DONTFORK.
@@ -428,6 +444,7 @@ int main(int argc, char **) {
     payloads_are_read_from_any_offset();
     a_bad_record_is_named();
     a_bad_cursor_is_named();
+    a_copy_is_exact_at_every_place();
     bells_ring();
     arenas_are_carved();
     late_writers_take_no_memory_for_long();

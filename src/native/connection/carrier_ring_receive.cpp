@@ -8,6 +8,7 @@
 #include "connection/carrier_ring.hpp"
 #include "connection/carrier_ring_records.hpp"
 #include "connection/channel.hpp"
+#include "ring/copy.hpp"
 
 using Ring::Kind;
 
@@ -139,7 +140,7 @@ void RingCarrier::land(Incoming &here, const std::byte *from, size_t nbytes) noe
     while (nbytes && here.part < here.parts.size()) {
         iovec &to = here.parts[here.part];
         const size_t n = std::min(nbytes, to.iov_len);
-        std::memcpy(to.iov_base, from, n);
+        copy_bytes(to.iov_base, from, n);
         to.iov_base = static_cast<std::byte *>(to.iov_base) + n;
         to.iov_len -= n;
         from += n;

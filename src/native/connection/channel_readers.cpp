@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "connection/channel.hpp"
+#include "ring/copy.hpp"
 
 namespace {
 
@@ -292,7 +293,7 @@ bool Channel::hand_over(const Wire &wire, const void *data, size_t nbytes) noexc
     if (unread_charge + charge > window) return false;
     SmallBlock *small = SmallBlock::allocate(nbytes);
     if (!small) return false;
-    if (nbytes) std::memcpy(small->data(), data, nbytes);
+    if (nbytes) copy_bytes(small->data(), data, nbytes);
     if (one) {
         r->operation = &recv_small_operation;
         r->taken = small;

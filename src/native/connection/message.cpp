@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "ring/copy.hpp"
+
 void Message::end(ucs_status_t s) noexcept {
     on_its_way = false;
     ready = true;
@@ -30,14 +32,14 @@ bool Message::copy(const void *data) noexcept {
     if (sizes.empty() && nbytes <= SmallBlock::most_nbytes) {
         small = SmallBlock::allocate(nbytes);
         if (!small) return false;
-        if (nbytes) std::memcpy(small->data(), data, nbytes);
+        if (nbytes) copy_bytes(small->data(), data, nbytes);
         return ready = true;
     }
     if (!allocate()) return false;
     auto *from = static_cast<const uint8_t *>(data);
     for (size_t i = 0; i < segments.size(); ++i) {
         if (is_lent(i) || !segments[i].nbytes) continue;
-        std::memcpy(segments[i].data, from, segments[i].nbytes);
+        copy_bytes(segments[i].data, from, segments[i].nbytes);
         from += segments[i].nbytes;
     }
     ready = true;
@@ -109,9 +111,9 @@ size_t Message::total_nbytes() const noexcept {
 }
 
 void Message::gather(uint8_t *to) const noexcept {
-    if (small && nbytes) std::memcpy(to, small->data(), nbytes);
+    if (small && nbytes) copy_bytes(to, small->data(), nbytes);
     for (const Block &segment : segments) {
-        if (segment.nbytes) std::memcpy(to, segment.data, segment.nbytes);
+        if (segment.nbytes) copy_bytes(to, segment.data, segment.nbytes);
         to += segment.nbytes;
     }
 }

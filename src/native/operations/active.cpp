@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "ring/copy.hpp"
 #include "ucp/forks.hpp"
 
 ucs_status_t set_am_callback(Engine *engine, unsigned id, ucp_am_recv_callback_t callback, void *argument,
@@ -203,7 +204,7 @@ ucs_status_t on_am(void *arg, const void *header, size_t header_nbytes, void *da
         if (!m->block.data)
             m->status = UCS_ERR_NO_MEMORY;
         else if (nbytes)
-            std::memcpy(m->block.data, data, nbytes);
+            copy_bytes(m->block.data, data, nbytes);
     }
     queue->messages.push_back(m);
     match(*queue);
@@ -355,7 +356,7 @@ nb::object message_recv(nb::pointer_and_handle<ActiveMessage> self, nb::object b
     }
     param.cb.recv_am = data_received;
     if (!m->rendezvous && !may_receive_eager(r->buffer.memory_type)) {
-        std::memcpy(r->buffer.data(), m->descriptor, m->nbytes);
+        copy_bytes(r->buffer.data(), m->descriptor, m->nbytes);
         ucp.am_data_release(w->own->handle, std::exchange(m->descriptor, nullptr));
         m->engine.reset();
         r->complete_now(UCS_OK);

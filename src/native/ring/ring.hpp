@@ -36,6 +36,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ring/copy.hpp"
+
 namespace Ring {
 
 /// Protocol violations of the other side.
@@ -105,7 +107,7 @@ struct Gather {
                 continue;
             }
             const size_t left = iov->iov_len - offset, n = left < nbytes ? left : nbytes;
-            std::memcpy(to, static_cast<const std::byte *>(iov->iov_base) + offset, n);
+            copy_bytes(to, static_cast<const std::byte *>(iov->iov_base) + offset, n);
             to += n;
             nbytes -= n;
             offset += n;
@@ -162,7 +164,7 @@ class Writer {
         begin(word_of(kind, nbytes, note));
         std::byte *to = bytes + position + word_nbytes;
         std::memcpy(to, header, header_nbytes);
-        if (data_nbytes) std::memcpy(to + header_nbytes, data, data_nbytes);
+        if (data_nbytes) copy_bytes(to + header_nbytes, data, data_nbytes);
         end(nbytes);
         return true;
     }
@@ -247,9 +249,9 @@ struct Record {
     void copy(void *to, size_t offset, size_t n) const noexcept {
         if (!n) return;
         const size_t before = offset < first_nbytes ? first_nbytes - offset : 0, part = n < before ? n : before;
-        if (part) std::memcpy(to, first + offset, part);
+        if (part) copy_bytes(to, first + offset, part);
         if (n > part)
-            std::memcpy(static_cast<std::byte *>(to) + part, second + (offset + part - first_nbytes), n - part);
+            copy_bytes(static_cast<std::byte *>(to) + part, second + (offset + part - first_nbytes), n - part);
     }
 };
 

@@ -18,6 +18,7 @@
 #include <new>
 #include <vector>
 
+#include "ring/copy.hpp"
 #include "ucp/forks.hpp"
 
 namespace {
@@ -84,7 +85,7 @@ Status reallocate(void *self, int64_t old_nbytes, int64_t nbytes, int64_t alignm
         Status status = plain_allocate(self, nbytes, alignment, &moved);
         if (status.state) return status;
     }
-    std::memcpy(moved, *data, size_t(std::min(old_nbytes, nbytes)));
+    copy_bytes(moved, *data, size_t(std::min(old_nbytes, nbytes)));
     release(self, *data, old_nbytes, alignment);
     *data = moved;
     return {};

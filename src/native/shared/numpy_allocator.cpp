@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shared/numpy_allocator.hpp"
-#include "ucp/forks.hpp"
 
-#include <cstring>
+#include "ring/copy.hpp"
+#include "ucp/forks.hpp"
 
 namespace {
 
@@ -56,7 +56,7 @@ void *pool_realloc(void *context, void *data, size_t nbytes) {
     if (nbytes <= have && nbytes > have / 2) return data;
     void *moved = pool_malloc(context, nbytes);
     if (!moved) return nullptr;
-    std::memcpy(moved, data, have < nbytes ? have : nbytes);
+    copy_bytes(moved, data, have < nbytes ? have : nbytes);
     Pool::release(data);
     return moved;
 }

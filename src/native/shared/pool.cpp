@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ring/copy.hpp"
 #include "shared/segments.hpp"
 #include "shared/shared_file.hpp"
 #include "ucp/forks.hpp"
@@ -188,7 +189,7 @@ Pin Pool::copy(const void *data, size_t nbytes) noexcept {
     }
     Block block = allocate(nbytes);
     if (!block.segment) return Pin();
-    std::memcpy(block.data, data, nbytes);
+    copy_bytes(block.data, data, nbytes);
     Pin pin = Pool::pin(block.data, nbytes, false);
     block.release();
     std::lock_guard lock(s.mutex);
