@@ -134,3 +134,12 @@ def test_limits_say_what_sets_them(machine):
     found = checks_memory.cpus(made)
     assert found.what == "1.5 CPUs of time: a transfer keeps one core busy at each end"
     assert checks_memory.cpus(machine("slurm")).what == "CPUs 24-31 of 48 may be used"
+
+
+def test_copies(machine):
+    assert checks_memory.copies(machine(copies=None)).level is Level.NOTE
+    assert checks_memory.copies(machine(copies=(40e9, 38e9))).level is Level.OK
+    found = checks_memory.copies(machine(copies=(45e9, 2.9e9)))
+    assert (found.level, "16 times as long" in found.what) == (Level.NOTE, True)
+    assert found.evidence[0].startswith("memmove of 64 KiB: 45 GB/s, and 2.9 GB/s")
+    assert "x86_rep_movsb_threshold" in found.remedy

@@ -64,6 +64,7 @@ def bare(root, *, host="node1", address="10.0.0.5", release="6.8.0-45-generic", 
         host=host,
         shm_nbytes=(32 * GIB, 32 * GIB),
         memfd="",
+        copies=(45e9, 44e9),
         synchronised=True,
     )
     return dataclasses.replace(machine, **changes)

@@ -24,6 +24,7 @@ CHECKS: Mapping[str, Check] = {
     "shared huge pages": checks_memory.shared_huge_pages,
     "huge pages": checks_memory.huge_pages,
     "NUMA balancing": checks_memory.numa_balancing,
+    "memory copies": checks_memory.copies,
     "memory limit": checks_memory.memory_limit,
     "CPUs": checks_memory.cpus,
     "container": checks_process.namespaces,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Memory and CPUs: memfds, ``/dev/shm``, huge pages, NUMA balancing, limits of control groups."""
+"""Memory and CPUs: memfds, ``/dev/shm``, huge pages, NUMA balancing, copies, limits of control groups."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from weft.topo import cpulist
 _SHM = "/dev/shm"  # noqa: S108
 _SHM_SOURCE = "docs/design.md: full /dev/shm; a ring for links on one host"
 _THP = "sys/kernel/mm/transparent_hugepage"
+_MUCH_SLOWER = 3  # AMD's Zen 3: 15; other processors: below 1.5
 _THP_SOURCE = "Linux, Documentation/admin-guide/mm/transhuge.rst"
 
 
@@ -172,6 +173,25 @@ def numa_balancing(machine: Machine) -> Finding:
         machine.quote(file),
         remedy="for workers that are bound (weft worker, TopologyCluster): sysctl kernel.numa_balancing=0",
         source="Linux, Documentation/admin-guide/sysctl/kernel.rst: numa_balancing",
+    )
+
+
+def copies(machine: Machine) -> Finding:
+    """Check that the C library copies as fast to every place in a page."""
+    if machine.copies is None:
+        return note("cannot tell how fast the C library copies", "memmove of 64 KiB: not tried")
+    usual, close = machine.copies
+    evidence = (
+        f"memmove of 64 KiB: {usual / 1e9:.3g} GB/s, and {close / 1e9:.3g} GB/s to a place in its page"
+        " 16 bytes after the source's"
+    )
+    if usual < _MUCH_SLOWER * close:
+        return ok(f"copies: {min(usual, close) / 1e9:.3g} GB/s or more", evidence)
+    return note(
+        f"some copies of 2 KiB to 512 KiB take {usual / close:.0f} times as long as others; weft's own do not",
+        evidence,
+        remedy="where NumPy, UCX or other code copies much: GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1048576",
+        source="docs/design.md: copies in pieces; the GNU C library's manual: hardware capability tunables",
     )
 
 

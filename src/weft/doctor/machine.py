@@ -43,6 +43,9 @@ class Machine:
         Size of ``/dev/shm``, and free bytes there.
     memfd : str, optional
         The step that the kernel refused when a memfd was made and sealed; empty if none, None if not tried.
+    copies : tuple of (float, float), optional
+        Bytes per second at which the C library copies 64 KiB: to a place 512 bytes further into its page than the
+        source, and to one 16 bytes further.
     synchronised : bool, optional
         Whether the kernel's clock is synchronised.
     """
@@ -54,6 +57,7 @@ class Machine:
     host: str = ""
     shm_nbytes: tuple[int, int] | None = None
     memfd: str | None = None
+    copies: tuple[float, float] | None = None
     synchronised: bool | None = None
 
     def path(self, name: str) -> Path:
