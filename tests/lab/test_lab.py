@@ -174,3 +174,11 @@ def test_a_signal_takes_it_down(number, status, tmp_path):
         running.wait(100)
     assert f"weft-{running.pid}-" not in labs._run("ip", "netns", "list")
     assert not list(labs._ETC.glob(f"weft-{running.pid}-*"))
+
+
+def test_a_host_that_does_not_come_up(monkeypatch):
+    monkeypatch.setattr(labs, "_KEEPER", "exec sleep 100")
+    monkeypatch.setattr(labs, "_UP_S", 0.2)
+    with pytest.raises(weft.TimedOutError, match="namespaces of host a were not there"), lab.Lab(CABLE):
+        pass
+    assert mine() == []

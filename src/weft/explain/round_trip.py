@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import select
 import statistics
 import subprocess
 import sys
@@ -80,6 +81,8 @@ def child() -> Generator[str]:
     assert process.stdout is not None
     with process.stdout:
         try:
+            if not select.select([process.stdout], [], [], _PATIENCE_S)[0]:
+                raise TimedOutError(f"explain: the child process did not listen within {_PATIENCE_S:g} s")
             address = process.stdout.readline().strip()
             if not address:
                 raise UnreachableError(f"explain: the child process exited at once, with status {process.wait(10)}")

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -173,6 +174,9 @@ class Lab:
         assert keeper.stdout is not None
         assert keeper.stderr is not None
         with keeper.stdout, keeper.stderr:
+            if not select.select([keeper.stdout], [], [], _UP_S)[0]:
+                keeper.kill()
+                raise TimedOutError(f"lab: the namespaces of host {host} were not there within {_UP_S:.0f} s")
             if keeper.stdout.readline() != "up\n":
                 said = keeper.stderr.read().strip()
                 raise UnsupportedError(f"lab: {' '.join(command[:8])}: {said}{_remedy(command, said)}")
