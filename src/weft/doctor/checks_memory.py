@@ -15,7 +15,7 @@ from weft.topo import cpulist
 _SHM = "/dev/shm"  # noqa: S108
 _SHM_SOURCE = "docs/design.md: full /dev/shm; a ring for links on one host"
 _THP = "sys/kernel/mm/transparent_hugepage"
-_MUCH_SLOWER = 3  # AMD's Zen 3: 15; other processors: below 1.5
+_MUCH_SLOWER = 3  # AMD's Zen 3: 10 to 15, and 1 with the remedy
 _THP_SOURCE = "Linux, Documentation/admin-guide/mm/transhuge.rst"
 
 
