@@ -186,7 +186,7 @@ def copies(machine: Machine) -> Finding:
         " 16 bytes after the source's"
     )
     if usual < _MUCH_SLOWER * close:
-        return ok(f"copies: {min(usual, close) / 1e9:.3g} GB/s or more", evidence)
+        return ok(f"the C library copies {min(usual, close) / 1e9:.3g} GB/s", evidence)
     return note(
         f"some copies of 2 KiB to 512 KiB take {usual / close:.0f} times as long as others; weft's own do not",
         evidence,
