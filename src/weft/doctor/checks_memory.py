@@ -188,7 +188,7 @@ def copies(machine: Machine) -> Finding:
     if usual < _MUCH_SLOWER * close:
         return ok(f"the C library copies {min(usual, close) / 1e9:.3g} GB/s", evidence)
     return note(
-        f"some copies of 2 KiB to 512 KiB take {usual / close:.0f} times as long as others; weft's own do not",
+        f"some copies of 2 KiB to 512 KiB take {usual / close:.0f} times as long as others, but not in weft's rings",
         evidence,
         remedy="where NumPy, UCX or other code copies much: GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1048576",
         source="docs/design.md: copies in pieces; the GNU C library's manual: hardware capability tunables",
