@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import weft
+from weft import _native
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,6 +26,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def ctrl_c() -> None:
     """Let SIGINT be what it is in a terminal: a shell starts background jobs with it ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def small_pages() -> None:
+    """Keep small blocks of this process on small pages, whatever they cost this machine: tests count pages.
+
+    Child processes decide by the machine.
+    """
+    _native.pool_small_on_huge(False)
 
 
 @pytest.fixture(autouse=True, scope="module")

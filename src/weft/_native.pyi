@@ -91,6 +91,11 @@ def is_flagged(buffer: object) -> bool:
 
 def pool_statistics() -> dict[str, int]: ...
 
+def pool_small_on_huge(on: bool) -> bool:
+    """
+    Set whether blocks below 16 MiB lie on huge pages as well. Otherwise the pool decides by what a fault takes on this machine. Return what it was.
+    """
+
 def pool_limit_mappings(most: int) -> int:
     """
     Set how many mappings lending may take in this process, by default half of vm.max_map_count; beyond them, memory is copied. Return the previous limit.

@@ -197,13 +197,16 @@ print(counted("fresh_total_nbytes") - fresh, flush=True)
     assert child.line() == "0"
 
 
-def test_ten_thousand_blocks_are_counted_to_the_page(spawn):
-    code = """
+@pytest.mark.parametrize("small_on_huge", [False, True])
+def test_ten_thousand_blocks_are_counted_to_the_page(spawn, small_on_huge):
+    code = (
+        f"_native.pool_small_on_huge({small_on_huge})"
+        + """
 _native.pool_set_cap(16 << 20)
 choose, blocks, most = random.Random(17), [], 0
 for turn in range(10_000):
     if choose.random() < (0.55 if turn // 100 % 2 else 0.42) and len(blocks) < 48:
-        blocks.append(touched(choose.choices((1, 2, 3, 16), (6, 6, 6, 1))[0] << 20))
+        blocks.append(touched(choose.choices((72, 1 << 10, 2 << 10, 3000, 16 << 10), (6, 6, 6, 6, 1))[0] << 10))
     elif blocks:
         del blocks[choose.randrange(len(blocks))]
     if turn % 500 == 499:
@@ -213,6 +216,7 @@ for turn in range(10_000):
 blocks.clear()
 print(most > 8, counted("idle_nbytes") <= 16 << 20, flush=True)
 """
+    )
     assert spawn(COUNTING + code).line() == "True True"
 
 

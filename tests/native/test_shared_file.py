@@ -15,6 +15,7 @@ BLOCK = """
 import re, sys
 from pathlib import Path
 from weft import _native
+_native.pool_small_on_huge(False)
 for nbytes in map(int, sys.argv[1:] or ["20000000"]):
     view = _native.pool_allocate(nbytes)
     view[:] = bytes(nbytes)
@@ -62,7 +63,7 @@ def test_a_segment_lies_on_huge_pages():
 
 #: Prints, for each block, whose it is and how many bytes of the pool lie on huge pages while there is no other.
 KINDS = """
-import re
+import re, sys
 from pathlib import Path
 import numpy as np
 from weft import _native
@@ -70,7 +71,9 @@ def on_huge():
     maps = Path("/proc/self/smaps").read_text()
     return 1024 * sum(map(int, re.findall(r"ShmemPmdMapped: +(\\d+) kB", maps)))
 _native.numpy_in_pool(True)
+_native.pool_small_on_huge(sys.argv[1] == "all")
 for name, make in {
+    "tiny": lambda: _native.pool_allocate(2 << 20),
     "small": lambda: _native.pool_allocate((16 << 20) - 4096),
     "large": lambda: _native.pool_allocate(16 << 20),
     "small-array": lambda: np.ones(12 << 20, "u1"),
@@ -88,8 +91,16 @@ for name, make in {
 def test_only_large_blocks_lie_on_huge_pages():
     """A small one would take a whole huge page, which can cost more than it brings."""
     needs_mount()
-    on_huge = dict(run(KINDS))
-    assert on_huge == {"small": 0, "large": 16 << 20, "small-array": 0, "large-array": 20 << 20, "zeros": 20 << 20}
+    on_huge = dict(run(KINDS, "large"))
+    large = {"large": 16 << 20, "large-array": 20 << 20, "zeros": 20 << 20}
+    assert on_huge == {"tiny": 0, "small": 0, "small-array": 0} | large
+
+
+def test_where_small_pages_are_slow_all_blocks_do_but_for_the_first_bytes():
+    """A process that has little in its pool takes no huge page for it."""
+    needs_mount()
+    on_huge = {name: nbytes >> 20 for name, nbytes in run(KINDS, "all")}
+    assert on_huge == {"tiny": 0, "small": 14, "large": 14, "small-array": 10, "large-array": 18, "zeros": 18}
 
 
 #: Makes of root an ordinary user; such a process is closed to itself too until it says otherwise.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "ring/copy.hpp"
+#include "shared/shared_file.hpp"
 #include "ucp/forks.hpp"
 
 namespace {
@@ -51,7 +52,7 @@ bool may_be_pooled(const uint8_t *data) noexcept {
 
 uint8_t *acquire(int64_t nbytes, int64_t alignment) noexcept {
     if (!is_on || nbytes < int64_t(Pool::page_threshold) || alignment > pool_alignment) return nullptr;
-    auto *data = static_cast<uint8_t *>(Pool::acquire(size_t(nbytes), false, false));
+    auto *data = static_cast<uint8_t *>(Pool::acquire(size_t(nbytes), false, SharedFile::small_pages_are_slow()));
     if (data) in_pool += nbytes;
     return data;
 }

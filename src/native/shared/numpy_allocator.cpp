@@ -32,8 +32,7 @@ void **numpy_api = nullptr;
 Allocator numpy_default;  // for arrays that are too small for the pool, or do not fit into it
 
 void *pool_malloc(void *, size_t nbytes) {
-    void *data =
-        nbytes >= Pool::page_threshold ? Pool::acquire(nbytes, false, nbytes >= Pool::huge_threshold) : nullptr;
+    void *data = nbytes >= Pool::page_threshold ? Pool::acquire(nbytes, false, Pool::is_huge(nbytes)) : nullptr;
     return data ? data : numpy_default.malloc(numpy_default.context, nbytes);
 }
 
@@ -41,7 +40,7 @@ void *pool_calloc(void *, size_t count, size_t nbytes) {
     size_t total;
     void *data = nullptr;
     if (!__builtin_mul_overflow(count, nbytes, &total) && total >= Pool::page_threshold && total <= most_zeroed)
-        data = Pool::acquire(total, true, total >= Pool::huge_threshold);
+        data = Pool::acquire(total, true, Pool::is_huge(total));
     return data ? data : numpy_default.calloc(numpy_default.context, count, nbytes);
 }
 

@@ -108,6 +108,10 @@ Pin::~Pin() {
     if (!--used->second.pins && used->second.freed) end(s, segment, used);
 }
 
+bool Pool::is_huge(size_t nbytes) noexcept {
+    return nbytes >= huge_threshold || SharedFile::small_pages_are_slow();
+}
+
 Block Pool::allocate(size_t nbytes) noexcept {
     Block block;
     if (nbytes > physical_memory()) return block;
@@ -115,7 +119,7 @@ Block Pool::allocate(size_t nbytes) noexcept {
     if (nbytes >= page_threshold && !in_forked_child) {
         State &s = state();
         std::lock_guard lock(s.mutex);
-        auto [segment, offset] = take(s, nbytes, false, nbytes >= huge_threshold);
+        auto [segment, offset] = take(s, nbytes, false, is_huge(nbytes));
         if (segment) {
             block.data = segment->base + offset;
             block.segment = segment;

@@ -72,8 +72,9 @@ namespace Pool {
 
 constexpr size_t page_threshold = 64 * 1024;
 /// An array of this size or more is on huge pages: it is mapped and read faster. Below, a fresh huge page can cost more
-/// than it brings (docs/design.md), as it does for the many temporaries of a table.
+/// than it brings (docs/design.md), as it does for the many temporaries of a table, unless small pages are slow.
 constexpr size_t huge_threshold = 16 * 1024 * 1024;
+bool is_huge(size_t nbytes) noexcept;
 
 struct Statistics {
     size_t live, idle, mapped, segments, pinned, cap;

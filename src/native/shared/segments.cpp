@@ -15,8 +15,18 @@
 #define MADV_POPULATE_READ 22  // Linux 5.14
 #endif
 
-static constexpr size_t huge_nbytes = 2 << 20;
 static constexpr size_t most_looked_at = 16;
+
+// Where small pages are slow, small blocks are on huge ones as well. The first bytes of a segment stay on small ones,
+// so that a process with few of them does not take a huge page.
+static size_t head() noexcept {
+    return SharedFile::small_pages_are_slow() ? Segments::huge_nbytes : 0;
+}
+
+static void ask_for_huge(const Segment *segment, size_t offset, size_t nbytes) noexcept {
+    const size_t from = std::max(offset, head());
+    if (segment->huge && from < offset + nbytes) madvise(segment->base + from, offset + nbytes - from, MADV_HUGEPAGE);
+}
 
 bool Segments::Hole::operator<(const Hole &o) const noexcept {
     return std::tie(huge, nbytes, cold, segment, offset) < std::tie(o.huge, o.nbytes, o.cold, o.segment, o.offset);
@@ -46,10 +56,10 @@ Segment *Segments::add(size_t nbytes, bool huge) noexcept {
         close(fd);
         return nullptr;
     }
-    if (huge) madvise(base, nbytes, MADV_HUGEPAGE);
     auto *address = static_cast<uint8_t *>(base);
     Segment *segment =
         &by_address.insert({address, {next_segment_id++, fd, address, nbytes, huge, {}, {}, {}}}).first->second;
+    ask_for_huge(segment, 0, nbytes);
     add_hole(segment, 0, {nbytes, 0});
     mapped += nbytes;
     return segment;
@@ -157,6 +167,13 @@ static size_t warmest(const Segment *segment, size_t begin, size_t end, size_t n
     return best;
 }
 
+// Whether a huge page is free as a whole, within a free range, and none of it is touched yet. Where only large blocks
+// are on huge pages, what they touch beyond themselves is left out of account.
+static bool is_untouched(const Segment *segment, size_t begin, size_t end, size_t page) noexcept {
+    return segment->huge && head() && page >= std::max(begin, head()) && page + Segments::huge_nbytes <= end &&
+           !segment->warm.count(page, page + Segments::huge_nbytes);
+}
+
 std::pair<Segment *, size_t> Segments::take(size_t nbytes, bool huge) noexcept {
     auto hole = fit(nbytes, huge);
     Segment *segment;
@@ -170,15 +187,22 @@ std::pair<Segment *, size_t> Segments::take(size_t nbytes, bool huge) noexcept {
     }
     Segment::Range range = remove_hole(segment, segment->free.find(begin));
     const size_t end = begin + range.nbytes, offset = warmest(segment, begin, end, nbytes);
-    const size_t before = segment->warm.count(begin, offset);
-    const size_t warm = segment->warm.remove(offset, offset + nbytes);
+    const size_t block_end = offset + nbytes;
+    // The first touch of a huge page touches all of it: what the block leaves of its first and last one is warm.
+    const size_t first = offset / huge_nbytes * huge_nbytes, last = (block_end - 1) / huge_nbytes * huge_nbytes;
+    const size_t left = is_untouched(segment, begin, end, first) ? offset - first : 0;
+    const size_t right = is_untouched(segment, begin, end, last) ? last + huge_nbytes - block_end : 0;
+    const size_t warm = segment->warm.remove(offset, block_end);
+    if (left) segment->warm.add(first, offset);
+    if (right) segment->warm.add(block_end, block_end + right);
+    const size_t before = segment->warm.count(begin, offset), after = range.warm + left + right - before - warm;
     if (offset > begin) add_hole(segment, begin, {offset - begin, before});
-    if (offset + nbytes < end) add_hole(segment, offset + nbytes, {end - offset - nbytes, range.warm - before - warm});
+    if (block_end < end) add_hole(segment, block_end, {end - block_end, after});
     ++taken;
     last_huge = huge;
     segment->used[offset] = {nbytes, 0, false, false, false, false};
     live += nbytes;
-    idle -= warm;
+    idle += left + right - warm;
     fresh += nbytes - warm;
     note_used();
     // Blocks of the other kind may be idle: what is new here makes less of them worth keeping.
@@ -191,7 +215,7 @@ static bool map(const Segment *segment, size_t offset, size_t nbytes, int kind) 
     if (mmap(address, nbytes, PROT_READ | PROT_WRITE, kind | MAP_FIXED | MAP_NORESERVE, segment->fd, off_t(offset)) ==
         MAP_FAILED)
         return false;
-    if (segment->huge) madvise(address, nbytes, MADV_HUGEPAGE);
+    ask_for_huge(segment, offset, nbytes);
     return true;
 }
 

@@ -35,7 +35,7 @@ struct Segment {
     int fd;
     uint8_t *base;
     size_t nbytes;
-    bool huge;                     // its pages, where the kernel gives huge ones on advice
+    bool huge;                     // its pages from `head` on, where the kernel gives huge ones on advice
     std::map<size_t, Range> free;  // by offset, adjacent ranges always merged
     std::map<size_t, Used> used;   // by offset
     Extents warm;                  // where in the free ranges
@@ -57,6 +57,7 @@ struct Segments {
     };
 
     static constexpr size_t segment_nbytes = 256 * 1024 * 1024;
+    static constexpr size_t huge_nbytes = 2 * 1024 * 1024;
 
     explicit Segments(size_t most_idle) noexcept : cap(most_idle) {}
 

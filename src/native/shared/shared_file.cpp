@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -24,11 +25,20 @@
 #include <iterator>
 #include <vector>
 
+#include "ucp/ucx.hpp"
+
 namespace {
 
 // The kernel's ABI since 5.2, missing in older headers; the numbers are the same on all architectures.
 constexpr long fsopen_call = 430, fsconfig_call = 431, fsmount_call = 432;
 constexpr unsigned close_on_exec = 1, set_string = 1, create = 6;
+
+constexpr int page_shift = 12;
+constexpr const char *memfd_setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
+// A fault on a small page takes 1.3 us on a machine where huge pages are no gain for small blocks, and 4 us on one
+// where they are (docs/design.md).
+constexpr double slow_fault_ns = 2500;
 
 struct Mounting {
     unsigned user, group;
@@ -36,14 +46,12 @@ struct Mounting {
     int fd;
 };
 
-// Whether `word` is the one in brackets, as in "always [madvise] never".
-bool is_set(const char *file, const char *word) noexcept {
-    char text[128] = {}, wanted[32];
+bool contains(const char *file, const char *wanted) noexcept {
+    char text[128] = {};
     int fd = open(file, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
     ssize_t n = read(fd, text, sizeof text - 1);
     close(fd);
-    snprintf(wanted, sizeof wanted, "[%s]", word);
     return n > 0 && std::strstr(text, wanted);
 }
 
@@ -97,22 +105,63 @@ int mount_in_child(int namespaces) noexcept {
 // -1: memfd has huge pages already, the administrator has disabled them, or they are not available.
 int huge_mount() noexcept {
     const char *ours = "/sys/kernel/mm/transparent_hugepage/enabled";
-    if (!is_set("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "never")) return -1;
-    if (!is_set(ours, "madvise") && !is_set(ours, "always")) return -1;
+    if (!contains(memfd_setting, "[never]")) return -1;
+    if (!contains(ours, "[madvise]") && !contains(ours, "[always]")) return -1;
     int fd = mount_in_child(0);
     return fd < 0 ? mount_in_child(CLONE_NEWUSER | CLONE_NEWNS) : fd;
 }
 
-int new_file() noexcept {
+int own_mount() noexcept {
     static const int mount = huge_mount();
+    return mount;
+}
+
+int new_file() noexcept {
+    const int mount = own_mount();
     int fd = mount < 0 ? -1 : openat(mount, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     return fd < 0 ? memfd_create("weft", MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
+}
+
+// Of the usual size: a kernel with larger small pages has far larger huge ones, too large for blocks of any size.
+bool may_be_huge() noexcept {
+    if (!contains("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n")) return false;
+    return own_mount() >= 0 || contains(memfd_setting, "[advise]") || contains(memfd_setting, "[within_size]") ||
+           contains(memfd_setting, "[always]");
+}
+
+// What a fault takes that gives one small page of a file; 0: it could not be measured. Of several batches the fastest
+// counts: in others this thread may have lost its core.
+double fault_ns() noexcept {
+    constexpr size_t batches = 8, pages = 16, page = size_t(1) << page_shift, nbytes = batches * pages * page;
+    int fd = new_file();
+    void *memory = MAP_FAILED;
+    // If there are no such pages, this is an error, while an access would be a signal.
+    if (fd >= 0 && ftruncate(fd, nbytes) == 0 && fallocate(fd, 0, 0, nbytes) == 0 &&
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, nbytes) == 0)
+        memory = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (fd >= 0) close(fd);
+    if (memory == MAP_FAILED) return 0;
+    madvise(memory, nbytes, MADV_NOHUGEPAGE);
+    auto *at = static_cast<volatile uint8_t *>(memory);
+    int64_t fastest = INT64_MAX;
+    for (size_t i = 0; i < batches; ++i) {
+        const int64_t began = now_ns();
+        for (size_t k = 0; k < pages; ++k, at += page) *at = 0;
+        fastest = std::min(fastest, now_ns() - began);
+    }
+    munmap(memory, nbytes);
+    return double(fastest) / pages;
+}
+
+std::atomic<bool> &are_slow() noexcept {
+    static std::atomic<bool> slow{may_be_huge() && fault_ns() > slow_fault_ns};
+    return slow;
 }
 
 // A mark is a read lock in a file that nobody reads or writes by offset. Below `held` there is a byte for each page and
 // number that is about to be held, one for the process that made the file, and one for a process that may still receive
 // loans. From `held` on there is a byte for each mapped page.
-constexpr int page_shift = 12, number_bits = 32;
+constexpr int number_bits = 32;
 constexpr off_t held = off_t(1) << 62, owner = held - 1, unsettled = held - 2;
 // And from here on a byte for each page that the owner counts as its memory.
 constexpr off_t counted = held + (off_t(1) << 61);
@@ -167,6 +216,14 @@ int SharedFile::make(size_t nbytes) noexcept {
     // A file on a mount does not support seals.
     if (fd >= 0) fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     return fd;
+}
+
+bool SharedFile::small_pages_are_slow() noexcept {
+    return are_slow();
+}
+
+bool SharedFile::set_small_pages_are_slow(bool slow) noexcept {
+    return are_slow().exchange(slow);
 }
 
 bool SharedFile::is_safe(int fd) noexcept {
