@@ -72,7 +72,8 @@ namespace Pool {
 
 constexpr size_t page_threshold = 64 * 1024;
 /// An array of this size or more is on huge pages: it is mapped and read faster. Below, a fresh huge page can cost more
-/// than it brings (docs/design.md), as it does for the many temporaries of a table, unless small pages are slow.
+/// than it brings, as it does for the many temporaries of a table; where small pages are slow, it costs less
+/// (docs/design.md).
 constexpr size_t huge_threshold = 16 * 1024 * 1024;
 bool is_huge(size_t nbytes) noexcept;
 
