@@ -5,6 +5,7 @@ import contextvars
 import ctypes
 import gc
 import os
+import resource
 import threading
 
 import numpy as np
@@ -38,7 +39,8 @@ def born():
     return count
 
 
-def test_zeros_are_zero_where_the_kernel_makes_no_hole():
+@pytest.mark.parametrize("given_back", [False, True])
+def test_zeros_are_zero_where_the_kernel_makes_no_hole(given_back):
     """It makes none in memory that is locked, as a program's that wants no page faults is."""
     libc = ctypes.CDLL(None, use_errno=True)
     with weft.arrays_in_pool():
@@ -48,6 +50,8 @@ def test_zeros_are_zero_where_the_kernel_makes_no_hole():
             pytest.skip(f"no page may be locked here: {os.strerror(ctypes.get_errno())}")
         try:
             del array
+            if given_back:
+                _native.pool_cool()
             zeros = np.zeros(N, "u1")
             assert zeros.ctypes.data == address
             assert not zeros.any()
@@ -93,6 +97,22 @@ def test_zeros_are_zero_on_a_block_that_was_used(born):
             assert not zeros.any()
             del zeros
     assert born() == 0
+
+
+def test_zeros_on_pages_that_are_there_take_no_new_ones():
+    """256 faults take far longer than clearing 1 MiB."""
+
+    def faults():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    with weft.arrays_in_pool():
+        address = np.full(N, 7, "u1").ctypes.data
+        before = faults()
+        zeros = np.zeros(N, "u1")
+        assert zeros.ctypes.data == address
+        assert not zeros.any()
+        assert faults() - before < 16
+    del zeros
 
 
 def test_zeros_cost_no_memory_before_they_are_touched():

@@ -73,17 +73,18 @@ void let_go(State &s, Segment &segment, size_t offset, Segment::Used &used) noex
     SharedFile::count(segment.counting, offset, used.nbytes, false);
 }
 
-// The offset of a new block; `segment` is null if out of memory.
-std::pair<Segment *, size_t> take(State &s, size_t nbytes, bool zeroed, bool huge) noexcept {
+Segments::Taken take(State &s, size_t nbytes, bool huge) noexcept {
     size_t length = round_to_pages(nbytes);
     if (!s.segments.has_hole(length, huge)) end_unmarked(s);
-    auto [segment, offset] = s.segments.take(length, huge);
-    if (!segment) return {};
-    // `warm` says how much is touched, not where: zeroed pages must be new. The kernel makes no hole in locked memory
-    // (mlockall).
-    uint8_t *block = segment->base + offset;
-    if (zeroed && madvise(block, length, MADV_REMOVE) != 0) std::memset(block, 0, length);
-    return {segment, offset};
+    return s.segments.take(length, huge);
+}
+
+// Writing to pages that are there is far cheaper than taking new ones. But a large zeroed array is often a sparse one:
+// it takes none that it may never need. The kernel makes no hole in locked memory (mlockall).
+void zero(uint8_t *block, size_t nbytes, size_t warm) noexcept {
+    const size_t length = round_to_pages(nbytes);
+    const bool is_there = warm == length || (warm && length < Pool::huge_threshold);
+    if (is_there || madvise(block, length, MADV_REMOVE) != 0) std::memset(block, 0, length);
 }
 
 }  // namespace
@@ -119,10 +120,10 @@ Block Pool::allocate(size_t nbytes) noexcept {
     if (nbytes >= page_threshold && !in_forked_child) {
         State &s = state();
         std::lock_guard lock(s.mutex);
-        auto [segment, offset] = take(s, nbytes, false, is_huge(nbytes));
-        if (segment) {
-            block.data = segment->base + offset;
-            block.segment = segment;
+        auto taken = take(s, nbytes, is_huge(nbytes));
+        if (taken.segment) {
+            block.data = taken.segment->base + taken.offset;
+            block.segment = taken.segment;
             return block;
         }
     }
@@ -134,9 +135,15 @@ Block Pool::allocate(size_t nbytes) noexcept {
 void *Pool::acquire(size_t nbytes, bool zeroed, bool huge) noexcept {
     if (in_forked_child || nbytes > physical_memory()) return nullptr;
     State &s = state();
-    std::lock_guard lock(s.mutex);
-    auto [segment, offset] = take(s, nbytes, zeroed, huge);
-    return segment ? segment->base + offset : nullptr;
+    Segments::Taken taken;
+    {
+        std::lock_guard lock(s.mutex);
+        taken = take(s, nbytes, huge);
+    }
+    if (!taken.segment) return nullptr;
+    uint8_t *block = taken.segment->base + taken.offset;
+    if (zeroed) zero(block, nbytes, taken.warm);
+    return block;
 }
 
 bool Pool::release(void *data) noexcept {

@@ -102,7 +102,7 @@ uint64_t dropped() noexcept;
 bool exists(uint64_t segment_id) noexcept;
 
 // For NumPy, which keeps a pointer and no block. `release` and `size_of` find the block by its address.
-/// Null if out of memory. `zeroed`: the pages are fresh zero pages of the kernel. `huge`: they are huge where possible.
+/// Null if out of memory. `zeroed`: all bytes are 0. `huge`: its pages are huge where possible.
 void *acquire(size_t nbytes, bool zeroed, bool huge) noexcept;
 /// False: not in the pool.
 bool release(void *data) noexcept;

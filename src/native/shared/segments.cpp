@@ -174,7 +174,7 @@ static bool is_untouched(const Segment *segment, size_t begin, size_t end, size_
            !segment->warm.count(page, page + Segments::huge_nbytes);
 }
 
-std::pair<Segment *, size_t> Segments::take(size_t nbytes, bool huge) noexcept {
+Segments::Taken Segments::take(size_t nbytes, bool huge) noexcept {
     auto hole = fit(nbytes, huge);
     Segment *segment;
     size_t begin = 0;
@@ -207,7 +207,7 @@ std::pair<Segment *, size_t> Segments::take(size_t nbytes, bool huge) noexcept {
     note_used();
     // Blocks of the other kind may be idle: what is new here makes less of them worth keeping.
     if (warm < nbytes && hold_ns) keep_idle(may_be_idle());
-    return {segment, offset};
+    return {segment, offset, warm};
 }
 
 static bool map(const Segment *segment, size_t offset, size_t nbytes, int kind) noexcept {

@@ -71,8 +71,13 @@ struct Segments {
     size_t other = 0;           // memory of the process outside the pool, as last reported
 
     bool has_hole(size_t nbytes, bool huge) const noexcept;
-    /// Return the offset of a new block of whole pages, huge or small; the segment is null if out of memory.
-    std::pair<Segment *, size_t> take(size_t nbytes, bool huge) noexcept;
+    /// A new block; the segment is null if out of memory.
+    struct Taken {
+        Segment *segment = nullptr;
+        size_t offset = 0, warm = 0;
+    };
+    /// Take a block of whole pages, huge or small.
+    Taken take(size_t nbytes, bool huge) noexcept;
     void give_back(Segment *segment, Block used) noexcept;
     /// Keep later writes to the block out of the file. False: that is not possible.
     bool keep(Segment *segment, Block used) noexcept;
