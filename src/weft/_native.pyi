@@ -91,9 +91,9 @@ def is_flagged(buffer: object) -> bool:
 
 def pool_statistics() -> dict[str, int]: ...
 
-def pool_small_on_huge(on: bool) -> bool:
+def pool_small_on_huge(on: bool) -> None:
     """
-    Set whether blocks below 16 MiB lie on huge pages as well. Otherwise the pool decides by what a fault takes on this machine. Return what it was.
+    Set whether blocks below 16 MiB lie on huge pages as well. Otherwise the pool decides by what a fault takes on this machine.
     """
 
 def pool_limit_mappings(most: int) -> int:

@@ -109,11 +109,9 @@ Mappings are flagged as by `flag_loans`. None: some shared memory is counted by 
             return d;
         },
         nb::sig("def pool_statistics() -> dict[str, int]"));
-    m.def(
-        "pool_small_on_huge", [](bool on) { return SharedFile::set_small_pages_are_slow(on); }, nb::arg("on"),
-        "Set whether blocks below 16 MiB lie on huge pages as well. Otherwise the pool decides by what a fault takes "
-        "on "
-        "this machine. Return what it was.");
+    m.def("pool_small_on_huge", &SharedFile::set_small_pages_are_slow, nb::arg("on"),
+          "Set whether blocks below 16 MiB lie on huge pages as well. Otherwise the pool decides by what a fault takes "
+          "on this machine.");
     m.def(
         "pool_limit_mappings", [](long most) { return Mappings::most().exchange(most); }, nb::arg("most"),
         "Set how many mappings lending may take in this process, by default half of vm.max_map_count; beyond them, "

@@ -153,10 +153,7 @@ double fault_ns() noexcept {
     return double(fastest) / pages;
 }
 
-std::atomic<bool> &are_slow() noexcept {
-    static std::atomic<bool> slow{may_be_huge() && fault_ns() > slow_fault_ns};
-    return slow;
-}
+std::atomic<int> set_to{-1};  // what was set in place of a measurement
 
 // A mark is a read lock in a file that nobody reads or writes by offset. Below `held` there is a byte for each page and
 // number that is about to be held, one for the process that made the file, and one for a process that may still receive
@@ -219,11 +216,13 @@ int SharedFile::make(size_t nbytes) noexcept {
 }
 
 bool SharedFile::small_pages_are_slow() noexcept {
-    return are_slow();
+    if (const int slow = set_to; slow >= 0) return slow;
+    static const bool slow = may_be_huge() && fault_ns() > slow_fault_ns;
+    return slow;
 }
 
-bool SharedFile::set_small_pages_are_slow(bool slow) noexcept {
-    return are_slow().exchange(slow);
+void SharedFile::set_small_pages_are_slow(bool slow) noexcept {
+    set_to = slow;
 }
 
 bool SharedFile::is_safe(int fd) noexcept {
