@@ -145,3 +145,16 @@ assert libc.prctl(22, 2, header) == 0
 def test_who_may_not_mount_gets_a_memfd():
     ((name, _),) = run(FILTER + BLOCK)
     assert name == "/memfd:weft"
+
+
+def test_without_huge_pages_a_block_touches_only_itself():
+    """Otherwise memory that is not there would count as idle."""
+    if mode("shmem_enabled") != "never":
+        pytest.skip(f"memfds may have huge pages: {mode('shmem_enabled')}")
+    code = """
+from weft import _native
+_native.pool_small_on_huge(True)
+block = _native.pool_allocate(5 << 20)
+print("idle", _native.pool_statistics()["idle_nbytes"])
+"""
+    assert run(FILTER + code) == [("idle", 0)]

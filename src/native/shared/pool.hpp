@@ -75,6 +75,7 @@ constexpr size_t page_threshold = 64 * 1024;
 /// than it brings, as it does for the many temporaries of a table; where small pages are slow, it costs less
 /// (docs/design.md).
 constexpr size_t huge_threshold = 16 * 1024 * 1024;
+/// Whether an array of `nbytes` is.
 bool is_huge(size_t nbytes) noexcept;
 
 struct Statistics {

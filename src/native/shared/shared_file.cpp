@@ -122,7 +122,8 @@ int new_file() noexcept {
     return fd < 0 ? memfd_create("weft", MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
 }
 
-// Of the usual size: a kernel with larger small pages has far larger huge ones, too large for blocks of any size.
+// Whether files can have huge pages, of the usual size: a kernel with larger small pages has far larger huge ones, too
+// large for blocks of any size.
 bool may_be_huge() noexcept {
     if (!contains("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n")) return false;
     return own_mount() >= 0 || contains(memfd_setting, "[advise]") || contains(memfd_setting, "[within_size]") ||
@@ -216,8 +217,11 @@ int SharedFile::make(size_t nbytes) noexcept {
 }
 
 bool SharedFile::small_pages_are_slow() noexcept {
-    if (const int slow = set_to; slow >= 0) return slow;
-    static const bool slow = may_be_huge() && fault_ns() > slow_fault_ns;
+    const int set = set_to;
+    if (set == 0) return false;
+    static const bool possible = may_be_huge();
+    if (set == 1) return possible;
+    static const bool slow = possible && fault_ns() > slow_fault_ns;
     return slow;
 }
 

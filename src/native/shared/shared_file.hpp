@@ -11,7 +11,7 @@ namespace SharedFile {
 /// shrinks: it is sealed, or only this user's processes have access to it. The descriptor must not be given away.
 int make(size_t nbytes) noexcept;
 /// Whether huge pages are to be had, and small ones cost this machine so much that blocks of any size belong on huge
-/// ones. Measured once, in less than a millisecond, unless it was set.
+/// ones. The cost is measured once, unless it was set.
 bool small_pages_are_slow() noexcept;
 void set_small_pages_are_slow(bool slow) noexcept;
 /// Whether only this user can have shortened the file of `fd`, so that accessing its mapping cannot cause SIGBUS.
