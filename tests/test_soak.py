@@ -80,14 +80,16 @@ def test_what_comes_back_after_the_end_is_not_left(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("last", "said"),
     [
-        (soak.Held(11, 100, 5000), "10 to 11 descriptors"),
-        (soak.Held(10, 120, 5000), "100 to 120 mappings"),
-        (soak.Held(10, 100, 9000), "5000 to 9000 KiB"),
+        (soak.Held(11, 100, 5000, 4000), "10 to 11 descriptors"),
+        (soak.Held(10, 120, 5000, 4000), "100 to 120 mappings"),
+        (soak.Held(10, 100, 6500, 4000), "resident_kib 5000 to 6500"),
+        (soak.Held(10, 100, 5000, 12000), "shared_kib 4000 to 12000"),
     ],
 )
 def test_growth_is_seen(last, said):
-    flat = soak.Held(10, 100, 5000)
+    flat = soak.Held(10, 100, 5000, 4000)
     assert soak.verdict([(flat, flat)] * 8) == []
     assert soak.verdict([(flat._replace(descriptors=9 + i % 2), flat) for i in range(8)]) == []
+    assert soak.verdict([(flat, flat)] * 8 + [(flat._replace(shared_kib=4000 + 3072), flat)]) == []
     assert soak.verdict([(flat, flat)] * 8 + [(last, flat)]) == [f"connector: {said}"]
     assert soak.verdict([(flat, flat)] * 8 + [(flat, last)]) == [f"listener: {said}"]

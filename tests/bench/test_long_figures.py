@@ -60,14 +60,15 @@ def test_fuzz_ring():
 )
 @pytest.mark.parametrize("name", ["cycles", "handovers"])
 def test_soak(name, faults, said):
-    marks = [[[24, 300, 4000], [28, 310, 5000]], [[24, 301, 4100], [27, 310, 5000]]]
+    marks = [[[24, 300, 4000, 2048], [28, 310, 5000, 8192]], [[24, 301, 4100, 4096], [27, 310, 5000, 8192]]]
     record = {name: {"count": 10_000, "connector_and_listener": marks}, "files_left": 1, "faults": faults}
     assert figures.soak(record).splitlines() == [
         f"10,000 {name}, checked 2 times:",
         "",
         "- connector: 24 descriptors, 300 to 301 mappings, 4,000 KiB at the first check, 4,100 at the last; "
-        "the largest step, 100 KiB, came before check 2",
-        "- listener: 27 to 28 descriptors, 310 mappings, 5,000 KiB at the first check, 5,000 at the last",
+        "the largest step, 100 KiB, came before check 2; 2,048 to 4,096 KiB of shared memory",
+        "- listener: 27 to 28 descriptors, 310 mappings, 5,000 KiB at the first check, 5,000 at the last; "
+        "8,192 KiB of shared memory",
         f"- 1 files left in `/dev/shm`; the script's verdict: {said}",
     ]
 
