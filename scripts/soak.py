@@ -51,7 +51,7 @@ class Held(NamedTuple):
     descriptors: int
     mappings: int
     resident_kib: int
-    shared_kib: int = 0  # not in the records of 2026-11 and before
+    shared_kib: int
 
 
 def held(pid: int) -> Held:
