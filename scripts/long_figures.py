@@ -127,13 +127,12 @@ def soak(record: Record) -> str:
     (name, taken) = next((name, record[name]) for name in ("cycles", "handovers") if name in record)
     lines = [f"{taken['count']:,} {name}, checked {len(taken['connector_and_listener'])} times:", ""]
     for side, marks in zip(("connector", "listener"), zip(*taken["connector_and_listener"], strict=True), strict=True):
-        descriptors, mappings, resident, *shared = zip(*marks, strict=True)
+        descriptors, mappings, resident, shared = zip(*marks, strict=True)
         held = f"{span(descriptors)} descriptors, {span(mappings)} mappings"
         step, at = max((b - a, n) for n, (a, b) in enumerate(itertools.pairwise(resident), 2))
         grew = f"; the largest step, {step:,} KiB, came before check {at}" if step > 0 else ""
         kib = f"{resident[0]:,} KiB at the first check, {resident[-1]:,} at the last{grew}"
-        pool = f"; {span(shared[0], ' KiB')} of shared memory" if shared else ""
-        lines.append(f"- {side}: {held}, {kib}{pool}")
+        lines.append(f"- {side}: {held}, {kib}; {span(shared, ' KiB')} of shared memory")
     verdict = f"**not flat: {'; '.join(record['faults'])}**" if record["faults"] else "flat"
     return "\n".join([*lines, f"- {record['files_left']} files left in `/dev/shm`; the script's verdict: {verdict}"])
 
