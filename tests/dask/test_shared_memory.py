@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from distributed import Client, Future, LocalCluster, wait
 from tests.dask.clusters import TIMEOUT_S, local_cluster, workers_of
@@ -196,6 +197,29 @@ def test_an_owner_that_spills_is_rid_of_it(client: Client) -> None:
     after = seen(client)
     assert abs(before[owner]["counted"] - after[owner]["counted"] - BLOCK) < NOISE
     assert abs(after[borrower]["counted"] - before[borrower]["counted"] - BLOCK) < NOISE
+
+
+def fill(key: str, dask_worker: Any) -> tuple[int, int]:
+    """Take as much memory as the worker may have before it spills, while its monitor has no turn.
+
+    Return how much was taken and how much the process grew by, both once the key was spilled.
+    """
+    process = psutil.Process()
+    dask_worker.data.fast.evict(key)
+    before = process.memory_info().rss
+    blocks = []
+    while len(blocks) * 8 * MIB < 0.6 * LIMIT:
+        blocks.append(_native.pool_allocate(8 * MIB))
+        blocks[-1][:] = bytes(8 * MIB)
+    return len(blocks) * 8 * MIB, process.memory_info().rss - before
+
+
+def test_a_task_that_fills_its_worker_is_rid_at_once_of_what_others_still_borrow(client: Client) -> None:
+    owner, borrower, *_ = workers_of(client)
+    block = make(client, owner)
+    use(client, [block], [borrower])
+    taken, grown = client.run(fill, block.key, workers=[owner])[owner]
+    assert abs(taken - grown - BLOCK) < NOISE
 
 
 def write(key: str, dask_worker: Any) -> None:

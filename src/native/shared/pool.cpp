@@ -73,10 +73,23 @@ void let_go(State &s, Segment &segment, size_t offset, Segment::Used &used) noex
     SharedFile::count(segment.counting, offset, used.nbytes, false);
 }
 
+void let_go_of_all(State &s) noexcept {
+    for (auto &[base, segment] : s.segments.by_address)
+        for (auto &[offset, used] : segment.used) let_go(s, segment, offset, used);
+}
+
+// A task may fill its worker's memory faster than the worker's monitor looks.
+constexpr size_t large = 1 << 20;
+
 Segments::Taken take(State &s, size_t nbytes, bool huge) noexcept {
     size_t length = round_to_pages(nbytes);
     if (!s.segments.has_hole(length, huge)) end_unmarked(s);
-    return s.segments.take(length, huge);
+    Segments::Taken taken = s.segments.take(length, huge);
+    if (length - taken.warm >= large && s.pinned > s.segments.out && s.segments.is_beyond_ceiling()) {
+        end_unmarked(s);
+        let_go_of_all(s);
+    }
+    return taken;
 }
 
 // Writing to pages that are there is far cheaper than taking new ones. But a large zeroed array is often a sparse one:
@@ -238,10 +251,13 @@ void Pool::set_hold(int64_t nanoseconds, size_t ceiling) noexcept {
     s.segments.keep_idle(s.segments.may_be_idle());
 }
 
-void Pool::settle(size_t other_nbytes) noexcept {
+void Pool::settle(std::optional<size_t> other_nbytes) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
-    s.segments.other = other_nbytes;
+    if (other_nbytes)
+        s.segments.other = *other_nbytes;
+    else
+        s.segments.read_other();
     end_unmarked(s);
     s.segments.keep_idle(s.segments.may_be_idle());
 }
@@ -251,8 +267,7 @@ void Pool::trim(size_t nbytes) noexcept {
     std::lock_guard lock(s.mutex);
     end_unmarked(s);
     s.segments.keep_idle(nbytes);
-    for (auto &[base, segment] : s.segments.by_address)
-        for (auto &[offset, used] : segment.used) let_go(s, segment, offset, used);
+    let_go_of_all(s);
 }
 
 void Pool::cool() noexcept {

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "ucp/ucx.hpp"
@@ -112,11 +113,11 @@ size_t size_of(const void *data) noexcept;
 
 /// Set the cap of touched, unused memory; the excess goes back to the kernel.
 void set_cap(size_t nbytes) noexcept;
-/// For this long, also keep as much as was in use at once, and no more than brings the process's memory to `ceiling`;
-/// `settle` gets the size of the process's memory outside the pool, which counts as used, and frees what was not used
-/// again.
+/// For this long, also keep as much as was in use at once, and no more than brings the process's memory to `ceiling`.
+/// The process's memory outside the pool counts as used: with a ceiling it is read as blocks come and go, otherwise by
+/// `settle`, which also frees what was not used again, and to which it can be given.
 void set_hold(int64_t nanoseconds, size_t ceiling) noexcept;
-void settle(size_t other_nbytes) noexcept;
+void settle(std::optional<size_t> other_nbytes) noexcept;
 /// Free such memory now, until at most `nbytes` are left. Freed blocks that other processes still have also leave this
 /// process's resident memory.
 void trim(size_t nbytes) noexcept;

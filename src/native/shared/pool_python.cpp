@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The pool for Python: a block is a native exporter, so that NumPy keeps it alive.
+#include <nanobind/stl/optional.h>
+
 #include <utility>
 
 #include "shared/loan.hpp"
@@ -57,9 +59,9 @@ void Pool::define(nb::module_ &m) {
         "Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: "
         "none. With it the process's memory stays within the ceiling.");
     m.def(
-        "pool_settle", &settle, nb::arg("other_nbytes") = 0,
-        "Give back the memory that was kept for the hold and has not been used since, or that `other_nbytes`, what the "
-        "process now has beside the pool, leaves no room for.");
+        "pool_settle", &settle, nb::arg("other_nbytes") = nb::none(),
+        "Give back the memory that was kept for the hold and has not been used since, or that what the process now has "
+        "beside the pool leaves no room for: `other_nbytes`, or what the kernel says.");
     m.def("pool_trim", &trim, nb::arg("nbytes"),
           "Give idle memory back until at most `nbytes` are left, and drop the pages of blocks that were freed while "
           "lent.");

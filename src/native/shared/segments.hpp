@@ -68,7 +68,8 @@ struct Segments {
     uint64_t fresh = 0;         // bytes of taken blocks whose pages were not touched before
     int64_t hold_ns = 0;        // for how long to keep as much as was in use
     size_t ceiling = SIZE_MAX;  // up to this much of the process's memory
-    size_t other = 0;           // memory of the process outside the pool, as last reported
+    size_t other = 0;           // memory of the process outside the pool, as last read ...
+    int64_t other_at_ns = 0;    // ... at this time
 
     bool has_hole(size_t nbytes, bool huge) const noexcept;
     /// A new block; the segment is null if out of memory.
@@ -85,6 +86,10 @@ struct Segments {
     void keep_rest(Segment *segment) noexcept;
     /// Return the block that contains `data`; the segment is null if there is none.
     std::pair<Segment *, Block> find(const void *data) noexcept;
+    /// Read what memory the process has outside the pool.
+    void read_other() noexcept;
+    /// Whether more is in use, in the pool and outside it, than a hold allows.
+    bool is_beyond_ceiling() const noexcept;
     /// How much may be idle now: the cap, or with a hold, the recent peak minus what is in use.
     size_t may_be_idle() noexcept;
     /// Free idle memory until at most `most` is left, first that of the kind that was not taken last.

@@ -14,12 +14,10 @@ sees no need to spill; under such a nanny, a worker counts borrowed memory as it
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 import weakref
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -47,8 +45,8 @@ _AVAILABLE_PART = 16
 def count_worker(worker: Worker) -> None:
     """Let Dask count only the worker's own memory, and let the pool release warm memory before Dask spills.
 
-    The pool releases it above the fraction at which Dask stops spilling. This is called for each port that a worker
-    tries.
+    The pool releases it, and freed memory that others still borrow, above the fraction at which Dask stops spilling.
+    This is called for each port that a worker tries.
     """
     limits = patches.limits_of_worker(worker)
     if limits.nbytes:
@@ -69,12 +67,6 @@ def count_worker(worker: Worker) -> None:
                 lambda: int(ask()) + _native.pool_statistics()["borrowed_nbytes"],
             )
             patches_p2p.keep_shards(worker, count.room)
-
-
-def private_nbytes() -> int:
-    """Return the resident bytes that are not shared: about what the process has outside the pool."""
-    resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
-    return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 class WorkerCount:
@@ -113,7 +105,7 @@ class WorkerCount:
             self._taken, self._taken_at = pool["taken_total"], time.monotonic()
         elif pool["idle_nbytes"] and time.monotonic() - self._taken_at > _HOLD_S:
             _native.pool_cool()
-        _native.pool_settle(private_nbytes())
+        _native.pool_settle()
         self._share(pool["idle_nbytes"])
         nbytes = self._own(measure())
         if nbytes <= self._plenty_nbytes:
