@@ -327,7 +327,8 @@ def test_a_hold_keeps_the_process_within_its_ceiling():
 def test_the_pool_notices_by_itself_what_the_process_has_beside_it():
     """A worker's loop that reads spilled values gives its monitor no turn."""
     hold_up_to(60 << 20)
-    del (block := [_native.pool_allocate(40 << 20)])[:]
+    block = _native.pool_allocate(40 << 20)
+    del block
     assert _native.pool_statistics()["idle_nbytes"] == 40 << 20
     values = b"1" * (55 << 20)
     time.sleep(0.02)

@@ -84,6 +84,7 @@ void Segments::drop(Segment *segment) noexcept {
 static constexpr int64_t other_lasts_ns = 10'000'000;
 
 void Segments::read_other() noexcept {
+    other_at_ns = now_ns();  // also if the kernel does not tell
     char text[128] = {};
     int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     if (fd < 0) return;
@@ -92,7 +93,6 @@ void Segments::read_other() noexcept {
     size_t resident, shared;
     if (n <= 0 || std::sscanf(text, "%*u %zu %zu", &resident, &shared) != 2) return;
     other = (resident - std::min(resident, shared)) * size_t(sysconf(_SC_PAGESIZE));
-    other_at_ns = now_ns();
 }
 
 bool Segments::is_beyond_ceiling() const noexcept {

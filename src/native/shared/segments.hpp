@@ -69,7 +69,7 @@ struct Segments {
     int64_t hold_ns = 0;        // for how long to keep as much as was in use
     size_t ceiling = SIZE_MAX;  // up to this much of the process's memory
     size_t other = 0;           // memory of the process outside the pool, as last read ...
-    int64_t other_at_ns = 0;    // ... at this time
+    int64_t other_at_ns = 0;    // ... or tried to be, at this time
 
     bool has_hole(size_t nbytes, bool huge) const noexcept;
     /// A new block; the segment is null if out of memory.
