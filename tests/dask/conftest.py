@@ -11,6 +11,7 @@ import asyncio
 import gc
 import importlib.util
 import inspect
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -71,6 +72,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def fd_count() -> int:
     """Count this process's open descriptors."""
     return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What weft says about parts of Dask that it does not know: each once in a process, here once in a test."""
+    from weft.dask import patches
+
+    patches._warn.cache_clear()
+    caplog.set_level(logging.WARNING, "weft")
+    yield caplog
+    patches._warn.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,8 @@ import ast
 import asyncio
 import importlib
 import inspect
-import logging
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,12 +26,10 @@ from distributed.comm import core as comm_core
 from distributed.comm import utils as comm_utils
 from distributed.core import Server
 from distributed.protocol import dumps, to_serialize
-from distributed.spill import SpillBuffer
 from distributed.system_monitor import SystemMonitor
 from distributed.utils import run_in_executor_with_context
 from distributed.worker_memory import NannyMemoryManager, WorkerMemoryManager
 from tornado.ioloop import PeriodicCallback
-from zict import LRU
 
 from weft.dask import patches, patches_p2p
 
@@ -146,20 +143,6 @@ def test_nanny_memory_monitor_is_a_periodic_callback() -> None:
     assert "callback" in vars(PeriodicCallback(lambda: None, 100))
 
 
-def test_spill_buffer_evicts_by_evict_and_fast_evict() -> None:
-    assert parameters(SpillBuffer.evict) == ["self"]
-    assert "self.fast.evict()" in source(SpillBuffer.evict)
-    assert parameters(LRU.evict) == ["self", "key"]
-    assert "key = next(iter(self.heavy or self.order))" in source(LRU.evict)
-    assert "self.evict()" in source(LRU.evict_until_below_target)
-
-
-def test_spill_buffer_weighs_before_it_looks_for_room() -> None:
-    insert = source(LRU.set_noevict)
-    assert insert.index("self.weight(key, value)") < insert.index("> self.n")
-    assert "self.weight(key, value)" in source(SpillBuffer.__mro__[1].slow_to_fast)  # type: ignore[attr-defined]
-
-
 # ---- canaries: messages ---------------------------------------------------------------------------------------------
 
 
@@ -243,14 +226,6 @@ def test_dashboard_application_and_look() -> None:
 # ---- where a part is not as it was read -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    patches._warn.cache_clear()
-    caplog.set_level(logging.WARNING, "weft")
-    yield caplog
-    patches._warn.cache_clear()
-
-
 def one(warnings: pytest.LogCaptureFixture, part: str) -> bool:
     (message,) = warnings.messages
     return message.startswith(f"weft does not support Dask's {part} in distributed")
@@ -283,20 +258,6 @@ def test_another_nanny_monitor_stays(warnings: pytest.LogCaptureFixture) -> None
     patches.replace_nanny_monitor(nanny, lambda look: None)
     assert nanny.periodic_callbacks["memory_monitor"].callback is other
     assert one(warnings, "NannyMemoryManager.memory_monitor")
-
-
-def test_another_spill_buffer_stays(warnings: pytest.LogCaptureFixture, tmp_path: Any) -> None:
-    class Other(SpillBuffer):
-        def evict(self, how_many: int = 1) -> int:
-            return how_many
-
-    buffer = Other(str(tmp_path), target=1000)
-    before = buffer.weight, buffer.fast.weight
-    patches.steer_spilling(buffer, lambda value: False, lambda: 0)
-    assert (buffer.weight, buffer.fast.weight) == before
-    assert buffer.evict() == 1
-    assert one(warnings, "SpillBuffer")
-    patches.steer_spilling({}, lambda value: False, lambda: 0)  # none that spills
 
 
 def test_another_protocol_stays(warnings: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a worker spills: what makes room."""
+"""What a worker spills: what makes room; and where it reads it back to."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from distributed.spill import SpillBuffer
 
 from weft import _native
+from weft.dask import patches_spill
 from weft.dask.memory import spill
 
 KIB = 1 << 10
@@ -124,3 +125,51 @@ def test_whose_a_value_is(loans: Loans, make: Any, *, borrowed: bool) -> None:
 
 def test_other_objects_are_not_asked(loans: Loans) -> None:
     assert not spill._is_borrowed([loans.borrow(value())])
+
+
+def block_of(value: Any) -> Any:
+    while isinstance(value, np.ndarray):
+        value = value.base
+    return value
+
+
+def random_in_pool(nbytes: int) -> np.ndarray:
+    memory = _native.pool_allocate(nbytes)
+    memory[:] = np.random.default_rng(0).bytes(nbytes)
+    return np.frombuffer(memory, "u1")
+
+
+@pytest.fixture
+def lendable(tmp_path: Path) -> SpillBuffer:
+    """A buffer that spills all, and reads into the pool."""
+    buffer = SpillBuffer(str(tmp_path), target=1)
+    patches_spill.read_spilled_into(buffer, _native.pool_allocate)
+    return buffer
+
+
+@pytest.mark.parametrize("size", [SIZE, SIZE + 1, 9 << 20], ids=str)  # the last: in two parts
+def test_what_is_read_back_can_be_lent(lendable: SpillBuffer, size: int) -> None:
+    numbers = np.random.default_rng(0).random(size)  # compressed, they would be copied once more
+    lendable["key"] = numbers.copy()  # as long as it lives, it is not read
+    assert list(lendable.disk) == ["key"]
+    again = lendable["key"]
+    assert (again == numbers).all()
+    assert again.flags.writeable
+    assert again.ctypes.data % 64 == 0
+    assert block_of(again).pooled
+
+
+def test_other_values_are_read_back_too(lendable: SpillBuffer) -> None:
+    frame = pd.DataFrame({"number": np.arange(SIZE), "text": ["even", "odd"] * (SIZE // 2)})
+    lendable["frame"], lendable["small"], lendable["text"], lendable["array"] = frame, 1, "text", np.ones(3)
+    pd.testing.assert_frame_equal(lendable["frame"], frame)
+    assert (lendable["small"], lendable["text"], lendable["array"].tolist()) == (1, "text", [1, 1, 1])
+
+
+def test_what_spilling_freed_is_used_to_read_it_back(lendable: SpillBuffer) -> None:
+    for _ in range(2):  # the first allocates
+        lendable["key"] = random_in_pool(8 * SIZE)
+        before = _native.pool_statistics()["fresh_total_nbytes"]
+        assert lendable["key"].nbytes == 8 * SIZE
+        del lendable["key"]
+    assert _native.pool_statistics()["fresh_total_nbytes"] - before < SIZE

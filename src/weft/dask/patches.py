@@ -24,10 +24,8 @@ import msgpack
 from distributed.comm import utils
 from distributed.protocol.serialize import msgpack_decode_default
 from distributed.protocol.utils import msgpack_opts
-from distributed.spill import SpillBuffer
 from distributed.utils import nbytes
 from distributed.worker_memory import NannyMemoryManager
-from zict.common import nodefault
 
 if TYPE_CHECKING:
     from distributed.nanny import Nanny
@@ -241,85 +239,6 @@ def replace_nanny_monitor(nanny: Nanny, look: Callable[[Callable[[], object]], N
 
 class _Looked(functools.partial[None]):
     """A periodic callback that was replaced."""
-
-
-# ---- spilling -------------------------------------------------------------------------------------------------------
-
-
-def steer_spilling(buffer: object, may_spill: Callable[[object], bool], extra_nbytes: Callable[[], int]) -> None:
-    """Restrict what a worker's spill buffer may evict, and raise its capacity by bytes that cost no memory.
-
-    Parameters
-    ----------
-    buffer
-        ``Worker.data``; only a ``SpillBuffer`` (spill.py:74) is changed. Its ``weight``, ``evict`` and ``fast.evict``
-        (zict/lru.py:185) are replaced: everything it spills passes through them.
-    may_spill
-        Called with the oldest values until it returns True.
-    extra_nbytes
-        Called whenever a key is added; returns how many bytes of keys take no memory.
-    """
-    if not isinstance(buffer, SpillBuffer):
-        return
-    fast = buffer.fast
-    known = (
-        takes(buffer.evict)
-        and takes(fast.evict, "key")
-        and all(hasattr(fast, name) for name in ("d", "heavy", "n", "order", "weight"))
-        and takes(fast.weight, "key", "value")
-    )
-    if not as_known(known, "SpillBuffer", "workers also spill borrowed values"):
-        return
-    order = _SpillOrder(fast, may_spill)
-    buffer.weight = fast.weight = functools.partial(_weigh, weakref.ref(fast), fast.weight, fast.n, extra_nbytes)
-    buffer.evict = Replaced(buffer.evict, order.evict)
-    fast.evict = Replaced(fast.evict, order.evict_fast)
-
-
-def _weigh(
-    fast: weakref.ref[Any],
-    weigh: Callable[[Any, object], int],
-    room_nbytes: int,
-    extra_nbytes: Callable[[], int],
-    key: Any,
-    value: object,
-) -> int:
-    """Update the capacity, then weigh a new value."""
-    lru = fast()
-    assert lru is not None, "lru calls this"
-    lru.n = room_nbytes + extra_nbytes()
-    return weigh(key, value)
-
-
-class _SpillOrder:
-    """Chooses what a spill buffer's ``fast`` evicts next."""
-
-    def __init__(self, fast: Any, may_spill: Callable[[object], bool]) -> None:
-        self._fast = weakref.ref(fast)
-        self._may_spill = may_spill
-
-    def evict(self, evict: Callable[[], int]) -> int:
-        """Evict for Dask's memory monitor; -1 means that nothing can be gained."""
-        return evict() if self._choose() else -1
-
-    def evict_fast(self, evict: Callable[[Any], Any], key: Any = nodefault) -> Any:
-        """Evict for :meth:`evict`, and for the buffer itself when its keys exceed the capacity."""
-        if key is nodefault:
-            self._choose()
-        return evict(key)
-
-    def _choose(self) -> bool:
-        """Make the oldest value that may be spilled the next to go; the values before it become most recently used."""
-        fast = self._fast()
-        assert fast is not None, "fast calls this"
-        if fast.heavy:
-            return bool(fast.d)
-        for _ in range(len(fast.d)):
-            key = next(iter(fast.order))
-            if self._may_spill(fast.d[key]):
-                return True
-            fast[key]  # a lookup marks it as used
-        return False
 
 
 # ---- decisions ------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from weft import _native
-from weft.dask import config, patches, patches_p2p
+from weft.dask import config, patches, patches_p2p, patches_spill
 from weft.dask.memory.available import Available
 from weft.dask.memory.shards import Room
 from weft.dask.memory.shared_pages import NOTHING, Borrowed, Reader
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 #: A worker with a memory limit keeps at most this fraction of it warm ...
 _IDLE_PART = 128
-#: ... plus, for this many seconds, as much as the process had in use at once, in the pool and outside it. After as many
-#: seconds without a new block, it keeps none.
-_HOLD_S = 2.0
+#: ... plus, for this many seconds, as much as the process had in use at once, in the pool and outside it.
+_HOLD_S = 0.5
+#: After as many seconds without a new block, it keeps none.
+_UNUSED_S = 2.0
 #: ... and never more than this fraction of what the host has left, which all its workers share.
 _AVAILABLE_PART = 16
 
@@ -59,6 +60,8 @@ def count_worker(worker: Worker) -> None:
     if patches.replace_process_memory(worker.monitor, count.process_memory):
         patches.replace_metrics(worker, count.metrics)
         spill_own(worker.data, count.borrowed_nbytes)
+        if config.arrays_in_pool():  # memory that spilling freed is reused, and the array can be lent again
+            patches_spill.read_spilled_into(worker.data, _native.pool_allocate)
         if limits.nbytes and limits.spill_until_nbytes is not None and config.shards_in_memory():
             ask = worker.monitor.get_process_memory
             count.room = Room(
@@ -103,7 +106,7 @@ class WorkerCount:
         pool = _native.pool_statistics()
         if pool["taken_total"] != self._taken:
             self._taken, self._taken_at = pool["taken_total"], time.monotonic()
-        elif pool["idle_nbytes"] and time.monotonic() - self._taken_at > _HOLD_S:
+        elif pool["idle_nbytes"] and time.monotonic() - self._taken_at > _UNUSED_S:
             _native.pool_cool()
         _native.pool_settle()
         self._share(pool["idle_nbytes"])

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable
 
 from weft import _native
-from weft.dask import patches
+from weft.dask import patches_spill
 
 #: Buffers below this size are not lent.
 _LARGE_NBYTES = 1 << 16
@@ -27,7 +27,7 @@ def spill_own(buffer: object, borrowed_nbytes: Callable[[], int]) -> None:
     borrowed_nbytes
         Returns about how many bytes of this process's keys others count.
     """
-    patches.steer_spilling(buffer, _is_own, borrowed_nbytes)
+    patches_spill.steer_spilling(buffer, _is_own, borrowed_nbytes)
 
 
 def _is_own(value: object) -> bool:
