@@ -5,7 +5,7 @@ import itertools
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weft.bench.common import stats
@@ -16,13 +16,13 @@ PAIRS = st.lists(st.tuples(LATENCIES, LATENCIES), min_size=1, max_size=20)
 
 
 @given(SAMPLES)
+@example([8.740829999135555e-07] * 6)
 def test_quantiles_stay_in_range_and_rise(samples):
     summary, quartiles = stats.summarise(samples), stats.quartiles(samples)
     assert (summary.q1, summary.median, summary.q3) == pytest.approx(quartiles, rel=1e-12)
     assert (summary.min, summary.max) == (min(samples), max(samples))
     rising = [summary.min, summary.q1, summary.median, summary.q3, summary.p99, summary.max]
-    # Interpolation rounds: a higher quantile may come out lower by the last bit.
-    assert all(low <= high or low == pytest.approx(high, rel=1e-12) for low, high in itertools.pairwise(rising))
+    assert all(low <= high for low, high in itertools.pairwise(rising))
 
 
 @given(SAMPLES, st.randoms(use_true_random=False))

@@ -59,7 +59,11 @@ def summarise(samples: Sequence[float]) -> Summary:
     Source: Hyndman and Fan (1996), definition 7, which is NumPy's default too.
     """
     median, percentiles = statistics.median(samples), _quantiles(samples, 100)
-    return Summary(median, percentiles[24], percentiles[74], percentiles[98], min(samples), max(samples))
+    # interpolation rounds: a higher quantile may come out lower by the last bit
+    low, high = min(samples), max(samples)
+    q1 = min(max(percentiles[24], low), median)
+    q3 = min(max(percentiles[74], median), high)
+    return Summary(median, q1, q3, min(max(percentiles[98], q3), high), low, high)
 
 
 def _quantiles(samples: Sequence[float], n: int) -> list[float]:
