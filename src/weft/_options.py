@@ -23,6 +23,7 @@ from weft.errors import Error, InvalidParamError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 #: The value of ``--json`` without a file.
 STDOUT = Path("-")
@@ -158,6 +159,20 @@ def console(color: str, **options: Any) -> Console:
     if color == "always":
         return Console(force_terminal=True, color_system="standard", **options)
     return Console(color_system=None, **options) if color == "never" else Console(**options)
+
+
+def print_whole(console: Console, table: Table) -> None:
+    """Print a table as wide as it must be: a line that the terminal wraps can be read, a cell that is cut off cannot.
+
+    Columns that may be folded are, to the width of the terminal; a file or a pipe has none. The console stays as wide.
+    """
+    unbounded = console.options.update(width=10_000)
+    for column in table.columns:
+        sizes = [console.measure(cell, options=unbounded) for cell in (column.header, *column.cells)]
+        column.min_width = max(size.maximum if column.no_wrap else size.minimum for size in sizes)
+    size = console.measure(table, options=unbounded)
+    console.width = max(console.width, size.minimum if console.is_terminal else size.maximum)
+    console.print(table, crop=False)
 
 
 def progress_console(color: str) -> Console:

@@ -94,7 +94,7 @@ def _run(args: argparse.Namespace) -> int:
     with outcome.written(args.json, _record(kind, rows, remarks)) as text:
         if text:
             console = _options.console(args.color)
-            console.print(_table(kind, rows, args.a.name, args.b.name))
+            _options.print_whole(console, _table(kind, rows, args.a.name, args.b.name))
             for line in remarks:
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
     slower = [row for row in rows if args.fail_above is not None and row.slower(args.fail_above)]

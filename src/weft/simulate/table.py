@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft._options import print_whole
 from weft._units import format_nbytes, format_ratio, format_seconds
 
 if TYPE_CHECKING:
@@ -84,4 +85,4 @@ def _print(console: Console, head: Sequence[str], body: Iterator[list[str]]) -> 
     for row in body:
         table.add_row("" if row[0] == before else row[0], *row[1:])
         before = row[0]
-    console.print(table)
+    print_whole(console, table)

@@ -14,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from weft._options import print_whole
 from weft._units import format_ratio, format_seconds
 from weft.bench.common import lab_hosts
 from weft.bench.common.environment import remarks
@@ -103,7 +104,7 @@ def print_record(record: Mapping[str, Any], console: Console, *, show_p2p: bool 
     for row in rows:
         table.add_row(*row, end_section=row[1] == "bandwidth")
     console.print("\nMedian of the rounds", style="bold")
-    console.print(table)
+    print_whole(console, table)
     for note in _NOTES:
         console.print(note, style="dim", highlight=False, soft_wrap=True)
     if said:

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from weft._options import print_whole
 from weft._units import format_ratio, format_seconds
 from weft.bench.common import stats
 from weft.bench.common.environment import remarks
@@ -67,6 +68,6 @@ def show(record: Mapping[str, Any], console: Console) -> None:
     for row in rows(record):
         table.add_row("" if row[0] == before else row[0], *row[1:])
         before = row[0]
-    console.print(table)
+    print_whole(console, table)
     for line in (*failures(record), *remarks(record["environment"], 10)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

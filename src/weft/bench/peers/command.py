@@ -129,7 +129,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _show(record: Mapping[str, Any], console: Console) -> None:
-    console.print(table_of(record["records"]))
+    _options.print_whole(console, table_of(record["records"]))
     for gone in record["missing"]:
         text = f"missing: {gone['library']} {gone['mode']}: {gone['reason']}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -179,7 +179,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _show(records: Sequence[dict[str, Any]], surroundings: Mapping[str, Any], args: argparse.Namespace) -> None:
     console = _options.console(args.color)
-    console.print(table_of(records))
+    _options.print_whole(console, table_of(records))
     if not OWN.isdisjoint(args.libraries) and not OWN.issuperset(args.libraries):
         console.print("\n".join(losses(records)) or "weft loses nowhere here.", highlight=False)
     for remark in environment.remarks(surroundings, 2):

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from weft._options import print_whole
 from weft._units import format_nbytes, format_seconds
 from weft.bench.common import lab_hosts, stats
 from weft.bench.common.environment import remarks
@@ -197,6 +198,6 @@ def show(record: Mapping[str, Any], console: Console) -> None:
         last = i + 1 == len(every) or every[i + 1][0] != row[0]
         table.add_row(*("" if row[0] == before and j == 0 else cell for j, cell in enumerate(row)), end_section=last)
         before = row[0]
-    console.print(table)
+    print_whole(console, table)
     for line in (*failures(record), *notes(record)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from weft._options import print_whole
 from weft._units import format_size
 from weft.bench.common import lab_hosts
 from weft.bench.common.environment import remarks
@@ -75,8 +76,9 @@ def show(record: Mapping[str, Any], console: Console, *, form: str = "wide") -> 
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    width = console.width
     if form == "long" and record["records"]:
-        console.print(points(record))
+        print_whole(console, points(record))
     for name in record["measures"] if form != "long" else ():
         for memory in _memories(record):
             if osu:
@@ -85,8 +87,8 @@ def show(record: Mapping[str, Any], console: Console, *, form: str = "wide") -> 
                 better = "less" if name == "latency" else "more"
                 title = f"\n{FIGURES[name].title} in {FIGURES[name].unit}, {memory} memory; {better} is better"
                 console.print(title, style="bold", highlight=False, soft_wrap=True)
-                for table in tables_of(record, name, memory, width=console.width):
-                    console.print(table)
+                for table in tables_of(record, name, memory, width=width):
+                    print_whole(console, table)
     if form == "wide" and record["records"]:
         many = record["rounds"] > 1
         say(f"~: rounds differ by more than {STEADY:.0%}" if many else "one round: how far rounds differ is not known")
