@@ -116,11 +116,22 @@ _ROWS = "|".join(
         r"swap_axes_out_of_core\[p2p",
     ]
 )
+#: Those of them that a worker of 1 GiB ends, and that take more than some seconds.
+_ROWS_OF_FOUR = "|".join(
+    [
+        r"join_big\[0.1",
+        r"join_big_small\[1-p2p",
+        r"set_index\[0.1-True",
+        "dataframe_align",
+        r"(adjacent_groups|swap_axes_in_memory)\[8.5.MiB-tasks",
+    ]
+)
 #: Those of them that are run on bad days.
 _BAD_DAYS = r"join_big\[0.1|join_big_small\[1-p2p|set_index\[0.1-True|swap_axes_in_memory\[8.5.MiB-tasks"
 _TINY = "--rounds 1 --rows query_06 --scale 0.01 --memory 2GiB"
 MEASURED |= {
-    "whole_jobs": (f"{_COILED} --no-check --rounds 2 --workers 2,4 --rows {_ROWS}", _TINY),
+    "whole_jobs": (f"{_COILED} --no-check --rounds 3 --workers 2 --rows {_ROWS}", _TINY),
+    "whole_jobs_four": (f"{_COILED} --no-check --rounds 3 --workers 4 --rows {_ROWS_OF_FOUR}", _TINY),
     "whole_jobs_days": (
         f"{_COILED} --protocols tcp,ucx --memory 6GiB --days half,killed,shm --rows {_BAD_DAYS}",
         f"{_TINY} --days shm",
@@ -535,6 +546,7 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "scale-many": ("scale_many", lambda records: scale(records["scale_many"])),
     "whole-jobs": ("whole_jobs", lambda records: whole_jobs(records["whole_jobs"])),
     "whole-jobs-xeon": ("whole_jobs-xeon", lambda records: whole_jobs(records["whole_jobs-xeon"])),
+    "whole-jobs-four": ("whole_jobs_four", lambda records: whole_jobs(records["whole_jobs_four"])),
     "whole-jobs-days": ("whole_jobs_days", lambda records: whole_jobs_days(records["whole_jobs_days"])),
     "whole-jobs-details": (
         "whole_jobs-xeon",

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from whole_jobs import table as whole_jobs_table
-
 from weft._units import format_size
 from weft.bench.charts.dask import Row, rows_of
 from weft.bench.common import stats
@@ -45,8 +43,6 @@ def rows(records: Mapping[str, Record], dask: Iterable[Row]) -> list[list[str]]:
     for name, record in records.items():
         if _kind(name) == "scale":
             found += [[_named(name), *row] for row in _scale(record)]
-        elif name.partition("-")[0] == "whole_jobs":
-            found += [[_named(name), *row] for row in _whole_jobs(record)]
     return found
 
 
@@ -55,7 +51,7 @@ def _kind(name: str) -> str:
 
 
 def _named(name: str) -> str:
-    """Name a record: ``whole_jobs-xeon`` is whole jobs on xeon."""
+    """Name a record: ``peers-xeon`` is peers on xeon."""
     return name.replace("-", " on ").replace("_", " ")
 
 
@@ -71,10 +67,3 @@ def _scale(record: Record) -> Iterator[list[str]]:
             ratio = scale_table.ratio(record, measure, workers, "ucx", "tcp")
             if ratio and ratio.low > 1:
                 yield [f"{measure.title}, {workers} workers", _OVER_TCP, str(ratio)]
-
-
-def _whole_jobs(record: Record) -> Iterator[list[str]]:
-    for row in whole_jobs_table.losing_first(record):
-        ratio = whole_jobs_table.ratio(row)
-        if ratio and ratio.low > 1:
-            yield [f"{row['name']}, {row['workers']} workers", _OVER_TCP, str(ratio)]

@@ -273,17 +273,14 @@ def test_an_operation_that_is_slower_is_a_loss():
     assert lines[2:] == ["| put | weft | ucx_perftest | 2.00 (2.00-2.00) |"]
 
 
-def test_what_clusters_whole_jobs_and_tls_lose_is_told():
+def test_what_clusters_and_tls_lose_is_told():
     runs = {"tcp": [{"start_s": 1.0, "first_s": 1.0}] * 2, "ucx": [{"start_s": 2.0, "first_s": 0.5}] * 2}
     scale = {"workers": [4], "records": [{"workers": 4, "protocol": p, "runs": r} for p, r in runs.items()]}
-    walls = {"tcp": [{"wall_s": 2.0}], "ucx": [{"wall_s": 3.0}]}
-    jobs = {"rows": [{"name": "join: a", "workers": 2, "runs": walls}, {"name": "b", "workers": 2, "runs": {}}]}
     tls = scripted({"8 B": {"weft": [3e-6], "asyncio": [2e-6]}, "1 MiB": {"weft": [1e-3], "asyncio": [2e-3]}})
-    lines = benchmarks.lost({"scale_lab": scale, "whole_jobs-xeon": jobs, "tls": tls}).splitlines()
+    lines = benchmarks.lost({"scale_lab": scale, "tls": tls}).splitlines()
     assert lines[2:] == [
         "| 8 B, TLS | weft | asyncio | 1.50 (1.50-1.50) |",
         "| scale lab | start, 4 workers | the same over tcp | 2.00 (2.00-2.00) |",
-        "| whole jobs on xeon | join: a, 2 workers | the same over tcp | 1.50 (1.50-1.50) |",
     ]
 
 

@@ -268,7 +268,11 @@ def test_queries_share_a_cluster():
 
 @pytest.mark.parametrize(
     ("name", "workers", "protocols"),
-    [("whole_jobs", [2, 4], ["tcp", "ucx", "inproc"]), ("whole_jobs_days", [2], ["tcp", "ucx"])],
+    [
+        ("whole_jobs", [2], ["tcp", "ucx", "inproc"]),
+        ("whole_jobs_four", [4], ["tcp", "ucx", "inproc"]),
+        ("whole_jobs_days", [2], ["tcp", "ucx"]),
+    ],
 )
 def test_the_commands_are_understood(name, workers, protocols):
     command, tiny = benchmarks.MEASURED[name]
