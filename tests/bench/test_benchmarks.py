@@ -55,7 +55,6 @@ def commit_of(record):
 BEFORE = "some or all of its records were taken before 2026-11-23, when records did not name their commit"
 #: Pages whose records are not known to be of one commit, and why. A page that is measured again as a whole leaves it.
 NOT_OF_ONE_COMMIT = {
-    "docs/faults.md": BEFORE,
     "docs/compatibility.md": BEFORE,
     "docs/dask-conformance.md": BEFORE,
     "docs/rdma.md": BEFORE,
