@@ -57,7 +57,6 @@ BEFORE = "some or all of its records were taken before 2026-11-23, when records 
 NOT_OF_ONE_COMMIT = {
     "docs/compatibility.md": BEFORE,
     "docs/dask-conformance.md": BEFORE,
-    "docs/rdma.md": BEFORE,
     "docs/runs-on-it.md": BEFORE,
     "docs/simulate.md": "what is simulated is computed, and its record has no environment",
 }
