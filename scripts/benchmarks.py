@@ -116,7 +116,7 @@ _ROWS = "|".join(
         r"swap_axes_out_of_core\[p2p",
     ]
 )
-#: Those of them that a worker of 1 GiB ends, and that take more than some seconds.
+#: Those of them that workers of 1 GiB can complete, and that take some seconds.
 _ROWS_OF_FOUR = "|".join(
     [
         r"join_big\[0.1",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weft.errors import Error, InvalidParamError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 #: The value of ``--json`` without a file.
@@ -170,9 +170,14 @@ def print_whole(console: Console, table: Table) -> None:
     for column in table.columns:
         sizes = [console.measure(cell, options=unbounded) for cell in (column.header, *column.cells)]
         column.min_width = max(size.maximum if column.no_wrap else size.minimum for size in sizes)
-    size = console.measure(table, options=unbounded)
-    console.width = max(console.width, size.minimum if console.is_terminal else size.maximum)
+    console.width = whole_width(console, table)
     console.print(table, crop=False)
+
+
+def whole_width(console: Console, drawn: RenderableType) -> int:
+    """Return how wide a terminal must be for what is drawn; in a file or a pipe, how wide it is without a fold."""
+    size = console.measure(drawn, options=console.options.update(width=10_000))
+    return max(console.width, size.minimum if console.is_terminal else size.maximum)
 
 
 def progress_console(color: str) -> Console:

@@ -199,6 +199,22 @@ def test_an_owner_that_spills_is_rid_of_it(client: Client) -> None:
     assert abs(after[borrower]["counted"] - before[borrower]["counted"] - BLOCK) < NOISE
 
 
+def pool() -> dict[str, int]:
+    return _native.pool_statistics()
+
+
+def test_what_was_spilled_is_lent_again(client: Client) -> None:
+    owner, borrower, *_ = workers_of(client)
+    block = client.submit(lambda: np.random.default_rng(0).random(BLOCK // 8), workers=[owner], pure=False)
+    wait(block, timeout=TIMEOUT_S)
+    client.run(drop, block.key, workers=[owner])
+    before = client.run(pool, workers=[owner])[owner]
+    use(client, [block], [borrower])
+    after = client.run(pool, workers=[owner])[owner]
+    assert after["lent_total_nbytes"] - before["lent_total_nbytes"] == BLOCK
+    assert after["staged_total_nbytes"] == before["staged_total_nbytes"]
+
+
 def fill(key: str, dask_worker: Any) -> tuple[int, int]:
     """Take as much memory as the worker may have before it spills, while its monitor has no turn.
 

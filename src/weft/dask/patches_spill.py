@@ -18,7 +18,7 @@ from zict.common import locked, nodefault
 
 from weft.dask import patches
 
-#: NumPy is slow with numbers across its boundaries.
+#: NumPy takes about twice as long with numbers that are not aligned.
 _ALIGNMENT = 64
 
 

@@ -156,9 +156,6 @@ def show(args: argparse.Namespace, record: dict[str, Any], drawn: RenderableType
 
 
 def _print(drawn: RenderableType, color: str) -> None:
-    console = _options.console(color)
-    size = console.measure(drawn, options=console.options.update(width=10_000))
-    # A matrix is not folded: columns of single letters would be unreadable, lines that the terminal wraps are not. A
-    # file or a pipe has no width to fold to.
-    width = max(console.width, size.minimum) if console.is_terminal else size.maximum
+    # A matrix is not folded: columns of single letters would be unreadable, lines that the terminal wraps are not.
+    width = _options.whole_width(_options.console(color), drawn)
     _options.console(color, width=width, highlight=False, markup=False).print(drawn)
