@@ -57,6 +57,11 @@ def pool_set_hold(seconds: float, ceiling_nbytes: int = 18446744073709551615) ->
     Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: none. With it the process's memory stays within the ceiling.
     """
 
+def pool_join(fd: int) -> bool:
+    """
+    Share one budget of idle memory with all processes of this host that join with the same file: together they keep little more for the hold than they had in use at once. Return False if that is not possible.
+    """
+
 def pool_settle(other_nbytes: int | None = None) -> None:
     """
     Give back the memory that was kept for the hold and has not been used since, or that what the process now has beside the pool leaves no room for: `other_nbytes`, or what the kernel says.

@@ -210,6 +210,7 @@ class FakeNanny:
         self.memory_limit, self.memory_terminate_fraction = limit, fraction
         self.process: Any = self
         self.pid: int | None = os.getpid()
+        self.env: dict[str, str] = {}
         self.periodic_callbacks = {"memory_monitor": PeriodicCallback(self.look, 100)}
 
     def look(self) -> None:

@@ -132,6 +132,10 @@ def test_worker_memory_monitor_asks_the_system_monitor() -> None:
     assert "worker.monitor.get_process_memory()" in source(WorkerMemoryManager._spill)
 
 
+def test_a_nanny_s_worker_gets_its_environment() -> None:
+    assert "env=self.env" in source(Nanny.instantiate)
+
+
 def test_nanny_memory_monitor_is_a_periodic_callback() -> None:
     init = source(NannyMemoryManager.__init__)
     assert "PeriodicCallback(partial(self.memory_monitor, nanny)" in init

@@ -251,6 +251,12 @@ void Pool::set_hold(int64_t nanoseconds, size_t ceiling) noexcept {
     s.segments.keep_idle(s.segments.may_be_idle());
 }
 
+bool Pool::join(int fd) noexcept {
+    State &s = state();
+    std::lock_guard lock(s.mutex);
+    return s.segments.host.join(fd);
+}
+
 void Pool::settle(std::optional<size_t> other_nbytes) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);

@@ -118,6 +118,8 @@ void set_cap(size_t nbytes) noexcept;
 /// `settle`, which also frees what was not used again, and to which it can be given.
 void set_hold(int64_t nanoseconds, size_t ceiling) noexcept;
 void settle(std::optional<size_t> other_nbytes) noexcept;
+/// Share one budget of such memory with all processes that have this file open (HostBudget). False: that failed.
+bool join(int fd) noexcept;
 /// Free such memory now, until at most `nbytes` are left. Freed blocks that other processes still have also leave this
 /// process's resident memory.
 void trim(size_t nbytes) noexcept;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "shared/extents.hpp"
+#include "shared/host_budget.hpp"
 
 /// Numbers segments, both this process's and borrowed ones.
 inline std::atomic<uint64_t> next_segment_id{1};
@@ -70,6 +71,7 @@ struct Segments {
     size_t ceiling = SIZE_MAX;  // up to this much of the process's memory
     size_t other = 0;           // memory of the process outside the pool, as last read ...
     int64_t other_at_ns = 0;    // ... or tried to be, at this time
+    HostBudget host;            // with a hold
 
     bool has_hole(size_t nbytes, bool huge) const noexcept;
     /// A new block; the segment is null if out of memory.
@@ -90,7 +92,8 @@ struct Segments {
     void read_other() noexcept;
     /// Whether more is in use, in the pool and outside it, than a hold allows.
     bool is_beyond_ceiling() const noexcept;
-    /// How much may be idle now: the cap, or with a hold, the recent peak minus what is in use.
+    /// How much may be idle now: the cap, or with a hold, the recent peak minus what is in use, within the host's
+    /// budget.
     size_t may_be_idle() noexcept;
     /// Free idle memory until at most `most` is left, first that of the kind that was not taken last.
     void keep_idle(size_t most) noexcept;

@@ -181,6 +181,14 @@ def pid_of_worker(nanny: Nanny) -> int | None:
     return pid
 
 
+def set_in_environment_of_worker(nanny: Nanny, name: str, value: str) -> None:
+    """Set an environment variable of the workers that a nanny will start, by ``Nanny.env`` (nanny.py:413)."""
+    environment: dict[str, str] | None = getattr(nanny, "env", None)
+    if as_known(isinstance(environment, dict), "Nanny.env", "workers keep idle memory by their own peaks"):
+        assert environment is not None
+        environment[name] = value
+
+
 def replace_process_memory(monitor: SystemMonitor, measure: Callable[[Callable[[], int]], int]) -> bool:
     """Let `measure` provide a worker's process memory; return False if that is not possible, or already the case.
 

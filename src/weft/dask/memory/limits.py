@@ -24,6 +24,7 @@ import psutil
 
 from weft import _native
 from weft.dask import config, patches, patches_p2p, patches_spill
+from weft.dask.memory import host_budget
 from weft.dask.memory.available import Available
 from weft.dask.memory.shards import Room
 from weft.dask.memory.shared_pages import NOTHING, Borrowed, Reader
@@ -52,6 +53,7 @@ def count_worker(worker: Worker) -> None:
     limits = patches.limits_of_worker(worker)
     if limits.nbytes:
         _native.pool_set_cap(min(_native.pool_statistics()["cap_nbytes"], limits.nbytes // _IDLE_PART))
+    host_budget.join()
     _native.pool_set_hold(_HOLD_S, int(limits.spill_until_nbytes or sys.maxsize))
     count = WorkerCount(
         leaves_out=worker.nanny is None or str(worker.nanny).startswith("ucx://"),
@@ -150,7 +152,8 @@ class WorkerCount:
 
 
 def count_in_nanny(nanny: Nanny) -> None:
-    """Let a nanny subtract what its worker borrowed before it kills it."""
+    """Let a nanny subtract what its worker borrowed before it kills it, and let its workers share a budget."""
+    host_budget.offer(nanny)
     patches.replace_nanny_monitor(nanny, NannyCount(nanny))
 
 
