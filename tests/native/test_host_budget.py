@@ -43,6 +43,8 @@ while True:
         print(joins(), flush=True)
 """
 BUDGET_NBYTES = 16 * 1024
+#: MiB that a process may hold after it had 256 in use: less by what it has come to have beside the pool.
+ALL = range(240, 257)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ class Member:
 def test_what_one_keeps_makes_room_for_what_another_uses(spawn, file):
     first, second = Member(spawn, file), Member(spawn, file)
     first.does("take")
-    assert first.does("free") == 256
+    assert first.does("free") in ALL
     second.does("take")
     assert first.does("look") < 100  # an eighth of what both have in use
     idle = second.does("free")
@@ -88,9 +90,9 @@ def test_without_a_budget_each_keeps_what_it_had_in_use(spawn, file):
     with Path(os.devnull).open("r+b") as none:
         first, second = Member(spawn, file), Member(spawn, none.fileno(), "refused")
     first.does("take")
-    assert first.does("free") == 256
+    assert first.does("free") in ALL
     second.does("take")
-    assert first.does("look") == 256
+    assert first.does("look") in ALL
 
 
 def test_a_process_that_was_killed_leaves_its_entry_to_the_next(spawn, file):
@@ -102,7 +104,7 @@ def test_a_process_that_was_killed_leaves_its_entry_to_the_next(spawn, file):
     killed.child.kill()
     Member(spawn, file)
     first.does("take")
-    assert first.does("free") == 256
+    assert first.does("free") in ALL
 
 
 def test_a_process_that_was_killed_ceases_to_count(spawn, file):
@@ -113,7 +115,7 @@ def test_a_process_that_was_killed_ceases_to_count(spawn, file):
     killed.child.kill()
     os.pwrite(file, bytes(8), 2 * 64 + 16)  # its entry was last written long ago
     first.does("take")
-    assert first.does("free") == 256
+    assert first.does("free") in ALL
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * BUDGET_NBYTES, os.urandom(BUDGET_NBYTES)], ids=["ones", "random"])
