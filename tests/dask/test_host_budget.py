@@ -34,6 +34,13 @@ def test_a_budget_that_cannot_be_opened_is_none(path: str, monkeypatch: pytest.M
     assert not host_budget.join()
 
 
+def test_a_file_that_is_no_budget_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "file").open("w+b") as file:
+        monkeypatch.setenv("WEFT_HOST_BUDGET", f"/proc/{os.getpid()}/fd/{file.fileno()}")
+        assert not host_budget.join()
+        assert os.fstat(file.fileno()).st_size == 0
+
+
 def test_a_process_offers_one_budget_to_all_its_workers() -> None:
     nannies = [SimpleNamespace(env={}) for _ in range(3)]
     before = len(os.listdir("/proc/self/fd"))

@@ -95,25 +95,18 @@ def test_without_a_budget_each_keeps_what_it_had_in_use(spawn, file):
     assert first.does("look") in ALL
 
 
-def test_a_process_that_was_killed_leaves_its_entry_to_the_next(spawn, file):
+@pytest.mark.parametrize("then", ["another takes its entry", "time passes"])
+def test_a_process_that_was_killed_ceases_to_count(spawn, file, then):
     first, killed = Member(spawn, file), Member(spawn, file)
     first.does("take")
     first.does("free")
     killed.does("take")
     assert first.does("look") < 100
     killed.child.kill()
-    Member(spawn, file)
-    first.does("take")
-    assert first.does("free") in ALL
-
-
-def test_a_process_that_was_killed_ceases_to_count(spawn, file):
-    first, killed = Member(spawn, file), Member(spawn, file)
-    first.does("take")
-    first.does("free")
-    killed.does("take")
-    killed.child.kill()
-    os.pwrite(file, bytes(8), 2 * 64 + 16)  # its entry was last written long ago
+    if then == "time passes":
+        os.pwrite(file, bytes(8), 2 * 64 + 16)  # its entry was last written long ago
+    else:
+        Member(spawn, file)
     first.does("take")
     assert first.does("free") in ALL
 
@@ -139,6 +132,25 @@ def test_a_full_file_is_refused_until_somebody_leaves(spawn, file):
     os.close(other)
     member.child.say("join")
     assert member.child.line() == "True"
+
+
+def test_a_forked_child_does_not_join_in_its_parent_s_place(spawn, file):
+    first = Member(spawn, file)
+    code = MEMBER.replace(
+        "block = None",
+        """
+pid = os.fork()
+if not pid:
+    os._exit(joins())
+assert os.waitpid(pid, 0)[1] == 0
+block = None""",
+        1,
+    )
+    second = Member(lambda _, *arguments: spawn(code, *arguments), file)
+    first.does("take")
+    assert first.does("free") in ALL
+    second.does("take")
+    assert first.does("look") < 100
 
 
 def test_joining_ten_thousand_times_leaves_no_descriptor(spawn, file):

@@ -3,7 +3,7 @@
 //
 // Each pool alone may keep what it had in use at its own peak. But the peaks of workers come at different times, so the
 // idle memory of one would add to the peak of another. The pools tell each other what they use in a small file that all
-// of them have mapped: no messages, no locks, and a process that dies only stops writing.
+// of them have mapped: no messages, nothing to wait for, and a process that dies only stops writing.
 #pragma once
 
 #include <cstddef>

@@ -252,6 +252,7 @@ void Pool::set_hold(int64_t nanoseconds, size_t ceiling) noexcept {
 }
 
 bool Pool::join(int fd) noexcept {
+    if (in_forked_child) return false;  // its parent's entry
     State &s = state();
     std::lock_guard lock(s.mutex);
     return s.segments.host.join(fd);

@@ -58,9 +58,15 @@ void Pool::define(nb::module_ &m) {
         nb::arg("seconds"), nb::arg("ceiling_nbytes") = SIZE_MAX,
         "Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: "
         "none. With it the process's memory stays within the ceiling.");
-    m.def("pool_join", &join, nb::arg("fd"),
-          "Share one budget of idle memory with all processes of this host that join with the same file: together they "
-          "keep little more for the hold than they had in use at once. Return False if that is not possible.");
+    m.def(
+        "pool_join",
+        [](int fd) {
+            watch_forks();
+            return join(fd);
+        },
+        nb::arg("fd"),
+        "Share one budget of idle memory with all processes of this host that join with the same file: together they "
+        "keep little more for the hold than they had in use at once. Return False if that is not possible.");
     m.def(
         "pool_settle", &settle, nb::arg("other_nbytes") = nb::none(),
         "Give back the memory that was kept for the hold and has not been used since, or that what the process now has "

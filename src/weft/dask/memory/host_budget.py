@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from distributed.nanny import Nanny
 
 _VARIABLE = "WEFT_HOST_BUDGET"
+_NAME = "weft-host-budget"
 
 
 def offer(nanny: Nanny) -> None:
@@ -38,7 +39,8 @@ def join() -> bool:
         if path := os.environ.get(_VARIABLE):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                return _native.pool_join(fd)
+                # The variable may outlive the nanny, whose id another process then gets, with files of its own.
+                return os.readlink(f"/proc/self/fd/{fd}").startswith(f"/memfd:{_NAME} ") and _native.pool_join(fd)
             finally:
                 os.close(fd)
     return False
@@ -48,7 +50,7 @@ def join() -> bool:
 def _file_of_this_process() -> str | None:
     """Return the path by which other processes of this user can open the file; it lives as long as this process."""
     try:
-        fd = os.memfd_create("weft-host-budget", os.MFD_CLOEXEC)
+        fd = os.memfd_create(_NAME, os.MFD_CLOEXEC)
     except (AttributeError, OSError):
         return None
     return f"/proc/{os.getpid()}/fd/{fd}"
