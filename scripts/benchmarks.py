@@ -130,7 +130,7 @@ _ROWS_OF_FOUR = "|".join(
 _BAD_DAYS = r"join_big\[0.1|join_big_small\[1-p2p|set_index\[0.1-True|swap_axes_in_memory\[8.5.MiB-tasks"
 _TINY = "--rounds 1 --rows query_06 --scale 0.01 --memory 2GiB"
 MEASURED |= {
-    "whole_jobs": (f"{_COILED} --no-check --rounds 3 --workers 2 --rows {_ROWS}", _TINY),
+    "whole_jobs": (f"{_COILED} --no-check --rounds 5 --workers 2 --rows {_ROWS}", _TINY),
     "whole_jobs_four": (f"{_COILED} --no-check --rounds 3 --workers 4 --rows {_ROWS_OF_FOUR}", _TINY),
     "whole_jobs_days": (
         f"{_COILED} --protocols tcp,ucx --memory 6GiB --days half,killed,shm --rows {_BAD_DAYS}",
