@@ -323,7 +323,8 @@ def test_a_benchmark_that_fails_leaves_its_old_record(tmp_path, monkeypatch, cap
         "pingpong": True,
         "peers": False,
     }
-    assert not list(folder.glob("*.new"))
+    assert [file.name for file in folder.glob("*.*") if file.suffix != ".json"] == ["peers.failed"]
+    assert json.loads((folder / "peers.failed").read_text()) == {"new": True}
 
 
 def test_what_a_long_run_found_is_published(tmp_path, monkeypatch):
