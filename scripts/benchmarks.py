@@ -624,6 +624,7 @@ def measure(names: Sequence[str], root: Path, *, quick: bool, sources: Path | No
         command, tiny = COMMANDS[name]
         taken = root / RECORDS / f"{name}.new"
         taken.parent.mkdir(parents=True, exist_ok=True)
+        taken.with_suffix(".failed").unlink(missing_ok=True)
         words = [*command.split(), *(tiny.split() if quick else [])]
         words = [word.replace("SOURCES", str(sources and sources.absolute())) for word in words]
         program = [] if words[0].endswith((".py", "uv")) else ["-m", "weft"]
@@ -685,7 +686,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = [] if args.redraw else measure(names, root, quick=args.quick, sources=args.sources)
     write(root)
     if failed:
-        print(f"failed (the old record stays; what it wrote is in NAME.failed): {', '.join(failed)}", file=sys.stderr)
+        print(f"failed (the old record stays; NAME.failed has what it wrote): {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

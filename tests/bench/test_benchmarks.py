@@ -316,6 +316,7 @@ def test_a_benchmark_that_fails_leaves_its_old_record(tmp_path, monkeypatch, cap
     folder.mkdir(parents=True)
     for name in ("pingpong", "peers"):
         (folder / f"{name}.json").write_text('{"new": false}')
+    (folder / "pingpong.failed").write_text("{}")  # of an earlier run
     monkeypatch.setattr(subprocess, "run", ran)
     assert benchmarks.measure(["pingpong", "peers"], tmp_path, quick=False) == ["peers"]
     assert commands[0] == ["bench", "pingpong", "--rounds", "5"]
