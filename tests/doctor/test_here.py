@@ -79,3 +79,10 @@ def test_a_kernel_without_a_flag_of_its_own_for_what_is_not_run(monkeypatch):
     monkeypatch.setattr(os, "memfd_create", as_before_6_3)
     assert here.memfd() == ""
     assert len(tried) == 2
+
+
+def test_files_that_the_kernel_makes_for_each_read():
+    """Linux allocates as much as is asked for, and has no 4 MiB: a check would say that the file is not there."""
+    machine = here.read()
+    assert machine.release == os.uname().release
+    assert machine.number("proc/sys/vm/max_map_count")

@@ -7,6 +7,7 @@ text that matches nothing.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from weft.topo import discovery
 from weft.topo.model import Topology
 
 _MOST_NBYTES = 8 << 20
+#: Linux allocates as much as a read of /proc/sys asks for, and refuses 4 MiB.
+_PIECE_NBYTES = 64 << 10
 #: Numbers of the first namespace of each kind. Source: Linux, include/linux/proc_ns.h.
 FIRST_NAMESPACES = {"ipc": 4026531839, "user": 4026531837, "pid": 4026531836, "cgroup": 4026531835}
 CAP_IPC_LOCK, CAP_SYS_PTRACE, CAP_SYS_ADMIN = 14, 19, 21
@@ -68,7 +71,8 @@ class Machine:
         """Read the file `name`, stripped, up to 8 MiB. None if it cannot be read."""
         try:
             with self.path(name).open("rb") as file:
-                return file.read(_MOST_NBYTES).decode(errors="replace").strip()
+                pieces = itertools.islice(iter(lambda: file.read(_PIECE_NBYTES), b""), _MOST_NBYTES // _PIECE_NBYTES)
+                return b"".join(pieces).decode(errors="replace").strip()
         except (OSError, ValueError):
             return None
 
