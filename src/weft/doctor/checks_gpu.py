@@ -179,4 +179,6 @@ def matrix(machine: Machine) -> Finding:
             remedy="dmesg | grep -i xid shows whether a GPU fell off the bus; in a container, ask for all of them",
             source="NVIDIA: Xid errors",
         )
+    if len(told.gpus) == 1:
+        return ok("1 GPU", evidence)
     return ok(f"{len(told.gpus)} GPUs, joined by {', '.join(kinds) or 'nothing'}", evidence)
