@@ -88,6 +88,21 @@ def test_a_layout_is_read_without_waiting_for_the_device(versioned):
     assert array.deleted == 1
 
 
+class LikeJAX(DLPackArray):
+    """Takes -1, which means that nobody waits, for a stream."""
+
+    def __dlpack__(self, **arguments):
+        if arguments.get("stream") == -1:
+            raise RuntimeError("CUDA_ERROR_INVALID_HANDLE: invalid resource handle")
+        return super().__dlpack__(**arguments)
+
+
+def test_a_layout_of_a_producer_that_insists_on_a_stream():
+    array = LikeJAX(bytearray(24), (2, 3), (1, 2), bits=32, device=(2, 7))
+    assert _native.layout(array) == ((1, 32, 1), (2, 3), (1, 2), (2, 7))
+    assert "stream" not in array.calls[-1]
+
+
 def test_whose_device_an_address_is_of_is_the_drivers_to_say():
     with pytest.raises(weft.UnsupportedError, match=r"libcuda\.so\.1 is not loaded"):
         _native.cuda_device(4096)

@@ -22,10 +22,19 @@ nb::dlpack::dtype dtype_of(nb::tuple dtype) {
 
 nb::tuple layout(nb::handle array) {
     nb::object device = array.attr("__dlpack_device__")();
-    nb::dict arguments;
-    // Only the description is read, so no synchronization is needed.
-    if (nb::cast<int>(nb::int_(device[0])) != nb::device::cpu::value) arguments["stream"] = -1;
-    nb::object capsule = export_capsule(array, std::move(arguments));
+    nb::object capsule;
+    // Only the description is read, so no synchronization is needed, for which -1 stands in DLPack. JAX takes it for a
+    // stream and fails (seen with 0.11.2), so whoever refuses it may synchronize.
+    if (nb::cast<int>(nb::int_(device[0])) != nb::device::cpu::value) {
+        nb::dict arguments;
+        arguments["stream"] = -1;
+        try {
+            capsule = export_capsule(array, std::move(arguments));
+        } catch (nb::python_error &e) {
+            if (!e.matches(PyExc_Exception)) throw;
+        }
+    }
+    if (!capsule.is_valid()) capsule = export_capsule(array, {});
     Tensor tensor;
     if (!PyCapsule_CheckExact(capsule.ptr()) || !nb::try_cast(capsule, tensor, false))
         raise("InvalidParamError", "layout: " + type_name_of(array) + " returned no tensor", "layout");
