@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ class Folder:
 
 class Run:
     def __init__(self, room: Room) -> None:
-        self.digest_metric = Folder(room).digest_metric
+        self.digest_metric: Callable[..., None] = Folder(room).digest_metric
 
     def deserialize(self, buffer: Any) -> Any:
         return buffer
@@ -97,6 +97,18 @@ async def test_where_memory_is_short_shards_go_to_disk_and_are_found_there(tmp_p
         assert (int(name), (found == number).all()) == (number, True)
     room.note(4 * MIB)
     assert not room.excess()
+    await buffer.close()
+
+
+async def test_a_run_of_no_worker_writes_its_shards_to_disk(tmp_path: Path) -> None:
+    run = Run(Room(8 * MIB, 2 * MIB, measure=lambda: 0))
+    run.digest_metric = lambda *_: None  # as in distributed's own tests
+    buffer = _keeping(DiskShardsBuffer)(tmp_path / "shards", run.read, ResourceLimiter(None))
+    await buffer.write({"0": ((0,), np.ones(9))})
+    await buffer.flush()
+    assert len(list((tmp_path / "shards").iterdir())) == 1
+    ((((number,), found),),) = (buffer.read("0"),)
+    assert (number, found.sum()) == (0, 9)
     await buffer.close()
 
 

@@ -136,7 +136,8 @@ def _keeping(stock: Any) -> type:
             stock.__init__(self, directory, read, memory_limiter)
             run = read.__self__
             self._deserialize: Callable[[Any], Any] = run.deserialize
-            self._room: Room | None = run.digest_metric.__self__.extensions.get(_ROOM)
+            worker = getattr(run.digest_metric, "__self__", None)  # another function where Dask's tests make the run
+            self._room: Room | None = getattr(worker, "extensions", {}).get(_ROOM)
             self._kept: dict[str, list[tuple[int, Any]]] = {}
             self._exception: Exception | None
             # A reader must find every shard of a partition, in memory or on disk. It never runs on the event loop.
