@@ -44,7 +44,7 @@ from weft.simulate import table as simulate_table
 
 ROOT = Path(__file__).parents[1]
 _PAGES = ("benchmarks", "benchmarks/dask", "security", "faults", "dask", "compat-ucx-py", "compatibility")
-_PAGES += ("dask-conformance", "rdma", "whole-jobs", "runs-on-it", "compat-ucxx", "simulate", "links")
+_PAGES += ("dask-conformance", "rdma", "whole-jobs", "runs-on-it", "compat-ucxx", "simulate", "links", "gpu")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in _PAGES))
 RECORDS = Path("docs/benchmarks")
 Records = Mapping[str, Mapping[str, Any]]
@@ -138,7 +138,9 @@ MEASURED |= {
     ),
     "simulate_estee": ("uv run --no-sync python scripts/estee_check.py --source SOURCES/estee", ""),
 }
-COMMANDS = MEASURED | long_figures.MEASURED
+#: What needs a GPU and CuPy, and is measured if it is named.
+ON_A_GPU = {"gpu": ("scripts/measure_gpu.py --rounds 3", "--rounds 1")}
+COMMANDS = MEASURED | long_figures.MEASURED | ON_A_GPU
 MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
@@ -158,6 +160,7 @@ def machine(record: Mapping[str, Any]) -> str:
     named = [e["cpu_model"], f"{e['cores_usable']} cores", f"{e['memory_bytes'] / 2**30:.0f} GiB", e["kernel"]]
     named += [e["python"], *([f"weft {e['weft']}"] if e["weft"] else [])]
     named += [f"UCX {e['ucx']['version']}"] if e["ucx"] else []
+    named += [record["gpu"]] if "gpu" in record else []
     named += [f"dask {dask}"] if dask and {"workloads", "nannies", "left_out"} & record.keys() else []
     named += [f"{name}={value}" for name, value in e["ucx_variables"].items()]
     taken = ", ".join([e["date_utc"][:10], *_commits([record]), f"load before {e['load_average'][0]:.1f}"])
@@ -403,6 +406,11 @@ def sides(record: Mapping[str, Any]) -> str:
     return "\n".join([table(["", *names, "/".join(names[:2])], rows), "", machine(record)])
 
 
+def on_a_gpu(part: str, records: Records) -> str:
+    """Set one half of what was measured on a GPU beside what it is compared with."""
+    return sides({**records["gpu"], "rows": records["gpu"][part]})
+
+
 def lent(record: Mapping[str, Any]) -> str:
     """Say what handing 128 MiB over takes, beside what a copy takes."""
     (taken,) = record["rows"].values()
@@ -529,6 +537,7 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "losses": ("pingpong", lost),
     "operations": ("operations", lambda records: sides(records["operations"])),
     "tls": ("tls", lambda records: sides(records["tls"])),
+    **{f"gpu-{part}": ("gpu", functools.partial(on_a_gpu, part)) for part in ("messages", "dask")},
     "lend": ("lend", lambda records: lent(records["lend"])),
     "five": ("peers", five),
     "floor": ("dask/merge", floor),
