@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,50 @@ async def test_where_memory_is_short_shards_go_to_disk_and_are_found_there(tmp_p
     for name in shards:
         ((((number,), found),),) = (buffer.read(name),)
         assert (int(name), (found == number).all()) == (number, True)
+    await buffer.close()
     room.note(4 * MIB)
     assert not room.excess()
+
+
+async def test_a_partition_is_read_as_often_as_asked_for(tmp_path: Path) -> None:
+    room = Room(8 * MIB, 2 * MIB, measure=lambda: 0)
+    buffer = _keeping(DiskShardsBuffer)(tmp_path / "shards", Run(room).read, ResourceLimiter(None))
+    await buffer.write({"0": ((0,), np.ones(MIB // 16))})
+    await buffer.flush()
+    for _ in range(2):
+        ((((number,), found),),) = (buffer.read("0"),)
+        assert (number, found.sum()) == (0, MIB // 16)
+    room.note(3 * MIB)
+    room.relieve()
+    assert room._relief is not None
+    await room._relief
+    assert len(list((tmp_path / "shards").iterdir())) == 1
+    ((((number,), found),),) = (buffer.read("0"),)
+    assert (number, found.sum()) == (0, MIB // 16)
+    await buffer.close()
+    assert room._kept == 0
+
+
+async def test_what_is_being_read_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or its shards would be found twice."""
+    room = Room(8 * MIB, 2 * MIB, measure=lambda: 0)
+    stock = DiskShardsBuffer.read
+    buffer = _keeping(DiskShardsBuffer)(tmp_path / "shards", Run(room).read, ResourceLimiter(None))
+    await buffer.write({"0": ((0,), np.ones(MIB // 16))})
+    await buffer.flush()
+    loop, met = asyncio.get_running_loop(), []
+
+    def read(self: Any, id: str) -> Any:  # noqa: A002 - Dask's name
+        room.note(3 * MIB)
+        asyncio.run_coroutine_threadsafe(self.give_way(), loop).result(TIMEOUT_S)
+        met.append(id)
+        return stock(self, id)
+
+    monkeypatch.setattr(DiskShardsBuffer, "read", read)
+    assert len(await asyncio.to_thread(buffer.read, "0")) == 1
+    assert met == ["0"]
+    await buffer.give_way()
+    assert len(list((tmp_path / "shards").iterdir())) == 1
     await buffer.close()
 
 
@@ -183,6 +226,17 @@ def test_a_shuffle_of_a_dataframe_lends_shards(client: Client, n: int) -> None:
     lent, staged = (sum(after[w][i] - before[w][i] for w in after) for i in (1, 2))
     assert lent > 16 * n // 4
     assert staged == 0
+
+
+@pytest.mark.slow
+def test_a_table_is_merged_with_itself(client: Client) -> None:
+    """Both sides are one shuffle, whose partitions are read twice."""
+    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+        frame = dd.from_map(numbers, range(4), rows=25_000)
+        merged = frame.merge(frame, on="value", how="outer", indicator=True).compute()
+    assert len(merged) == 100_000
+    assert (merged["_merge"] == "both").all()
+    assert (merged["key_x"] == merged["key_y"]).all()
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import inspect
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,9 @@ def keep_shards(worker: Worker, room: Room) -> None:
     """Let P2P shuffles keep received shards in memory while there is room, unless the user has disabled the disk.
 
     A ``ShuffleRun`` looks up ``DiskShardsBuffer`` in its module, and passes its own ``read`` (shuffle/_core.py:115).
-    Kept shards are returned as by ``MemoryShardsBuffer`` (shuffle/_memory.py:33).
+    A partition may be read more than once, as from disk: by both sides of a merge of a table with itself, and by a task
+    that is run again. (``MemoryShardsBuffer``, shuffle/_memory.py:33, forgets what it has read; Dask uses it for
+    rechunks whose user has disabled the disk.)
     """
     core: Any = importlib.import_module("distributed.shuffle._core")
     stock: Any = getattr(core, "DiskShardsBuffer", None)
@@ -142,6 +145,7 @@ def _keeping(stock: Any) -> type:
             self._exception: Exception | None
             # A reader must find every shard of a partition, in memory or on disk. It never runs on the event loop.
             self._moving = threading.Lock()
+            self._reading: Counter[str] = Counter()
             if self._room is not None:
                 self._room.add(self)
 
@@ -165,7 +169,7 @@ def _keeping(stock: Any) -> type:
                 if self._exception or not self._room.excess():
                     return
                 with self._moving:
-                    kept = self._kept.pop(id, [])
+                    kept = [] if self._reading[id] else self._kept.pop(id, [])
                     try:
                         if kept:
                             await self._write(id, [shard for _, shard in kept])
@@ -176,30 +180,27 @@ def _keeping(stock: Any) -> type:
                 await asyncio.sleep(0)
 
         def read(self, id: str) -> Any:  # noqa: A002
+            """Read a partition. Its shards stay until the shuffle ends: another task may read it, or the same again."""
             with self._moving:
-                kept = self._kept.pop(id, [])
-            self._leave(kept)
+                self._reading[id] += 1
+                kept = list(self._kept.get(id, ()))
             try:
                 found: list[Any] = stock.read(self, id)
             except unavailable:
                 if not kept:
                     raise
                 found = []
-            bytes_read = self.bytes_read
-            while kept:  # one at a time: a shard and the object made from it are not both in memory for long
-                nbytes, shard = kept.pop()
-                found.append(self._deserialize(shard))
-                bytes_read += nbytes
-            self.bytes_read: int = bytes_read
+            finally:
+                with self._moving:
+                    self._reading[id] -= 1
+            found.extend(self._deserialize(shard) for _, shard in kept)
+            self.bytes_read: int = self.bytes_read + sum(nbytes for nbytes, _ in kept)
             return found
 
         async def close(self) -> None:
             await stock.close(self)
-            while self._kept:
-                self._leave(self._kept.popitem()[1])
-
-        def _leave(self, kept: list[tuple[int, Any]]) -> None:
             if self._room is not None:
-                self._room.leave(sum(nbytes for nbytes, _ in kept))
+                self._room.leave(sum(nbytes for kept in self._kept.values() for nbytes, _ in kept))
+            self._kept.clear()
 
     return KeepingShardsBuffer
