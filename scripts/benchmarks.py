@@ -406,9 +406,25 @@ def sides(record: Mapping[str, Any]) -> str:
     return "\n".join([table(["", *names, "/".join(names[:2])], rows), "", machine(record)])
 
 
-def on_a_gpu(part: str, records: Records) -> str:
-    """Set one half of what was measured on a GPU beside what it is compared with."""
-    return sides({**records["gpu"], "rows": records["gpu"][part]})
+def messages_on_a_gpu(record: Mapping[str, Any]) -> str:
+    """Set messages between device memories beside each other, and weft's time, awaited or not, over each."""
+    sizes = record["messages"]
+
+    def over(taken: Mapping[str, Sequence[float]], name: str) -> str:
+        mine = "weft, asyncio" if name.endswith("asyncio") else "weft"
+        return "-" if name == mine else str(stats.ratio(taken[mine], taken[name]))
+
+    rows = [
+        [name, *(text for taken in sizes.values() for text in (stats.format_rounds(taken[name]), over(taken, name)))]
+        for name in next(iter(sizes.values()))
+    ]
+    head = ["", *(text for size in sizes for text in (size, "weft / it"))]
+    return "\n".join([table(head, rows), "", machine(record)])
+
+
+def dask_on_a_gpu(record: Mapping[str, Any]) -> str:
+    """Set Dask's work on arrays in device memory over both protocols, and in one process, beside each other."""
+    return sides({**record, "rows": record["dask"], "nbytes": {}})
 
 
 def lent(record: Mapping[str, Any]) -> str:
@@ -537,7 +553,8 @@ FIGURES: dict[str, tuple[str, Callable[[Records], str]]] = {
     "losses": ("pingpong", lost),
     "operations": ("operations", lambda records: sides(records["operations"])),
     "tls": ("tls", lambda records: sides(records["tls"])),
-    **{f"gpu-{part}": ("gpu", functools.partial(on_a_gpu, part)) for part in ("messages", "dask")},
+    "gpu-messages": ("gpu", lambda records: messages_on_a_gpu(records["gpu"])),
+    "gpu-dask": ("gpu", lambda records: dask_on_a_gpu(records["gpu"])),
     "lend": ("lend", lambda records: lent(records["lend"])),
     "five": ("peers", five),
     "floor": ("dask/merge", floor),

@@ -388,6 +388,8 @@ def test_the_commands_are_understood(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_scripts_are_run_and_their_records_read(name, tmp_path):
+    if name in benchmarks.ON_A_GPU:
+        pytest.importorskip("cupy", reason="CuPy is not installed")
     (tmp_path / benchmarks.RECORDS).mkdir(parents=True)
     assert benchmarks.measure([name], tmp_path, quick=True) == []
     records = benchmarks.read(tmp_path / benchmarks.RECORDS)
