@@ -17,8 +17,9 @@ from weft._units import format_seconds, format_size
 
 Record = Mapping[str, Any]
 
-#: Run in an environment of its own, into which weft is built anew.
-_ALONE = "uv run --isolated --no-project --refresh-package weft-ucx --python 3.11 --with ."
+#: Run in an environment of its own, which imports weft from here: to uv a folder whose native sources are the same has
+#: not changed, and it would install what it built before.
+_ALONE = "uv run --isolated --no-project --python 3.11 --with-editable ."
 _XOSCAR = f"{_ALONE} --with xoscar==0.9.1 --with pandas"
 
 
