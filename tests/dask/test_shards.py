@@ -120,6 +120,18 @@ async def test_a_partition_is_read_as_often_as_asked_for(tmp_path: Path) -> None
     assert room._kept == 0
 
 
+async def test_what_was_read_gives_way_first(tmp_path: Path) -> None:
+    room = Room(8 * MIB, 2 * MIB, measure=lambda: 0)
+    buffer = _keeping(DiskShardsBuffer)(tmp_path / "shards", Run(room).read, ResourceLimiter(None))
+    await buffer.write({name: ((int(name),), np.ones(MIB // 16)) for name in "012"})  # half a MiB each
+    await buffer.flush()
+    buffer.read("1")
+    room.note(2 * MIB + 1)
+    await buffer.give_way()
+    assert [path.name for path in (tmp_path / "shards").iterdir()] == ["1"]
+    await buffer.close()
+
+
 async def test_what_is_being_read_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or its shards would be found twice."""
     room = Room(8 * MIB, 2 * MIB, measure=lambda: 0)

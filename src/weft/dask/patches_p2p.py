@@ -165,7 +165,8 @@ def _keeping(stock: Any) -> type:
 
         async def give_way(self) -> None:
             assert self._room is not None
-            for id in list(self._kept):  # noqa: A001 - Dask's name
+            # What was read already is probably not read again.
+            for id in sorted(self._kept, key=lambda id: id not in self._reading):  # noqa: A001, A006 - Dask's name
                 if self._exception or not self._room.excess():
                     return
                 with self._moving:
