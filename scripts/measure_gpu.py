@@ -160,12 +160,13 @@ def main() -> None:
     surroundings = environment.collect()
     device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     driver = cupy.cuda.runtime.driverGetVersion()
+    ucxx = importlib.metadata.packages_distributions().get("ucxx", ())
     record: dict[str, Any] = {
         "messages": {},
         "dask": {},
         "nbytes": MESSAGES | {f"fetch of {row}": nbytes for row, nbytes in FETCHES.items()},
         "gpu": f"{device}, CUDA {driver // 1000}.{driver % 1000 // 10}",
-        "versions": {"ucxx": importlib.metadata.version("ucxx-cu13")} if importlib.util.find_spec("ucxx") else {},
+        "versions": {name: importlib.metadata.version(name) for name in ucxx},
         "environment": surroundings,
     }
     with contextlib.ExitStack() as stack:

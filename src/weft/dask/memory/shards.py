@@ -82,7 +82,7 @@ class Room:
             return fits
 
     def leave(self, nbytes: int) -> None:
-        """Release `nbytes` bytes of shards that were used."""
+        """Release `nbytes` bytes of the shards of a shuffle that has ended."""
         with self._lock:
             self._kept -= nbytes
 
