@@ -15,7 +15,9 @@ from pathlib import Path
 
 import psutil
 
-_SAMPLE_S = 0.1
+#: A temporary may be there for a few hundredths of a second only.
+_SAMPLE_S = 0.01
+_CACHE_SAMPLE_S = 0.1
 _PSS_SAMPLE_S = 1.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -26,11 +28,12 @@ class Memory:
 
     Private pages are added up. Those of ``/dev/shm`` and of files without a name (memfd) are counted by the kernel for
     the whole machine, each once, whoever maps it or nobody: what they are more than before is the run's. Reading that
-    costs microseconds. The sum of PSS, which walks page tables, is taken less often; it lacks what nobody maps, and has
-    a part of the libraries.
+    costs microseconds. The sum of PSS, which walks page tables, is taken once a second; it lacks what nobody maps, and
+    has a part of the libraries.
 
     What lies in files of `scratch`, spilled or P2P's, is in the page cache as long as the machine has room. A protocol
-    that leaves its data there looks smaller than one that keeps it in its processes, so it is counted beside them.
+    that leaves its data there looks smaller than one that keeps it in its processes, so it is counted beside them, ten
+    times a second.
     """
 
     group: int
@@ -62,17 +65,19 @@ class Memory:
             thread.join()
 
     def _sample_until(self, done: threading.Event) -> None:
-        next_pss = time.monotonic()
-        processes = self.processes()
+        next_pss = next_cache = time.monotonic()
+        processes, cached = self.processes(), 0
         while not done.wait(_SAMPLE_S):
             now = time.monotonic()
             if now >= next_pss:
                 processes, next_pss = self.processes(), now + _PSS_SAMPLE_S
                 self.pss_samples.append((now, sum(map(_pss_nbytes, processes))))
+            if now >= next_cache:
+                cached, next_cache = cached_nbytes(self.scratch), now + _CACHE_SAMPLE_S
             private = sum(_anonymous_nbytes(process.pid) for process in processes)
             held = private + max(0, shared_nbytes() - self._shared_before)
             self.samples.append((now, held))
-            self.cached_samples.append((now, held + cached_nbytes(self.scratch)))
+            self.cached_samples.append((now, held + cached))
 
     def peaks(self, begin_s: float, end_s: float) -> dict[str, int]:
         """Return the greatest samples between two times of ``time.monotonic``; the nearest ones, if none is between."""
@@ -117,7 +122,9 @@ def shared_nbytes() -> int:
 
 def _anonymous_nbytes(pid: int) -> int:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return _kib(Path(f"/proc/{pid}/status").read_text(), "RssAnon:") << 10
+        # Resident pages without those of files and shared memory: RssAnon of the file status, which costs more.
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+        return (int(resident) - int(shared)) * mmap.PAGESIZE
     return 0
 
 

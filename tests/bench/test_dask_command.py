@@ -139,7 +139,8 @@ def test_missing_packages_of_gpus_are_named(capsys):
     if importlib.util.find_spec("cudf"):
         pytest.skip("cudf is here")
     assert command.run(parse("merge", "--type", "gpu")) == 1
-    said = "weft bench merge: cudf, dask_cudf not installed: pip install cudf-cu12 dask-cudf-cu12 (with CUDA 12)\n"
+    wheels = "cudf-cu12 dask-cudf-cu12 (with CUDA 13: cudf-cu13 dask-cudf-cu13)"
+    said = f"weft bench merge: cudf, dask_cudf not installed: pip install {wheels}\n"
     assert capsys.readouterr().err == said
 
 
@@ -147,7 +148,7 @@ def test_missing_packages_are_named_with_what_brings_them(monkeypatch):
     monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(BenchError, match=r'pandas, .* not installed: pip install "weft-ucx\[demo\]"$'):
         rounds.refuse(())
-    with pytest.raises(BenchError, match=r'\[demo\]"; pip install cupy-cuda12x \(with CUDA 12\)$'):
+    with pytest.raises(BenchError, match=r'\[demo\]"; pip install cupy-cuda12x \(with CUDA 13: cupy-cuda13x\)$'):
         rounds.refuse(("cupy",))
 
 

@@ -177,9 +177,9 @@ def refuse(packages: Iterable[str], *paths: Path | None) -> None:
     needed = ["numpy", "pandas", "pyarrow", "dask", "distributed", *packages]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        wheels = list(dict.fromkeys(WHEELS[name] for name in missing if name in WHEELS))
+        wheels = " ".join(WHEELS[name] for name in missing if name in WHEELS)
         own = [_distribution.install("demo")] if set(missing) - set(WHEELS) else []
-        others = [f"pip install {' '.join(wheels)} (with CUDA 12)"] if wheels else []
+        others = [f"pip install {wheels} (with CUDA 13: {wheels.replace('12', '13')})"] if wheels else []
         raise BenchError(f"{', '.join(missing)} not installed: {'; '.join([*own, *others])}")
     outcome.refuse_files(*paths)
 
