@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-#: A temporary may be there for a few hundredths of a second only.
+#: A temporary may live for a few hundredths of a second only.
 _SAMPLE_S = 0.01
 _CACHE_SAMPLE_S = 0.1
 _PSS_SAMPLE_S = 1.0
@@ -122,7 +122,7 @@ def shared_nbytes() -> int:
 
 def _anonymous_nbytes(pid: int) -> int:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        # Resident pages without those of files and shared memory: RssAnon of the file status, which costs more.
+        # What the file status calls RssAnon, for less: it is read a hundred times a second for each process.
         _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
         return (int(resident) - int(shared)) * mmap.PAGESIZE
     return 0

@@ -7,6 +7,7 @@ import decimal
 import importlib.util
 import json
 import mmap
+import os
 import subprocess
 import sys
 import types
@@ -240,6 +241,17 @@ def test_the_peak_is_that_of_the_functions_time():
     # a function between two samples has the nearest one's
     assert found.peaks(1.1, 1.2) == {"peak_nbytes": 2, "peak_with_cache_nbytes": 7}
     assert found.peaks(1.7, 1.9)["peak_nbytes"] == 3
+
+
+def test_private_memory_is_what_the_kernel_calls_anonymous():
+    before = memory._anonymous_nbytes(os.getpid())
+    mine = bytearray(b"x") * (64 << 20)
+    grown = memory._anonymous_nbytes(os.getpid()) - before
+    with mmap.mmap(-1, 64 << 20) as shared:
+        shared.write(mine)
+        assert memory._anonymous_nbytes(os.getpid()) - before - grown < 8 << 20
+    assert abs(grown - len(mine)) < 8 << 20
+    assert memory._anonymous_nbytes(2**22) == 0  # no process has this id
 
 
 def test_what_a_run_wrote_is_counted_while_it_is_in_the_page_cache(tmp_path):
