@@ -70,6 +70,8 @@ class Folder:
 
 
 class Run:
+    closed = False
+
     def __init__(self, room: Room) -> None:
         self.digest_metric: Callable[..., None] = Folder(room).digest_metric
 
@@ -153,6 +155,22 @@ async def test_what_is_being_read_is_not_moved(tmp_path: Path, monkeypatch: pyte
     await buffer.give_way()
     assert len(list((tmp_path / "shards").iterdir())) == 1
     await buffer.close()
+
+
+async def test_a_run_that_waits_for_its_sends_to_close_holds_no_shards(tmp_path: Path) -> None:
+    room = Room(8 * MIB, 2 * MIB, measure=lambda: 0)
+    run = Run(room)
+    buffer = _keeping(DiskShardsBuffer)(tmp_path / "shards", run.read, ResourceLimiter(None))
+    await buffer.write({name: ((int(name),), np.ones(MIB // 16)) for name in "01"})
+    await buffer.flush()
+    room.relieve()
+    assert room._kept
+    assert buffer.read("0")
+    run.closed = True
+    room.relieve()
+    assert (room._kept, buffer._kept) == (0, {})
+    await buffer.close()
+    assert room._kept == 0
 
 
 async def test_a_run_of_no_worker_writes_its_shards_to_disk(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def _keeping(stock: Any) -> type:
         def __init__(self, directory: Any, read: Any, memory_limiter: Any) -> None:
             stock.__init__(self, directory, read, memory_limiter)
             run = read.__self__
-            self._deserialize: Callable[[Any], Any] = run.deserialize
+            self._run = run
             worker = getattr(run.digest_metric, "__self__", None)  # another function where Dask's tests make the run
             self._room: Room | None = getattr(worker, "extensions", {}).get(_ROOM)
             self._kept: dict[str, list[tuple[int, Any]]] = {}
@@ -194,14 +194,22 @@ def _keeping(stock: Any) -> type:
             finally:
                 with self._moving:
                     self._reading[id] -= 1
-            found.extend(self._deserialize(shard) for _, shard in kept)
+            found.extend(self._run.deserialize(shard) for _, shard in kept)
             self.bytes_read: int = self.bytes_read + sum(nbytes for nbytes, _ in kept)
             return found
 
+        def drop_unreadable(self) -> None:
+            # A run that closes waits for its sends before it closes this: 30 s if one is for a worker that has died.
+            if self._run.closed:
+                self._drop()
+
+        def _drop(self) -> None:
+            kept, self._kept = self._kept, {}
+            if self._room is not None:
+                self._room.leave(sum(nbytes for shards in kept.values() for nbytes, _ in shards))
+
         async def close(self) -> None:
             await stock.close(self)
-            if self._room is not None:
-                self._room.leave(sum(nbytes for kept in self._kept.values() for nbytes, _ in kept))
-            self._kept.clear()
+            self._drop()
 
     return KeepingShardsBuffer

@@ -32,6 +32,9 @@ class Holder(Protocol):
     async def give_way(self) -> None:
         """Write shards to disk while `Room.excess` is positive, and call `Room.written`."""
 
+    def drop_unreadable(self) -> None:
+        """Drop shards that nobody may read any more, and call `Room.leave`."""
+
 
 class Room:
     """The room for shards in a worker's memory. It is thread-safe: tasks' threads read output partitions.
@@ -108,7 +111,9 @@ class Room:
             return max(0, min(self._kept, int(self._memory + self._came - self._plenty_nbytes)))
 
     def relieve(self) -> None:
-        """Ask holders to give way if needed; does nothing outside the event loop's thread."""
+        """Ask holders to drop what is of no use and, in the event loop's thread only, to give way if needed."""
+        for holder in list(self._holders):
+            holder.drop_unreadable()
         if not self.excess() or (self._relief is not None and not self._relief.done()):
             return
         try:
