@@ -219,7 +219,9 @@ def test_the_command_prints_and_writes(capsys, tmp_path):
     assert "learned/stock" in capsys.readouterr().out
     assert "two islands" in (tmp_path / "simulate-islands.svg").read_text()
     assert _cli.main(["simulate", "islands", "--graphs", "broadcast", "--ways", "stock", "--json"]) == 0
-    (entry,) = json.loads(capsys.readouterr().out)["records"]
+    record = json.loads(capsys.readouterr().out)
+    (entry,) = record["records"]
+    assert {"cpu_model", "commit"} <= record["environment"].keys()
     assert entry["ways"]["stock"]["workers"] == 8
     (tmp_path / "no.json").write_text("[1]")
     assert _cli.main(["simulate", "none", "--lab", str(tmp_path / "no.json")]) == 2

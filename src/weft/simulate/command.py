@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from weft import _distribution, _options
-from weft.bench.common import options, outcome
+from weft.bench.common import environment, options, outcome
 from weft.bench.common.rounds import progress
 from weft.errors import InvalidParamError, UnsupportedError
 from weft.simulate import lab, runs, table
@@ -83,6 +83,7 @@ def _run(args: argparse.Namespace) -> int:
     if not records and not compared:
         raise InvalidParamError("nothing was simulated")
     record = {"command": "weft simulate", "seed": args.seed, "records": records, "lab": compared}
+    record["environment"] = environment.collect()
     if args.charts is not None:
         _draw(record, args.charts)
     with _options.written(args.json, record) as text:
