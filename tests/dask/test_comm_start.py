@@ -33,7 +33,7 @@ def _loaded(code: str, *names: str) -> list[str]:
 
 
 def test_a_worker_leaves_the_schedulers_part_alone() -> None:
-    parts = ("dask.learn.fanout", "dask.learn.collect", "dask.learn.place", "dask.learn.roots", "links.store")
+    parts = ("dask.learn.fanout", "dask.learn.collect", "dask.learn.placing", "dask.learn.roots", "links.store")
     names = [f"weft.{part}" for part in parts]
     assert _loaded("import weft.dask\nfrom weft.dask.learn import fanout, fetch", *names) == names[:1]
 

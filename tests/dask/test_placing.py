@@ -427,7 +427,7 @@ def test_an_estimate_that_fails_leaves_dasks(islands: Islands, monkeypatch: pyte
 
     islands.teach()
     ts = islands.task(islands.put(2 * MiB, 0))
-    monkeypatch.setattr("weft.dask.learn.place.fetch_seconds", fails)
+    monkeypatch.setattr("weft.dask.learn.placing.fetch_seconds", fails)
     patches._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
     with caplog.at_level(logging.WARNING, "weft"):
         costs = {islands.cost(ts, 1), islands.cost(ts, 2)}

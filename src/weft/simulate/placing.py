@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""weft's placement of Dask tasks (``weft.dask.learn.place``) applied to simulated tasks: its code, not a copy of it."""
+"""weft's placement of Dask tasks (``weft.dask.learn.placing``) applied to simulated tasks: its code, no copy of it."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Placing:
 
     def __init__(self, cluster: Cluster, model: ClockedModel, objective: Callable[[Task, WorkerState], Any]) -> None:
         try:
-            from weft.dask.learn import place
+            from weft.dask.learn.placing import Placing
         except ImportError:
             raise UnsupportedError(f"Dask is not installed: {_distribution.install('dask')}") from None
         scheduler = _Scheduler(cluster, self.comm_s, objective)
         self._scheduler = scheduler
-        self._placing = place.Placing(cast("Any", scheduler), model, lambda: model.clock())
+        self._placing = Placing(cast("Any", scheduler), model, lambda: model.clock())
 
     def update_graph(self, tasks: Sequence[Task]) -> None:
         """Divide the root tasks of a graph among the islands."""
@@ -71,7 +71,7 @@ class Placing:
 
 
 class _Scheduler:
-    """The attributes of a scheduler that :class:`weft.dask.learn.place.Placing` uses."""
+    """The attributes of a scheduler that :class:`weft.dask.learn.placing.Placing` uses."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from weft.dask import config
 from weft.dask.learn.hosts import SOFTWARE_S, place_of
-from weft.dask.learn.place import Placing
+from weft.dask.learn.placing import Placing
 from weft.dask.learn.relays import name_relay
 from weft.links import LinkModel, store
 
