@@ -21,9 +21,9 @@ HALF, KILLED, SMALL = "half", "killed", "shm"
 DAYS = {HALF: "half the memory", KILLED: "a worker is killed", SMALL: "64 MiB of /dev/shm"}
 PLAIN = ""
 _SMALL_SHM = "64m"
-#: Until a cluster that has nothing to do holds nothing. A shuffle's send that begins as its target dies keeps shards
-#: for as long as Dask tries to connect, 30 s (``distributed.comm.timeouts.connect``), and until it tries again.
-_GIVEN_BACK_S = 45.0
+#: Until a cluster that has nothing to do holds nothing: far longer than Dask needs for a connection to a dead worker,
+#: 30 s (``distributed.comm.timeouts.connect``), for which a shuffle's send keeps its shards.
+_GIVEN_BACK_S = 120.0
 
 
 def days(text: str) -> list[str]:
