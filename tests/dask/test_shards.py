@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import types
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -71,8 +73,10 @@ class Folder:
 
 class Run:
     closed = False
+    _exception: Exception | None = None
 
     def __init__(self, room: Room) -> None:
+        self._comm_buffer = types.SimpleNamespace(_exception=None)
         self.digest_metric: Callable[..., None] = Folder(room).digest_metric
 
     def deserialize(self, buffer: Any) -> Any:
@@ -171,6 +175,28 @@ async def test_a_run_that_waits_for_its_sends_to_close_holds_no_shards(tmp_path:
     assert (room._kept, buffer._kept) == (0, {})
     await buffer.close()
     assert room._kept == 0
+
+
+async def test_a_failed_run_holds_nothing_of_the_tasks_that_raised_its_errors(tmp_path: Path) -> None:
+    room = Room(8 * MIB, 2 * MIB, measure=lambda: 0)
+    run = Run(room)
+    buffer = _keeping(DiskShardsBuffer)(tmp_path / "shards", run.read, ResourceLimiter(None))
+    run._exception = run._comm_buffer._exception = buffer._exception = RuntimeError("a worker left")
+    partitions = []
+
+    def task() -> None:
+        partition = np.ones(MIB // 16)
+        partitions.append(weakref.ref(partition))
+        raise run._exception  # type: ignore[misc]
+
+    with pytest.raises(RuntimeError):
+        task()
+    room.relieve()
+    assert partitions[0]() is not None
+    run.closed = True
+    room.relieve()
+    assert partitions[0]() is None
+    await buffer.close()
 
 
 async def test_a_run_of_no_worker_writes_its_shards_to_disk(tmp_path: Path) -> None:

@@ -199,9 +199,16 @@ def _keeping(stock: Any) -> type:
             return found
 
         def drop_unreadable(self) -> None:
+            run = self._run
+            if not run.closed:
+                return
             # A run that closes waits for its sends before it closes this: 30 s if one is for a worker that has died.
-            if self._run.closed:
-                self._drop()
+            self._drop()
+            # Contexts of asyncio's tasks keep a closed run alive, often as long as its worker lives. What failed it was
+            # raised in Dask's tasks, and their frames hold partitions.
+            for error in (run._exception, run._comm_buffer._exception, self._exception):
+                if error is not None:
+                    error.__traceback__ = None
 
         def _drop(self) -> None:
             kept, self._kept = self._kept, {}
