@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -32,7 +33,8 @@ def of(run: Row, name: str) -> float:
 
 
 def _cpu_s(run: Row, threads: Sequence[str]) -> float:
-    return sum(of(run, f"{name}/{mode}_s") for name in threads for mode in ("user", "system"))
+    # `sum` rounds differently from CPython 3.12 on.
+    return math.fsum(of(run, f"{name}/{mode}_s") for name in threads for mode in ("user", "system"))
 
 
 def spilled_nbytes(run: Row) -> float:
