@@ -33,6 +33,7 @@ class Interrupted:
 
     def __enter__(self):
         self._before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # CPython 3.12 traces them from the next settrace on
         sys.settrace(self._call)
         return self
 

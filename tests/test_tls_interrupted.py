@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import struct
 import sys
 
 import pytest
@@ -12,6 +13,7 @@ from tests.interrupted import Interrupt, Interrupted
 from tests.test_tls_channel import peer, sessions
 
 import weft
+from weft._tls.framing import DATA, PIECE_NBYTES, RECORD_NBYTES, Message, Outgoing
 
 #: ``ssl.py`` stands between weft and OpenSSL, so what a call there returns can be lost.
 FILES = ("weft/_tls/channel.py", "weft/_tls/framing.py", "weft/_tls/operation.py", "weft/_request.py", "/ssl.py")
@@ -56,6 +58,31 @@ def each_step(error, prepare, work):
             ends.abort()
         count += len(interrupted.raised)
     return count
+
+
+NEAR_PIECES = [n * size + d for n in (1, 2, 3) for size in (RECORD_NBYTES, PIECE_NBYTES) for d in (-1, 0, 1, 2)]
+
+
+@pytest.mark.parametrize("nbytes", NEAR_PIECES)
+def test_the_receiver_knows_how_much_the_records_hold(nbytes):
+    """By this it tells how far an interrupted call came."""
+    outgoing, records = Outgoing(None, DATA, [memoryview(bytes(nbytes))]), []
+    while not outgoing.complete:
+        piece = outgoing.piece().nbytes
+        records += [min(RECORD_NBYTES, piece - at) for at in range(0, piece, RECORD_NBYTES)]
+        outgoing.go_on(piece)
+    assert 1 not in records
+    message = Message(0, 0)
+    for part in (struct.pack("<II", DATA, 1), struct.pack("<Q", nbytes)):
+        message.room()[:] = part
+        message.fill(len(part))
+        message.go_on()
+    left = records[0] - 16
+    for record in [left, *records[1:]] if left else records[1:]:
+        if message.place[1] or not left:
+            assert message.record_nbytes() in (record, 1)
+        message.fill(record)
+    assert not message.room()
 
 
 ERRORS = pytest.mark.parametrize("error", [Interrupt, TimeoutError])

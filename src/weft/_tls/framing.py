@@ -60,8 +60,10 @@ class Outgoing:
         it has done so.
         """
         part, at = self.place
-        piece = self.parts[part][at : at + PIECE_NBYTES]
-        return piece[:-2] if piece.nbytes % RECORD_NBYTES == 1 and piece.nbytes > 1 else piece
+        rest = self.parts[part][at:]
+        if rest.nbytes % RECORD_NBYTES == 1 and 1 < rest.nbytes <= PIECE_NBYTES + 1:
+            return rest[:-2]  # as `Message.record_nbytes` expects
+        return rest[:PIECE_NBYTES]
 
     def go_on(self, nbytes: int) -> None:
         """Move on by `nbytes` that were encrypted."""
@@ -105,8 +107,9 @@ class Message:
     def record_nbytes(self) -> int:
         """Return how much of the next record the room takes, if weft has sent it; 1 where that is not known."""
         part, at = self.place
-        if part > 1 and at % RECORD_NBYTES == 0 and at + RECORD_NBYTES <= len(self._parts[part]):
-            return RECORD_NBYTES
+        rest = len(self._parts[part]) - at
+        if part > 1 and at % RECORD_NBYTES == 0 and rest >= RECORD_NBYTES:
+            return RECORD_NBYTES - 1 if rest == RECORD_NBYTES + 1 else RECORD_NBYTES
         return 1 if part or at else _HEAD.size
 
     def fill(self, nbytes: int) -> None:
