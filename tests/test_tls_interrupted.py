@@ -166,6 +166,32 @@ def test_an_interrupted_close_is_completed(error):
 
 
 @ERRORS
+@pytest.mark.parametrize(
+    ("begin", "expected"),
+    [
+        (lambda peer: peer.recv(), b"x"),
+        (lambda peer: peer.recv_into(bytearray(1)), 1),
+        (lambda peer: peer.recv_many(1), [b"x"]),
+    ],
+    ids=["recv", "recv_into", "recv_many"],
+)
+def test_an_interrupt_at_any_step_delays_no_message(begin, expected, error):
+    """Nothing follows that would make the channel look again."""
+    ends = Ends()
+    for first in range(1, 10_000):
+        receive = begin(ends.b)
+        ends.a.send(b"x")
+        interrupted = Interrupted(first, FILES, error=error, apart=10_000)
+        with interrupted:
+            got = ends.finish(receive, interrupted.again)
+        assert got == expected
+        if not interrupted.raised:
+            break
+    ends.abort()
+    assert first > 100
+
+
+@ERRORS
 def test_a_loss_is_told_in_spite_of_interrupts(error):
     def prepare(ends):
         ends.a.send(MESSAGES[-1])

@@ -101,6 +101,7 @@ class TlsChannel:
         self._dropped: deque[Receive[Any]] = deque()  # by any thread, at any moment: not yet looked at
         self._inbox: deque[Message] = deque()
         self._in_order = True
+        self._undelivered = False  # whether a signal handler may have interrupted `_deliver`
         self._returned: deque[Message] = deque()  # by receives that have no use for them
         self._arriving = deque([Message(1, 0)])
         self._read_nbytes = deque([1], maxlen=1)  # of the last read of the socket
@@ -232,6 +233,7 @@ class TlsChannel:
         """Take back messages of a receive that was cancelled, for the next one."""
         if self.closed:
             return
+        self._undelivered = True
         self._returned.extend(map(messages.pop, repeat(0, len(messages))))
         self._deliver()
 
@@ -260,22 +262,22 @@ class TlsChannel:
 
     def turn(self) -> None:
         """Send and receive as much as possible without waiting."""
-        if self._dropped:
-            self._deliver()
-        if self._over:
-            self._settle_close()
-        elif self._closed:
-            self._end(self._why_closed or self._closed_by_this_side())
-        elif self._lost:
-            self._settle_loss()
-        else:
-            try:
+        try:
+            if self._dropped or self._undelivered:
+                self._deliver()
+            if self._over:
+                self._settle_close()
+            elif self._closed:
+                self._end(self._why_closed or self._closed_by_this_side())
+            elif self._lost:
+                self._settle_loss()
+            else:
                 self._exchange()
-            except BaseException:
-                if self._loop is not None and not self._loop.is_closed():
-                    me: weakref.ref[TlsChannel] = weakref.ref(self)
-                    self._loop.call_soon(_turn, me)  # with what this turn has left
-                raise
+        except BaseException:
+            if self._loop is not None and not self._loop.is_closed():
+                me: weakref.ref[TlsChannel] = weakref.ref(self)
+                self._loop.call_soon(_turn, me)  # with what this turn has left
+            raise
 
     def _exchange(self) -> None:
         try:
@@ -418,6 +420,7 @@ class TlsChannel:
     def _handle(self, message: Message) -> None:
         if len(self._arriving) == 1:
             self._arriving.append(Message(message.number + 1, message.end))
+        self._undelivered = True
         if message.kind == DATA and self._closing is None:
             _move(self._arriving, self._inbox)
         else:
@@ -446,6 +449,7 @@ class TlsChannel:
         self._waiters = deque(each for each in self._waiters if each() not in (None, operation))
 
     def _deliver(self) -> None:
+        self._undelivered = True
         while self._dropped:
             dropped = self._dropped[0]
             self._remove(dropped)
@@ -468,7 +472,8 @@ class TlsChannel:
                 self._returned.extend(map(first.taken.pop, repeat(0, len(first.taken))))
                 first.fail(self._fault)
             else:
-                return
+                break
+        self._undelivered = False
 
     @property
     def unread_nbytes(self) -> int:
