@@ -56,7 +56,6 @@ BEFORE = "some or all of its records were taken before 2026-11-23, when records 
 #: Pages whose records are not known to be of one commit, and why. A page that is measured again as a whole leaves it.
 NOT_OF_ONE_COMMIT = {
     "docs/compatibility.md": BEFORE,
-    "docs/simulate.md": "what is simulated is computed, and its record has no environment",
 }
 
 
