@@ -10,6 +10,10 @@ _LOOKS = {
 }
 
 
+#: A step that is never reached.
+NEVER = 10**9
+
+
 class Interrupt(BaseException):
     """Like a KeyboardInterrupt."""
 
