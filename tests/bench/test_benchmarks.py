@@ -52,13 +52,6 @@ def commit_of(record):
     return None if commit is None or commit.endswith("+") else commit
 
 
-BEFORE = "some or all of its records were taken before 2026-11-23, when records did not name their commit"
-#: Pages whose records are not known to be of one commit, and why. A page that is measured again as a whole leaves it.
-NOT_OF_ONE_COMMIT = {
-    "docs/compatibility.md": BEFORE,
-}
-
-
 @pytest.mark.parametrize("page", benchmarks.PAGES)
 def test_the_records_of_a_page_are_of_one_commit(page, records):
     """README's figures are those of several pages; each of its records names its own commit.
@@ -75,8 +68,8 @@ def test_the_records_of_a_page_are_of_one_commit(page, records):
             assert cpus[0] != cpus[1], f"{name} is of the processor of {base}: only one of them is to be kept"
     assert commits, "the page shows no record"
     found = set(commits.values())
-    holds = None not in found and (page == "README.md" or len(found) == 1)
-    assert holds == (page not in NOT_OF_ONE_COMMIT), f"{commits}: measure them again, or correct NOT_OF_ONE_COMMIT"
+    assert None not in found, commits
+    assert page == "README.md" or len(found) == 1, commits
 
 
 def test_a_page_shows_what_its_figures_are_written_from(records):
@@ -89,10 +82,6 @@ def test_a_page_shows_what_its_figures_are_written_from(records):
     assert shown("tls") == {"tls"}
     assert shown("floor") == {f"dask/{name}" for name in ("shuffle", "groupby", "merge", "transpose", "dot", "svd")}
     assert shown() == set()
-
-
-def test_pages_that_are_excused_exist():
-    assert set(NOT_OF_ONE_COMMIT) <= set(benchmarks.PAGES)
 
 
 def test_changed_sources_are_no_commit():
