@@ -83,7 +83,8 @@ def _run(args: argparse.Namespace) -> int:
     if not records and not compared:
         raise InvalidParamError("nothing was simulated")
     record = {"command": "weft simulate", "seed": args.seed, "records": records, "lab": compared}
-    record["environment"] = environment.collect()
+    if args.json is not None:  # it loads UCX
+        record["environment"] = environment.collect()
     if args.charts is not None:
         _draw(record, args.charts)
     with _options.written(args.json, record) as text:

@@ -33,7 +33,7 @@ class Holder(Protocol):
         """Write shards to disk while `Room.excess` is positive, and call `Room.written`."""
 
     def drop_unreadable(self) -> None:
-        """Drop shards that nobody may read any more, and call `Room.leave`."""
+        """Drop what a closed shuffle holds: shards, with `Room.leave`, and partitions in the traceback of its error."""
 
 
 class Room:
@@ -111,15 +111,15 @@ class Room:
             return max(0, min(self._kept, int(self._memory + self._came - self._plenty_nbytes)))
 
     def relieve(self) -> None:
-        """Ask holders to drop what is of no use and, in the event loop's thread only, to give way if needed."""
+        """Ask holders to drop what is of no use, and to give way if needed; only an event loop's thread does so."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
         for holder in list(self._holders):
             holder.drop_unreadable()
-        if not self.excess() or (self._relief is not None and not self._relief.done()):
-            return
-        try:
-            self._relief = asyncio.get_running_loop().create_task(self._give_way())
-        except RuntimeError:  # another thread
-            return
+        if self.excess() and (self._relief is None or self._relief.done()):
+            self._relief = loop.create_task(self._give_way())
 
     async def _give_way(self) -> None:
         for holder in list(self._holders):
