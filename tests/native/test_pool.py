@@ -231,19 +231,37 @@ def test_a_large_hole_of_touched_pages_comes_before_a_small_one_of_new_pages():
     assert _native.pool_statistics()["fresh_total_nbytes"] == before
 
 
-def test_small_and_large_blocks_do_not_share_a_segment():
-    """Their pages differ. In each kind the touched ones are used again."""
+def test_a_large_block_takes_no_small_pages():
+    """It would be read more slowly there. In each kind the touched ones are used again."""
     _native.pool_set_cap(0)
     _native.pool_set_cap(1 << 30)
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(64)]
+    del blocks
+    before = _native.pool_statistics()["fresh_total_nbytes"]
     large = _native.pool_allocate(32 << 20)
     where = address(large)
+    assert _native.pool_statistics()["fresh_total_nbytes"] - before == large.nbytes
+    _small = _native.pool_allocate(1 << 20)
     del large
-    before = _native.pool_statistics()["fresh_total_nbytes"]
-    small = _native.pool_allocate(1 << 20)
-    assert _native.pool_statistics()["fresh_total_nbytes"] - before == small.nbytes
     large = _native.pool_allocate(32 << 20)
     assert address(large) == where
-    assert _native.pool_statistics()["fresh_total_nbytes"] - before == small.nbytes
+    assert _native.pool_statistics()["fresh_total_nbytes"] - before == large.nbytes
+
+
+def test_a_small_block_takes_touched_huge_pages_before_new_small_ones():
+    _native.pool_set_cap(0)
+    _native.pool_set_cap(1 << 30)
+    small, large = _native.pool_allocate(1 << 20), _native.pool_allocate(32 << 20)
+    where, of_large = address(small), address(large)
+    del large, small
+    before = _native.pool_statistics()["fresh_total_nbytes"]
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(33)]
+    assert address(blocks[0]) == where  # touched small pages come first
+    assert all(of_large <= address(block) < of_large + (32 << 20) for block in blocks[1:])
+    assert _native.pool_statistics()["fresh_total_nbytes"] == before
+    blocks.append(_native.pool_allocate(1 << 20))  # none is left: new small pages
+    assert not of_large <= address(blocks[-1]) < of_large + (256 << 20)
+    assert _native.pool_statistics()["fresh_total_nbytes"] - before == 1 << 20
 
 
 def hold_from_now():

@@ -130,8 +130,8 @@ void Segments::drop_idle(size_t most, bool huge) noexcept {
     }
 }
 
-// The kind of the last block goes last. Otherwise a job's large blocks would stay idle, and each small block of the
-// next job would go back to the kernel as soon as it is free.
+// The kind of the last block's pages goes last. Otherwise what one job leaves idle would stay, and each block of the
+// other kind of the next job would go back to the kernel as soon as it is free.
 void Segments::keep_idle(size_t most) noexcept {
     for (bool huge : {!last_huge, last_huge}) {
         drop_idle(most, huge);
@@ -169,7 +169,7 @@ void Segments::punch(Segment &segment, size_t most) noexcept {
 
 // A fresh page costs more than the rest of a larger hole, so of the next few holes the warmest is taken.
 std::set<Segments::Hole>::iterator Segments::fit(size_t nbytes, bool huge) const noexcept {
-    auto cold = [&](const Hole &hole) { return nbytes - std::min(nbytes, hole.nbytes - hole.cold); };
+    auto cold = [&](const Hole &hole) { return nbytes - std::min(nbytes, hole.warm()); };
     auto best = holes.lower_bound({huge, nbytes, 0, nullptr, 0});
     if (best != holes.end() && best->huge != huge) return holes.end();
     size_t left = most_looked_at;
@@ -190,15 +190,19 @@ static size_t warmest(const Segment *segment, size_t begin, size_t end, size_t n
     return best;
 }
 
-// Whether a huge page is free as a whole, within a free range, and none of it is touched yet. Where only large blocks
-// are on huge pages, what they touch beyond themselves is left out of account.
+// Whether a huge page is free as a whole, within a free range, and none of it is touched yet.
 static bool is_untouched(const Segment *segment, size_t begin, size_t end, size_t page) noexcept {
-    return segment->huge && head() && page >= std::max(begin, head()) && page + Segments::huge_nbytes <= end &&
-           !segment->warm.count(page, page + Segments::huge_nbytes);
+    return segment->huge && SharedFile::may_be_huge() && page >= std::max(begin, head()) &&
+           page + Segments::huge_nbytes <= end && !segment->warm.count(page, page + Segments::huge_nbytes);
 }
 
 Segments::Taken Segments::take(size_t nbytes, bool huge) noexcept {
     auto hole = fit(nbytes, huge);
+    // Touched huge pages are better than new small ones; what asks for huge ones is read faster there.
+    if (!huge && (hole == holes.end() || hole->warm() < nbytes)) {
+        auto other = fit(nbytes, true);
+        if (other != holes.end() && other->warm() >= nbytes) hole = other;
+    }
     Segment *segment;
     size_t begin = 0;
     if (hole != holes.end()) {
@@ -222,7 +226,7 @@ Segments::Taken Segments::take(size_t nbytes, bool huge) noexcept {
     if (offset > begin) add_hole(segment, begin, {offset - begin, before});
     if (block_end < end) add_hole(segment, block_end, {end - block_end, after});
     ++taken;
-    last_huge = huge;
+    last_huge = segment->huge;
     segment->used[offset] = {nbytes, 0, false, false, false, false};
     live += nbytes;
     idle += left + right - warm;

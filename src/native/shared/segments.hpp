@@ -54,6 +54,7 @@ struct Segments {
         size_t nbytes, cold;
         Segment *segment;
         size_t offset;
+        size_t warm() const noexcept { return nbytes - cold; }
         bool operator<(const Hole &) const noexcept;
     };
 
@@ -79,7 +80,7 @@ struct Segments {
         Segment *segment = nullptr;
         size_t offset = 0, warm = 0;
     };
-    /// Take a block of whole pages, huge or small.
+    /// Take a block of whole pages; a small block lies on huge ones where that saves new pages.
     Taken take(size_t nbytes, bool huge) noexcept;
     void give_back(Segment *segment, Block used) noexcept;
     /// Keep later writes to the block out of the file. False: that is not possible.
@@ -104,7 +105,7 @@ struct Segments {
     // The peak of use, in the pool and outside it, since `began_ns` and in the hold before it.
     size_t most_used = 0, most_used_before = 0;
     int64_t began_ns = 0;
-    bool last_huge = false;  // the kind of the last block
+    bool last_huge = false;  // the kind of the last block's pages
 
     std::set<Hole>::iterator fit(size_t nbytes, bool huge) const noexcept;
     void note_used() noexcept;

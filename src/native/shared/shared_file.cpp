@@ -122,14 +122,6 @@ int new_file() noexcept {
     return fd < 0 ? memfd_create("weft", MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
 }
 
-// Whether files can have huge pages, of the usual size: a kernel with larger small pages has far larger huge ones, too
-// large for blocks of any size.
-bool may_be_huge() noexcept {
-    if (!contains("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n")) return false;
-    return own_mount() >= 0 || contains(memfd_setting, "[advise]") || contains(memfd_setting, "[within_size]") ||
-           contains(memfd_setting, "[always]");
-}
-
 // What a fault takes that gives one small page of a file; 0: it could not be measured. Of several batches the fastest
 // counts: in others this thread may have lost its core.
 double fault_ns() noexcept {
@@ -216,12 +208,19 @@ int SharedFile::make(size_t nbytes) noexcept {
     return fd;
 }
 
+// A kernel with larger small pages has far larger huge ones, too large for blocks of any size.
+bool SharedFile::may_be_huge() noexcept {
+    static const bool possible = contains("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n") &&
+                                 (own_mount() >= 0 || contains(memfd_setting, "[advise]") ||
+                                  contains(memfd_setting, "[within_size]") || contains(memfd_setting, "[always]"));
+    return possible;
+}
+
 bool SharedFile::small_pages_are_slow() noexcept {
     const int set = set_to;
     if (set == 0) return false;
-    static const bool possible = may_be_huge();
-    if (set == 1) return possible;
-    static const bool slow = possible && fault_ns() > slow_fault_ns;
+    if (set == 1) return may_be_huge();
+    static const bool slow = may_be_huge() && fault_ns() > slow_fault_ns;
     return slow;
 }
 

@@ -10,6 +10,8 @@ namespace SharedFile {
 /// Make a file of `nbytes` of fresh memory, on huge pages if the kernel gives them on advice; -1 on failure. It never
 /// shrinks: it is sealed, or only this user's processes have access to it. The descriptor must not be given away.
 int make(size_t nbytes) noexcept;
+/// Whether files can have huge pages, of the usual size.
+bool may_be_huge() noexcept;
 /// Whether huge pages are to be had, and small ones cost this machine so much that blocks of any size belong on huge
 /// ones. The cost is measured once, unless it was set.
 bool small_pages_are_slow() noexcept;
