@@ -3,6 +3,8 @@
 // buffer.cpp), otherwise through DLPack or the CUDA array interface (array_import.cpp).
 #pragma once
 
+#include <utility>
+
 #include "ucp/ucx.hpp"
 
 /// Owns one Py_buffer. For other exports, only buf, len and obj, which owns the array, are set.
@@ -15,7 +17,9 @@ struct Buffer {
     Buffer() = default;
     Buffer(const Buffer &) = delete;
     Buffer &operator=(const Buffer &) = delete;
-    Buffer(Buffer &&other) noexcept : view(other.view), memory_type(other.memory_type) { other.view.obj = nullptr; }
+    /// Leaves `other` empty, as a release does.
+    Buffer(Buffer &&other) noexcept
+        : view(std::exchange(other.view, {})), memory_type(std::exchange(other.memory_type, UCS_MEMORY_TYPE_HOST)) {}
     ~Buffer() { release(); }
 
     /// Export `object`, or raise the reason why it cannot be used; nothing is then held. `memory_types` is the bit map
@@ -25,7 +29,7 @@ struct Buffer {
     void release() noexcept {
         if (!view.obj) return;
         PyBuffer_Release(&view);
-        view.buf = nullptr;  // the request that contains this may be reused
+        view.buf = nullptr;  // nothing of it must reach the next use of the request that contains this
         view.len = 0;
         memory_type = UCS_MEMORY_TYPE_HOST;
     }
