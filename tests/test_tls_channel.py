@@ -320,6 +320,16 @@ def test_close_waits_while_the_peer_leaves_too_much_unread(ends):
     finish(closing, b)
 
 
+def test_close_succeeds_though_the_peer_goes_at_once(ends):
+    """A handler that ends by the goodbye aborts its end: the acknowledgement and the end of the file come together."""
+    a, b = ends
+    closing = a.close()
+    with pytest.raises(weft.PeerClosedError):
+        b.recv().wait(100)
+    b.abort()
+    assert closing.wait(100) is None
+
+
 def test_both_close_at_once(ends):
     a, b = ends
     a.send(b"never read")

@@ -482,6 +482,8 @@ class TlsChannel:
         return unread[-1].end - unread[0].start if unread else 0
 
     def _reads(self) -> bool:
+        if self._acknowledged:  # nothing follows
+            return False
         return self._closing is not None or bool(self._waiters) or self.unread_nbytes < _UNREAD_NBYTES
 
     def _writes(self) -> bool:
