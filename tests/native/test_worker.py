@@ -237,3 +237,26 @@ def test_what_came_before_arming_is_found(tmp_path):
     subprocess.run(command, input=ARMS_BLINDLY, text=True, check=True)
     said = subprocess.run([sys.executable, "-c", USES_IT, blind], capture_output=True, text=True, timeout=60)
     assert said.stdout.split() == ["False", "False", "True"], said.stderr
+
+
+ATTEMPT = """
+import os, resource, weft
+for left in range(1, 25):  # with none, libucp cannot be loaded
+    pid = os.fork()
+    if not pid:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + left, 4096))
+        try:
+            with weft.Context() as context, weft.Worker(context):
+                os._exit(10)
+        except weft.NoMemoryError as e:
+            os._exit(11 if "limit of open files" in str(e) else 12)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), end=" ", flush=True)
+"""
+
+
+def test_a_context_with_too_few_descriptors_is_refused():
+    """Where UCX gets none for its thread, it would abort the process."""
+    done = subprocess.run([sys.executable, "-c", ATTEMPT], capture_output=True, text=True, timeout=200, check=True)
+    codes = [int(code) for code in done.stdout.split()]
+    assert set(codes) <= {10, 11}, codes
+    assert (codes[0], codes[-1]) == (11, 10)

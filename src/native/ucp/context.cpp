@@ -14,7 +14,12 @@ namespace {
 constexpr unsigned api_major = 1, api_minor = 16;
 
 void modify(ucp_config_t *config, const std::string &name, const std::string &value) {
-    check(ucp.config_modify(config, name.c_str(), value.c_str()), "Context", " with " + name + "=" + value);
+    const ucs_status_t status = ucp.config_modify(config, name.c_str(), value.c_str());
+    if (status == UCS_ERR_INVALID_PARAM || status == UCS_ERR_NO_ELEM)
+        raise("InvalidParamError",
+              "Context: UCX does not accept " + name + "=" + value + ": unknown name or value; ucx_info -cf lists them",
+              "Context");
+    check(status, "Context", " with " + name + "=" + value);
 }
 
 struct Feature {
@@ -37,7 +42,9 @@ constexpr Feature known_features[] = {
         else if (environment)
             what += std::string(" UCX_") + name + "=" + environment;
     }
-    raise("InvalidParamError", "Context: UCX found no device" + (what.empty() ? "" : " with" + what), "Context");
+    raise("InvalidParamError",
+          "Context: UCX found no device" + (what.empty() ? "" : " with" + what) + "; ucx_info -d lists the devices",
+          "Context");
 }
 
 // In addition to tag and am, which weft itself needs.
@@ -69,13 +76,14 @@ void check_shm(const char *op, uint64_t needed) {
         raise("NoMemoryError",
               std::string(op) + ": /dev/shm has " + std::to_string(free >> 10) + " KiB free, and shared memory needs " +
                   std::to_string(needed >> 10) +
-                  "; delete files there, enlarge it (mount -o remount,size=1G /dev/shm;"
+                  " KiB; delete files there, enlarge it (mount -o remount,size=1G /dev/shm;"
                   " docker run --shm-size), or remove posix from UCX_TLS",
               op);
 }
 
-// UCX aborts the process when it gets no pipe for its async thread (ucs_async_thread_start). So check beforehand that
-// descriptors for a worker are available: 9 for the first, 6 for each further one.
+// UCX aborts the process when it gets no pipe for its async thread (ucs_async_thread_start), which the first context or
+// worker starts. So check beforehand that descriptors for a worker are available: 9 for the first, 6 for each further
+// one.
 void check_descriptors(const char *op) {
     constexpr int needed = 16;
     int taken[needed], count = 0;
@@ -92,6 +100,7 @@ Context::Context(nb::dict settings, nb::dict defaults, nb::handle names, uint64_
     : features(feature_bits(names)), shm_nbytes(shm_nbytes) {
     // A context made while /dev/shm is full never uses posix.
     check_shm("Context", shm_nbytes);
+    check_descriptors("Context");
     ucp_config_t *ucp_config;
     check(ucp.config_read(nullptr, nullptr, &ucp_config), "Context", ": reading UCX_* from the environment");
     struct Release {
@@ -163,7 +172,9 @@ void define_context(nb::module_ &m) {
         .def(
             "__exit__", [](Context &c, nb::args) { close_context(c); },
             nb::sig("def __exit__(self, *exc: object) -> None"))
-        .def("close", &close_context, "Release the context. Idempotent. Its workers must be closed first.")
+        .def("close", &close_context,
+             "Release the context. Idempotent.\n\nRaises\n------\nInvalidParamError\n    Workers, memories or views of "
+             "its messages are still open.")
         .def_prop_ro(
             "memory_types",
             [](Context &c) {
