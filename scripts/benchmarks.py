@@ -418,7 +418,7 @@ def messages_on_a_gpu(record: Mapping[str, Any]) -> str:
         [name, *(text for taken in sizes.values() for text in (stats.format_rounds(taken[name]), over(taken, name)))]
         for name in next(iter(sizes.values()))
     ]
-    head = ["", *(text for size in sizes for text in (size, "weft / it"))]
+    head = ["", *(text for size in sizes for text in (size, "weft / row"))]
     return "\n".join([table(head, rows), "", machine(record)])
 
 

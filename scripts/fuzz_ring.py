@@ -430,7 +430,7 @@ class Case:
 
 def named(error: weft.Error) -> Outcome:
     """Say which error, and why, without what differs from case to case."""
-    why = re.sub(r"\d+", "n", str(error).partition("hostile: ")[2])
+    why = re.sub(r"\d+", "n", str(error).partition("hostile): ")[2])
     if not why:
         raise FindingError(f"{type(error).__name__} says nothing: {error}")
     return f"{type(error).__name__}: {why}"

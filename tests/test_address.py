@@ -24,7 +24,9 @@ def test_split(text, expected):
     assert address.split(text) == expected
 
 
-@pytest.mark.parametrize("text", ["host:port", "host:-1", "host:65536", "[::1", "[::1]x", "host:²"])
+@pytest.mark.parametrize(
+    "text", [None, 5, "host:port", "host:-1", "host:65536", "[::1", "[::1]x", "host:²", "ucx://host:1"]
+)
 def test_split_refuses(text):
     with pytest.raises(weft.InvalidParamError, match="address"):
         address.split(text)

@@ -155,7 +155,10 @@ def test_a_name_that_is_none(name):
     [
         ({"info": {"x": "x" * 50_000}}, "info has 50009 B as JSON, and the limit is 49152"),
         ({"info": {"x": {1, 2}}}, "info must be JSON-able"),
+        ({"info": 5}, "info=5 is not a dict"),
         ({"settings": {"TLS": 5}}, "TLS=5 is int"),
+        ({"settings": "TLS=tcp"}, "'TLS=tcp' is not a mapping"),
+        ({"ssl": True}, "ssl=True is not an ssl.SSLContext"),
     ],
 )
 def test_what_would_fail_in_every_handshake_is_refused_at_once(options, why):
@@ -196,6 +199,14 @@ def test_a_timeout_beyond_what_the_kernel_takes(timeout):
             peer.send(b"here").wait(timeout)
             assert bytes(peer.recv().wait(timeout)) == b"here"
         accepted.result()
+
+
+@pytest.mark.parametrize("timeout", [math.nan, "5"])
+def test_a_timeout_that_is_none(timeout):
+    with pytest.raises(weft.InvalidParamError, match=f"timeout={timeout!r} is not a number of seconds"):
+        weft.connect("127.0.0.1:1", timeout=timeout)
+    with weft.listen("127.0.0.1:0") as listener, pytest.raises(weft.InvalidParamError, match="not a number of seconds"):
+        listener.accept(timeout)
 
 
 def test_no_port_and_no_sense():

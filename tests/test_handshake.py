@@ -58,6 +58,10 @@ def outcome(room, side, stream):
     [
         (b"GET / HTTP/1.1\r\n", "does not speak weft.*GET"),
         (words(b"{}", magic=b"weft"), "does not speak weft"),
+        (
+            b":" + bytes(7) + b"\1" + bytes(7),
+            "it began with .*, as Dask's tcp:// does; use one",
+        ),
         (words(b"{}", version=0), "version 0"),
         (words(b"{}", version=1), f"speaks version 1 of the handshake, this one {message.VERSION}"),
         (words(b"", nbytes=(1 << 16) + 1), "announced 65537 B"),

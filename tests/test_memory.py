@@ -241,6 +241,22 @@ def test_forked_children_and_theirs(born):
     assert born() == 0
 
 
+def test_a_forked_child_sees_later_changes():
+    weft.Context({"TLS": "self"})
+    with weft.arrays_in_pool():
+        array = np.full(N, 1, "u1")
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(out, 1)
+        os._exit(array[-1])
+    array[:] = 2
+    os.write(into, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+    os.close(out)
+    os.close(into)
+
+
 def test_a_fork_while_another_thread_allocates():
     weft.Context({"TLS": "self"})
     stop = threading.Event()

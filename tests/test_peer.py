@@ -127,7 +127,7 @@ def test_what_is_no_object_is_refused(frames):
     async def main():
         async with pair() as (a, b):
             await (a.send(b"x") if frames is None else a.send_frames(frames))
-            with pytest.raises(weft.HandshakeError, match="was it sent by send_"):
+            with pytest.raises(weft.HandshakeError, match="not sent by send_"):
                 await b.recv_obj()
             await a.send_obj("next")
             assert await b.recv_obj() == "next"

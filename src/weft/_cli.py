@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, cast
@@ -85,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe: head, or a pager
         _discard_output()
-        return 1
+        return 128 + signal.SIGPIPE  # as a shell reports other programs that this ends
     except OSError as e:
         if not _output_is_stuck():
             raise

@@ -202,7 +202,9 @@ def unpack(message: Message) -> tuple[list[Any], list[int]]:
             out.append(bytearray(first[offset : offset + size]))
             offset += size
     except (struct.error, ValueError, StopIteration) as e:
-        raise HandshakeError(f"recv: the message is not a list of buffers, was it sent by send_frames? {e}") from None
+        raise HandshakeError(
+            f"recv_frames or recv_obj: the message was not sent by send_frames or send_obj ({e}); use recv"
+        ) from None
     return out, elsewhere
 
 

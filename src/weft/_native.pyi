@@ -131,7 +131,14 @@ class Context:
     def __exit__(self, *exc: object) -> None: ...
 
     def close(self) -> None:
-        """Release the context. Idempotent. Its workers must be closed first."""
+        """
+        Release the context. Idempotent.
+
+        Raises
+        ------
+        InvalidParamError
+            Workers, memories or views of its messages are still open.
+        """
 
     @property
     def memory_types(self) -> list[str]:
@@ -199,7 +206,7 @@ class Request:
     """
     An operation under way: wait for it with :meth:`wait`, or ``await`` it.
 
-    It follows asyncio's future protocol: ``gather``, ``wait``, ``wait_for``, ``timeout`` and ``shield`` accept it
+    It follows asyncio's future protocol: ``gather``, ``wait``, ``wait_for`` and ``shield`` accept it
     directly; ``create_task`` and ``TaskGroup`` need a coroutine that awaits it.
 
     Cancelling ends the request at once. UCX withdraws the operation if it can. Otherwise the operation runs on: its

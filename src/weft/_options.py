@@ -156,9 +156,13 @@ def console(color: str, **options: Any) -> Console:
     """Return a console for standard output, or for standard error with ``stderr=True``, with or without colour."""
     from rich.console import Console
 
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:  # rich would exit with status 1
+            raise BrokenPipeError
+
     if color == "always":
-        return Console(force_terminal=True, color_system="standard", **options)
-    return Console(color_system=None, **options) if color == "never" else Console(**options)
+        return Piped(force_terminal=True, color_system="standard", **options)
+    return Piped(color_system=None, **options) if color == "never" else Piped(**options)
 
 
 def print_whole(console: Console, table: Table) -> None:

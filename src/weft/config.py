@@ -142,6 +142,8 @@ def defaults(tls: str, devices: str) -> dict[str, str]:
 
 def named(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return settings by the names that UCX uses, without ``UCX_``, sorted."""
+    if not isinstance(settings, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        raise InvalidParamError(f"settings: {settings!r} is not a mapping of UCX's names to values")
     for name, value in settings.items():
         if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
             raise InvalidParamError(f"settings: {name}={value!r} is {type(value).__name__}; UCX's values are str")

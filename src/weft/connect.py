@@ -16,7 +16,7 @@ from weft._connect.address import join, resolve, split
 from weft._connect.encryption import EncryptionPolicy, policy_of
 from weft._connect.handshake_io import LONG_S, out_of_descriptors, run, run_blocking
 from weft._connect.links import Workers, workers_of_loop, workers_of_thread
-from weft._connect.message import checked
+from weft._connect.message import checked, seconds
 from weft._connect.route import Route
 from weft._tls.session import Session
 from weft.config import named
@@ -55,8 +55,8 @@ def connect(
         UCX settings for this side of the connection, as for :class:`Context`. Connections with the same settings
         share a worker.
     flow : int
-        Connections of one flow to a process share a TCP connection where UCX's tcp carries them; those of another have
-        their own, for networks that cap each (clouds do). On one host it changes nothing.
+        Connections of one flow to a process share a TCP connection where UCX's tcp carries them; other flows have
+        their own, for networks that cap each connection, as clouds do. On one host it changes nothing.
 
     Returns
     -------
@@ -76,6 +76,10 @@ def connect(
         certificate was refused.
     TimedOutError
         On entry: no answer within `timeout`.
+    NoMemoryError
+        On entry: descriptors or shared memory ran out.
+    InvalidParamError
+        At once: the address has no port, or an argument is invalid.
 
     Examples
     --------
@@ -86,7 +90,7 @@ def connect(
     host, port = split(address)
     if not port:
         raise InvalidParamError(f"connect to {address!r}: a port is needed, as in host:13337")
-    info = checked("connect", info)
+    info, timeout = checked("connect", info), seconds("connect", timeout)
     return Connecting(host, port, timeout, info, named(settings or {}), ssl, policy_of(ssl, payload), flow)
 
 

@@ -21,7 +21,7 @@ from weft._connect.admission import SameHostListener, process_of, same_user
 from weft._connect.encryption import EncryptionPolicy, policy_of
 from weft._connect.handshake_io import LONG_S, out_of_descriptors, run, run_blocking
 from weft._connect.links import Workers, workers_of_loop, workers_of_thread
-from weft._connect.message import checked
+from weft._connect.message import checked, seconds
 from weft._connect.route import Route
 from weft._connect.sockets import close_in_child
 from weft._tls.session import Session
@@ -76,6 +76,8 @@ def listen(
     ------
     AddressError
         On entry: the port is in use, or the address is not this host's.
+    InvalidParamError
+        On entry: ``with`` and a handler, or ``async with`` without one.
     """
     return Listener(address, handler, info=info, settings=settings, ssl=ssl, payload=payload)
 
@@ -130,7 +132,7 @@ class Listener:
     def _listening(self) -> socket.socket:
         for sock in self._sockets:
             return sock
-        raise ClosedError("the listener is not open")
+        raise ClosedError("the listener is not open: use it inside `with weft.listen(...)`")
 
     def _bind(self) -> None:
         name = join(self._host, self._port)
@@ -208,15 +210,22 @@ class Listener:
             Seconds to wait for a caller. 0 accepts one that is already waiting; None waits without limit. The caller
             then has at least one second for the handshake. A failed handshake does not end the wait.
 
+        Returns
+        -------
+        Peer
+            Close it yourself.
+
         Raises
         ------
         TimedOutError
             No connection within `timeout`.
+        InvalidParamError
+            `timeout` is not a number of seconds.
         ClosedError
-            The listener was closed, be it by another thread while this one waits.
+            The listener is not open, or another thread closed it during the wait.
         """
         listening, name = list(self._sockets), self.bound_address
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + seconds(f"accept on {name}", timeout)
         workers = workers_of_thread()
         late = False
         while not late:  # a caller that is already waiting is accepted even after the deadline

@@ -441,7 +441,7 @@ def _failed(request: Request[Any]) -> bool:
 def _unpickle(message: _frames.Message) -> tuple[Any, list[Request[Any]]]:
     received, _ = _frames.unpack(message)
     if not received:
-        raise HandshakeError("recv_obj: the message has no buffer, was it sent by send_obj?")
+        raise HandshakeError("recv_obj: the message has no buffer; it was not sent by send_obj")
     head, *buffers = received
     import pickle
 

@@ -42,7 +42,7 @@ class Request(Protocol[ResultT_co]):
 
     Every operation returns a request, over UCX and over TLS; ``isinstance(x, weft.Request)`` works. The result of a
     ``Request[memoryview]`` is a memoryview. Requests follow asyncio's future protocol: ``gather``, ``wait``,
-    ``wait_for``, ``timeout`` and ``shield`` accept them directly; ``create_task`` and ``TaskGroup`` need a coroutine
+    ``wait_for`` and ``shield`` accept them directly; ``create_task`` and ``TaskGroup`` need a coroutine
     that awaits one.
 
     Cancelling ends the request at once. The operation is withdrawn if possible. Otherwise it runs on: its buffer stays
@@ -77,8 +77,7 @@ class Request(Protocol[ResultT_co]):
         Error
             The error that ended the operation.
 
-        Ctrl-C interrupts the wait; the request is then still pending. Where messages go over a TLS socket, it may end
-        the connection.
+        Ctrl-C interrupts the wait; the request is then still pending.
         """
         ...
 

@@ -52,6 +52,12 @@ def test_who_was_not_asked_is_known_from_its_receiver_and_by_its_address() -> No
     assert pair.bandwidth_Bps is None
 
 
+def test_processes_without_a_port_are_told_apart() -> None:
+    gone = {name: row(0, 50, address="ucx://127.0.0.1:0") for name in ("3f2a99", "77bb12")}
+    pairs = join({"a": "scheduler"}, [report("a", **gone)])
+    assert [p.source for p in pairs] == ["ucx://127.0.0.1:0 (3f2a)", "ucx://127.0.0.1:0 (77bb)"]
+
+
 def test_the_same_process_twice_counts_once() -> None:
     both = report("a", a=row(100, 100))
     (pair,) = join(named([("a", "0"), ("a", "1")]), [both, both])

@@ -163,7 +163,7 @@ def test_clock(machine, synchronised, level):
     assert checks_process.clock(machine(synchronised=synchronised)).level is level
 
 
-@pytest.mark.parametrize(("available", "remedy"), [("tsc hpet", "echo tsc > "), ("hpet", "the kernel gave tsc up")])
+@pytest.mark.parametrize(("available", "remedy"), [("tsc hpet", "echo tsc > "), ("hpet", "the kernel gave up tsc")])
 def test_a_slow_clock_source(machine, available, remedy):
     folder = "sys/devices/system/clocksource/clocksource0"
     made = machine(files={f"{folder}/current_clocksource": "hpet", f"{folder}/available_clocksource": available})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """``weft explain`` as a whole: this process asks, a child answers."""
 
+import concurrent.futures
 import json
 
 import pytest
@@ -51,6 +52,14 @@ def test_nobody_calls(monkeypatch, capsys):
 def test_nobody_there(capsys):
     assert cli.main(["explain", "127.0.0.1:1"]) == 1
     assert "nothing listens there" in capsys.readouterr().err
+
+
+def test_another_program_of_weft_s_answers(capsys):
+    with weft.listen("127.0.0.1:0") as listener, concurrent.futures.ThreadPoolExecutor(1) as thread:
+        done = thread.submit(lambda: listener.accept(100).abort())
+        assert cli.main(["explain", listener.address]) == 1
+        done.result(100)
+    assert "what answers is not weft explain --listen; start that there" in capsys.readouterr().err
 
 
 def test_an_address_and_listen(capsys):

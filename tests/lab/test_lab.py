@@ -39,6 +39,14 @@ def said(standing, host, *command):
     return subprocess.run(standing.command(host, command), capture_output=True, text=True, timeout=100).stdout.split()
 
 
+def test_cpus_that_are_not_there():
+    cpus = str(max(os.sched_getaffinity(0)) + 1)
+    network = lab.parse({"hosts": {"a": {"cpus": cpus}, "b": {}}, "links": [{"between": ["a", "b"]}]})
+    with pytest.raises(weft.InvalidParamError, match=f"may use none of cpus='{cpus}'"), lab.Lab(network):
+        pass
+    assert not mine()
+
+
 @pytest.mark.slow
 def test_two_hosts():
     with lab.Lab(CABLE) as standing:

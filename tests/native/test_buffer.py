@@ -72,7 +72,7 @@ def test_strided_source_is_refused_and_nothing_is_sent(worker, endpoint):
 
 
 def test_strided_destination_is_refused(worker):
-    with pytest.raises(weft.NotContiguousError):
+    with pytest.raises(weft.NotContiguousError, match="pass a contiguous array, and copy from it when"):
         worker.tag_recv(np.zeros(8)[::2], 1)
 
 

@@ -43,7 +43,7 @@ def fate(case):
             break
     with pytest.raises(weft.Error) as e:
         waiting.result()
-    return str(e.value).partition("hostile: ")[2]
+    return str(e.value).partition("hostile): ")[2]
 
 
 def allowed(name):

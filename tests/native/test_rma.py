@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Memory that peers reach: mapped and allocated, keys, put, get and atomic operations."""
 
+import contextlib
 import gc
 import pickle
 import weakref
@@ -71,6 +72,14 @@ def test_mapped_memory_is_the_array_itself(context, worker, endpoint):
         assert array.sum() == 125
         worker.close()
     assert memory.closed
+
+
+def test_a_key_to_memory_that_is_closed(context, endpoint):
+    memory = context.mem_alloc(1 << 16)
+    key = memory.rkey_pack()
+    memory.close()
+    with contextlib.suppress(weft.UnreachableError):  # tcp and self take the key; an access through it then fails
+        endpoint.rkey_unpack(key)
 
 
 def test_mapped_memory_is_locked(context):

@@ -63,7 +63,7 @@ def test_each_choice_has_its_reason(sockets):
     assert worker.reasons == {
         "cpus": "those of a NUMA node",
         "nodes": "the node of its CPUs; preferred, not bound: a full node costs speed, not the process",
-        "threads": "one for each core: two threads of a core share what computes",
+        "threads": "one for each core: the two threads of a core share its units",
         "memory": "all of its NUMA node's",
         "nic": "no RDMA device; no network device is up: "
         "tcp takes the device of the worker's address, so none is named",
@@ -102,7 +102,7 @@ def test_a_quota_for_fewer_workers_than_places_leaves_places_free(sockets):
     topology = dataclasses.replace(sockets, allowed=Allowed(tuple(range(16)), (0, 1), cpu_quota=2.5))
     made = plan(topology, PlanOptions("l3"))
     assert [worker.threads for worker in made.workers] == [1, 1]
-    assert made.notes[-1] == "2 of 4 places are left free: the quota feeds no more; --workers"
+    assert made.notes[-1] == "2 of 4 places are left free: the CPU quota allows no more; --workers overrides it"
     assert len(plan(topology, PlanOptions("l3", workers=4)).workers) == 4
     assert len(plan(dataclasses.replace(topology, allowed=Allowed((0,), (0,), 0.5)), PlanOptions("1")).workers) == 1
 

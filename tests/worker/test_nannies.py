@@ -2,11 +2,14 @@
 """A scheduler that listens on both protocols, and the command beside it."""
 
 import asyncio
+import concurrent.futures
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -109,6 +112,42 @@ def test_why_a_scheduler_does_not_answer(scheme, where, why, monkeypatch, capsys
     with pytest.raises(weft.TimedOutError, match=f"no answer within 0.3 s: {why}.*; start the scheduler"):
         nannies.run([given])
     assert capsys.readouterr().err == f"weft worker: waiting for the scheduler at {scheme}://{where} ...\n"
+
+
+@contextlib.contextmanager
+def echo():
+    """A listener of weft's in another thread, which returns what it gets; gives its address."""
+
+    async def serve(peer):
+        with contextlib.suppress(weft.PeerLostError):
+            while True:
+                await peer.send(await peer.recv())
+
+    async def listen():
+        async with weft.listen("127.0.0.1:0", serve) as listener:
+            where.set_result(listener.address)
+            await asyncio.to_thread(stop.wait, 100)
+
+    where, stop = concurrent.futures.Future(), threading.Event()
+    thread = threading.Thread(target=asyncio.run, args=(listen(),))
+    thread.start()
+    try:
+        yield where.result(100)
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "why"),
+    [
+        ("tcp", r"no answer within 3 s: it listens on ucx://, and tcp://\S+ is another protocol; "),
+        ("ucx", "what answers there is no Dask scheduler; correct its address"),
+    ],
+)
+def test_what_answers_is_no_scheduler_of_this_protocol(scheme, why):
+    with echo() as address, pytest.raises(weft.Error, match=why):
+        nannies.run([{"scheduler_ip": f"{scheme}://{address}", "scheduler_file": None, "death_timeout": 3.0}])
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ void acquire_dlpack(Buffer &buffer, const Demand &demand) {
         demand.refuse("UnsupportedError", "has items of " + std::to_string(item_bits) + " bits; pass a view of bytes");
     const size_t nbytes = tensor.size() * item_bits / 8;
     if (!is_contiguous(nbytes, tensor.ndim(), tensor.shape_ptr(), tensor.stride_ptr(), 1))
-        refuse_strided(demand.object, demand.op);
+        refuse_strided(demand.object, demand.writable, demand.op);
     void *data = const_cast<void *>(tensor.data());
     if (nbytes && device.memory_type != UCS_MEMORY_TYPE_HOST) {
         if (device.memory_type == UCS_MEMORY_TYPE_ROCM)
@@ -162,7 +162,7 @@ void acquire_cuda_array(Buffer &buffer, const Demand &demand) {
     if (nb::object strides = entry(interface, "strides"); !strides.is_none()) {
         const std::vector<int64_t> steps = integers(strides);
         if (steps.size() != shape.size() || !is_contiguous(nbytes, shape.size(), shape.data(), steps.data(), unit))
-            refuse_strided(demand.object, demand.op);
+            refuse_strided(demand.object, demand.writable, demand.op);
     }
     nb::object data = entry(interface, "data");
     if (demand.writable && nb::cast<bool>(nb::bool_(data[1]))) refuse_read_only(demand.object, demand.op);

@@ -3,10 +3,11 @@
 
 #include <string_view>
 
-void refuse_strided(nb::handle object, const char *op) {
+void refuse_strided(nb::handle object, bool writable, const char *op) {
     raise("NotContiguousError",
-          std::string(op) + ": the " + type_name_of(object) +
-              " is not contiguous; pass a copy, e.g. numpy.ascontiguousarray(x) or x.contiguous()",
+          std::string(op) + ": the " + type_name_of(object) + " is not contiguous; pass a " +
+              (writable ? "contiguous array, and copy from it when the operation has ended"
+                        : "copy, e.g. numpy.ascontiguousarray(x) or x.contiguous()"),
           op);
 }
 
@@ -25,7 +26,7 @@ static void acquire_otherwise(Buffer &buffer, nb::handle object, bool writable, 
     if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_FULL_RO) == 0) {
         const bool contiguous = PyBuffer_IsContiguous(&view, 'A'), readonly = view.readonly;
         PyBuffer_Release(&view);
-        if (!contiguous) refuse_strided(object, op);
+        if (!contiguous) refuse_strided(object, writable, op);
         if (writable && readonly) refuse_read_only(object, op);
         throw refusal;
     }

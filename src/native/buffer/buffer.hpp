@@ -45,7 +45,7 @@ bool acquire_array(Buffer &buffer, nb::handle object, bool writable, const char 
 nb::object export_capsule(nb::handle object, nb::dict arguments);
 
 /// Raise the reason why `object` cannot be used in place.
-[[noreturn]] void refuse_strided(nb::handle object, const char *op);
+[[noreturn]] void refuse_strided(nb::handle object, bool writable, const char *op);
 [[noreturn]] void refuse_read_only(nb::handle object, const char *op);
 
 void define_dlpack_export(nb::module_ &m);

@@ -177,7 +177,7 @@ nb::object Channel::close(PyObject *owner) {
         return request;
     }
     closing = true;
-    auto why = make_fault("ClosedError", name + ": the connection was closed by this side");
+    auto why = make_fault("ClosedError", "the connection was closed by this side");
     for (Request *waiter : receives) stop(waiter, why);
     receives.clear();
     end_placed_receives(why);
@@ -200,7 +200,7 @@ void Channel::finish_close(const std::shared_ptr<const Fault> &why) noexcept {
     close_request = nullptr;
     auto self = shared_from_this();
     closed = true;
-    if (!fault || ended) fault = make_fault("ClosedError", name + ": the connection was closed by this side");
+    if (!fault || ended) fault = make_fault("ClosedError", "the connection was closed by this side");
     clear();
     unregister();
     if (r) {
@@ -212,7 +212,7 @@ void Channel::finish_close(const std::shared_ptr<const Fault> &why) noexcept {
 void Channel::abort(const char *error, const std::string &reason, bool tell_peer) noexcept {
     if (closed) return;
     if (tell_peer && !lost && !ended) tell(abort_kind, 0);
-    fault = make_fault(error, name + ": " + reason);
+    fault = make_fault(error, reason);
     closed = closing = true;
     fail_under_way(fault);
     auto self = shared_from_this();

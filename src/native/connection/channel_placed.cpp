@@ -65,8 +65,8 @@ void Channel::accept_placed(const Wire &wire, std::unique_ptr<Message> message, 
     message->carrier = link->carrier.get();
     if (!rendezvous || placed_messages.contains(message->place)) {
         tell(abort_kind, 0);
-        return lose(make_fault("PeerLostError",
-                               name + ": the peer violated the protocol: a placed message did not come by rendezvous"));
+        return lose(
+            make_fault("PeerLostError", "the peer violated the protocol: a placed message did not come by rendezvous"));
     }
     if (auto found = placed_receives.extract(message->place))
         answer_placed(found.mapped(), std::move(message));
@@ -77,8 +77,8 @@ void Channel::accept_placed(const Wire &wire, std::unique_ptr<Message> message, 
 
 void Channel::answer_placed(Request *r, std::unique_ptr<Message> message) noexcept {
     if (message->nbytes != r->nbytes) {
-        r->fail(make_fault("TruncatedError", name + ": the message has " + std::to_string(message->nbytes) +
-                                                 " B, the buffer " + std::to_string(r->nbytes) + " B"));
+        r->fail(make_fault("TruncatedError", "the message has " + std::to_string(message->nbytes) + " B, the buffer " +
+                                                 std::to_string(r->nbytes) + " B"));
         message->refuse();
         ++received;
         consume(message->charge, message->nbytes);
@@ -93,7 +93,7 @@ void Channel::landed(Request *r, ucs_status_t status) noexcept {
     if (closed || lost) return;
     if (status != UCS_OK) {
         tell(abort_kind, 0);
-        return lose(make_fault("PeerLostError", name + ": " + ucx_status_string(status)));
+        return lose(make_fault("PeerLostError", ucx_status_string(status)));
     }
     ++received;
     consume(charge_of(r->nbytes), r->nbytes);

@@ -387,7 +387,7 @@ void Channel::return_message(std::unique_ptr<Message> message) noexcept {
     if (closed) return;
     if (message->status != UCS_OK) {
         tell(abort_kind, 0);
-        return lose(make_fault("NoMemoryError", name + ": out of memory while returning a message to the connection"));
+        return lose(make_fault("NoMemoryError", "out of memory while returning a message to the connection"));
     }
     queue_again(message.release());
     deliver();

@@ -28,7 +28,7 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
             acknowledge();
             if (closing) return finish_close(nullptr), false;
             if (!fault) {
-                fault = make_fault("PeerClosedError", name + ": the peer has closed the connection");
+                fault = make_fault("PeerClosedError", "the peer has closed the connection");
                 for (Request *r : sends) stop(r, fault);
                 sends.clear();
             }
@@ -37,7 +37,7 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
         case acknowledge_kind:
             if (goodbye_sent) finish_close(nullptr);
             return false;
-        case abort_kind: lose(make_fault("PeerLostError", name + ": the peer aborted the connection")); return false;
+        case abort_kind: lose(make_fault("PeerLostError", "the peer aborted the connection")); return false;
         default: return false;
     }
     uint64_t index = wire.number - head;
@@ -47,7 +47,7 @@ bool Channel::on_message(const Wire &wire, std::unique_ptr<Message> message, voi
     const size_t charge = charge_of(message->nbytes);
     if (unread_charge + charge > window) {
         tell(abort_kind, 0);
-        return lose(make_fault("PeerLostError", name + ": the peer sent more than this side allowed")), false;
+        return lose(make_fault("PeerLostError", "the peer sent more than this side allowed")), false;
     }
     unread_charge += charge;
     if (wire.kind == placed_kind) {
@@ -107,13 +107,12 @@ void Channel::complete(Message *m) noexcept {
     if (m->status != UCS_OK) {
         auto why =
             m->status == UCS_ERR_NO_MEMORY
-                ? make_fault("NoMemoryError",
-                             name + ": cannot allocate " + std::to_string(m->nbytes) + " B for a message")
+                ? make_fault("NoMemoryError", "cannot allocate " + std::to_string(m->nbytes) + " B for a message")
             : m->status == UCS_ERR_NO_RESOURCE
-                ? make_fault("NoMemoryError", name +
-                                                  ": the peer's lent memory did not arrive (is the limit of open "
-                                                  "files reached, or vm.max_map_count?)")
-                : make_fault("PeerLostError", name + ": " + ucx_status_string(m->status));
+                ? make_fault("NoMemoryError",
+                             "the peer's lent memory could not be mapped (is the limit of open files reached, of the "
+                             "address space (ulimit -v), or vm.max_map_count?)")
+                : make_fault("PeerLostError", ucx_status_string(m->status));
         tell(abort_kind, 0);
         return lose(why);
     }

@@ -35,7 +35,7 @@ void Link::fail(const char *reason) {
 void Link::lose(const std::string &reason) noexcept {
     if (lost) return;
     lost = true;
-    auto why = std::make_shared<const Fault>(Fault{"PeerLostError", name + ": " + reason});
+    auto why = std::make_shared<const Fault>(Fault{"PeerLostError", reason});
     for (LinkUser *user : std::unordered_set<LinkUser *>(users)) user->lose(why);
     release();
     const std::shared_ptr<WatchedSocket> self = shared_from_this();

@@ -27,8 +27,11 @@ Rkey::Rkey(nb::object object, const RemoteKey &key)
       endpoint(nb::inst_ptr<Endpoint>(endpoint_object)),
       address(key.address),
       nbytes(key.nbytes) {
-    check(ucp.ep_rkey_unpack(endpoint->handle, key.packed.data(), &handle), "rkey_unpack",
-          ": no transport of the endpoint reaches that memory");
+    const ucs_status_t status = ucp.ep_rkey_unpack(endpoint->handle, key.packed.data(), &handle);
+    if (status == UCS_ERR_SHMEM_SEGMENT)
+        raise("UnreachableError", "rkey_unpack: that memory has gone: its owner has closed it, or has ended",
+              "rkey_unpack");
+    check(status, "rkey_unpack", ": no transport of the endpoint reaches that memory");
     endpoint->worker->add_dependent(keys_stand, this,
                                     [](void *each, int64_t) noexcept { static_cast<Rkey *>(each)->destroy(); });
 }
@@ -54,7 +57,10 @@ nb::object map(nb::handle context_handle, ucp_mem_map_params_t &params, nb::hand
     if (!context->handle) raise("ClosedError", std::string(op) + ": the context is closed", op);
     if (in_forked_child)
         raise("ThreadError",
-              std::string(op) + ": this process was forked from one that uses weft and cannot use weft itself", op);
+              std::string(op) +
+                  ": this process was forked from one that uses weft and cannot use weft itself; start processes with "
+                  "spawn or forkserver",
+              op);
     context->check_feature(UCP_FEATURE_RMA, "rma", op);
     nb::object object = nb::inst_alloc(nb::type<Memory>());
     auto *memory = new (nb::inst_ptr<Memory>(object)) Memory(nb::borrow(context_handle));

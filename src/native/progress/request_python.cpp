@@ -47,7 +47,7 @@ PyType_Slot slots[] = {
 constexpr const char *request_doc =
     R"(An operation under way: wait for it with :meth:`wait`, or ``await`` it.
 
-It follows asyncio's future protocol: ``gather``, ``wait``, ``wait_for``, ``timeout`` and ``shield`` accept it
+It follows asyncio's future protocol: ``gather``, ``wait``, ``wait_for`` and ``shield`` accept it
 directly; ``create_task`` and ``TaskGroup`` need a coroutine that awaits it.
 
 Cancelling ends the request at once. UCX withdraws the operation if it can. Otherwise the operation runs on: its

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 def split(address: str) -> tuple[str, int]:
     """Split ``host:port``, ``[v6]:port``, ``host``, ``:port`` or ``""`` into host and port (0: any port)."""
+    if not isinstance(address, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        raise InvalidParamError(f"address {address!r} is not a string")
+    if "://" in address:
+        raise InvalidParamError(f"address {address!r}: write HOST:PORT, without {address.partition('://')[0]}://")
     host, port = address, ""
     if address.startswith("["):
         host, bracket, rest = address[1:].partition("]")

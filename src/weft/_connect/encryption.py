@@ -41,8 +41,10 @@ def policy_of(tls: object, payload: EncryptionPolicy) -> EncryptionPolicy | None
     Raises
     ------
     InvalidParamError
-        The policy does not exist, or needs TLS.
+        The policy does not exist, or needs TLS; `tls` is no SSLContext.
     """
+    if tls is not None and not hasattr(tls, "wrap_bio"):
+        raise InvalidParamError(f"ssl={tls!r} is not an ssl.SSLContext")
     if payload not in POLICIES:
         raise InvalidParamError(f"payload {payload!r} is not one of {', '.join(POLICIES)}")
     if tls is None and payload == "tls":

@@ -61,7 +61,7 @@ from weft._connect.message import (
     new_channel_id,
     worker_of,
 )
-from weft._connect.route import Route
+from weft._connect.route import NoRouteError, Route
 from weft.errors import (
     ClosedError,
     EncryptionError,
@@ -284,7 +284,7 @@ def server(
             link.abandon()
         # A caller refused for lack of encryption reaches the same conclusion from the same facts.
         if isinstance(e, Error) and not isinstance(e, TimedOutError | EncryptionError):
-            yield encode(error=str(e))
+            yield encode(error=str(e), permanent=isinstance(e, NoRouteError))
         raise
     finally:
         if unix is not None:

@@ -344,6 +344,8 @@ def _hint(same_host: bool) -> str:
         return ""
     shm = os.statvfs("/dev/shm")  # noqa: S108
     free, takes, wants = (nbytes >> 10 for nbytes in (shm.f_bavail * shm.f_frsize, LINK_SHM_NBYTES, LINK_FREE_NBYTES))
+    if free >= wants:
+        return " (do UCX_TLS or `settings` differ between the two sides?)"
     return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes {takes} where {wants} are free)"
 
 

@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from typing import Any, cast
 
 from weft._connect.links import ConnectionWorker
+from weft._connect.route import NoRouteError
 from weft.errors import HandshakeError, InvalidParamError, PeerLostError, ProtocolError, TlsError, UnreachableError
 
 MAGIC = b"WEFT"
 VERSION = 5
 HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
 _MAX_NBYTES = 1 << 16
+#: What distributed's tcp sends after two bytes: less than 64 KiB follows, in one frame.
+_DASK_FRAMES = b"\0\0\0\0\0\0\1\0"
 #: For what a message has beside the user's `info`.
 _BESIDE_NBYTES = 16 << 10
 _ADDRESS_MIN_NBYTES = 8  # the worker's uuid, with which every address begins
@@ -28,8 +32,17 @@ def encode(**message: object) -> bytes:
     return HEAD.pack(MAGIC, VERSION, len(body)) + body
 
 
+def seconds(op: str, timeout: float) -> float:
+    """Return `timeout`, or raise if it is no number of seconds."""
+    if not hasattr(timeout, "__float__") or math.isnan(timeout):
+        raise InvalidParamError(f"{op}: timeout={timeout!r} is not a number of seconds")
+    return float(timeout)
+
+
 def checked(op: str, info: dict[str, Any] | None) -> dict[str, Any]:
     """Return `info`, or raise now what would fail in every handshake."""
+    if not isinstance(info, dict | None):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        raise InvalidParamError(f"{op}: info={info!r} is not a dict")
     try:
         nbytes = len(json.dumps(info or {}))
     except (TypeError, ValueError) as e:
@@ -44,7 +57,8 @@ def body_nbytes(head: bytes, what: str) -> int:
     """Return the length of the body after `head`; raise if the sender uses another protocol or version."""
     magic, version, nbytes = HEAD.unpack(head)
     if magic != MAGIC:
-        raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}")
+        dask = ", as Dask's tcp:// does; use one protocol on both sides" if head[2:] == _DASK_FRAMES else ""
+        raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}{dask}")
     if version != VERSION:
         raise ProtocolError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
     if nbytes > _MAX_NBYTES:
@@ -67,6 +81,8 @@ def decode(body: bytes, what: str) -> dict[str, Any]:
         if said.get("tls") is True:
             raise TlsError(f"{what}: the other side requires TLS, and this side has no `ssl` (in Dask: `security`)")
         refused = PeerLostError if said.get("gone") is True else UnreachableError
+        if said.get("permanent") is True:
+            refused = NoRouteError
         raise refused(f"{what}: the other side refused: {str(said['error'])[:1000]}")
     return said
 

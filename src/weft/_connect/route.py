@@ -15,6 +15,10 @@ from weft.errors import UnreachableError
 TLS_WITHIN_HOST, TLS_ACROSS_NETWORK = "^tcp,sysv,cma,ib", "^posix,sysv,cma"
 
 
+class NoRouteError(UnreachableError):
+    """The addresses, namespaces or settings of the two sides exclude every transport; a retry cannot help."""
+
+
 class Route(NamedTuple):
     """The local address of a connection; UCX's network transports are restricted to its device.
 
@@ -41,7 +45,7 @@ class Route(NamedTuple):
 
         Raises
         ------
-        UnreachableError
+        NoRouteError
             Only the loopback reaches the peer, and weft does not open UCX's unauthenticated tcp on it by default.
         """
         given = dict(self.ucx)
@@ -50,7 +54,7 @@ class Route(NamedTuple):
             queue = link_settings(given) if uses_shm(asked or "all") else {}
             return queue | ({} if asked else {"TLS": TLS_WITHIN_HOST}) | given
         if not asked and is_loopback(self.host):
-            raise UnreachableError(
+            raise NoRouteError(
                 f"{self.host}: the peer shares this loopback, but not this user, its capabilities, or the IPC, PID or"
                 " user namespace, so there is no shared memory; set UCX_TLS=tcp,self,posix on both sides to let UCX"
                 " listen on the loopback"

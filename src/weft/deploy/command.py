@@ -47,8 +47,8 @@ _TARGETS = {
         "az commands and cloud-init for machines with InfiniBand",
         "Print a script of az commands that creates machines with GPUs and InfiniBand on Azure, ready for weft.",
         (
-            "weft deploy azure --package weft-ucx --ssh-from 203.0.113.7 > create.sh",
-            "weft deploy azure --package weft-ucx --cloud-init",
+            "weft deploy azure --package 'weft-ucx[dask]' --ssh-from 203.0.113.7 > create.sh",
+            "weft deploy azure --package 'weft-ucx[dask]' --cloud-init",
         ),
     ),
 }
@@ -186,8 +186,8 @@ def _add_azure(parser: argparse.ArgumentParser) -> None:
         ("group", "resource group"),
         ("name", "of the scale set"),
         ("user", "on each machine"),
-        ("nvidia-driver", "its version, without the image's drivers"),
-        ("nvidia-package", "its kernel modules, without the image's drivers; cuda-drivers for V100"),
+        ("nvidia-driver", "NVIDIA driver's version, for --drivers doca and inbox"),
+        ("nvidia-package", "package of the kernel modules, for --drivers doca and inbox; cuda-drivers for V100"),
         ("doca", "URL of DOCA's package, for --drivers doca"),
     ):
         default = given[name.replace("-", "_")]

@@ -51,9 +51,11 @@ class Layout:
     def __post_init__(self) -> None:
         if len(self.hosts) < 2:
             raise InvalidParamError("--hosts: give the scheduler's host, then at least one for workers")
-        for host in (*self.hosts, *filter(None, [self.address])):
+        for host in self.hosts:
             if not _HOST.fullmatch(host):
                 raise InvalidParamError(f"--hosts {host!r}: not a host; write NAME or USER@NAME")
+        if self.address and not _HOST.fullmatch(self.address):
+            raise InvalidParamError(f"--address {self.address!r}: not a host; write a name or an IP address")
 
     def schedulers(self, protocols: tuple[str, ...]) -> list[str]:
         """Return the address of the scheduler of each of `protocols`; raise if the ports do not suffice."""

@@ -42,7 +42,7 @@ def host_name(machine: Machine) -> Finding:
     what = (
         f"{machine.host} resolves to {addresses[0]}: other machines cannot connect to this host by that name or address"
     )
-    remedy = "give scheduler and workers --host ADDRESS or --interface NAME; or its real address in /etc/hosts"
+    remedy = "give scheduler and workers --host ADDRESS or --interface NAME; or put its real address in /etc/hosts"
     if machine.slurm or any(nic.rdma for nic in machine.topology.nics):
         return warning(what, *evidence, remedy=remedy, source=source)
     return note(what, *evidence, remedy=remedy, source=source)

@@ -77,7 +77,7 @@ def ptrace(machine: Machine) -> Finding:
         "start the container with --cap-add=SYS_PTRACE" if machine.container else "sysctl kernel.yama.ptrace_scope=0"
     )
     return note(
-        f"ptrace_scope is {scope}: cma may not read other processes' memory, UCX copies instead",
+        f"ptrace_scope is {scope}: cma may not read other processes' memory; UCX copies instead",
         *evidence,
         remedy=f"leave cma out of UCX_TLS (weft does: it aborts the survivor of a killed peer), or {allow}",
         source="Linux, Documentation/admin-guide/LSM/Yama.rst; docs/design.md: shared memory",
@@ -128,7 +128,7 @@ def clock(machine: Machine) -> Finding:
     return note(
         "the clock is not synchronised: times in Dask's dashboard and transfer logs of several machines will not agree",
         evidence,
-        remedy="let it follow on the host" if machine.container else "start chronyd, or timedatectl set-ntp true",
+        remedy="synchronise the host's clock" if machine.container else "start chronyd, or timedatectl set-ntp true",
         source="adjtimex(2); dask.distributed: worker clocks",
     )
 
@@ -149,7 +149,7 @@ def clock_source(machine: Machine) -> Finding:
     remedy = (
         f"echo tsc > /{folder}/current_clocksource; dmesg | grep -i tsc says why it was not taken"
         if "tsc" in other
-        else "the kernel gave tsc up, dmesg | grep -i tsc says why; a firmware update or tsc=reliable may help"
+        else "the kernel gave up tsc: dmesg | grep -i tsc says why; a firmware update or tsc=reliable may help"
     )
     return warning(
         f"clock source {name}: reading the clock takes a microsecond instead of 25 ns",

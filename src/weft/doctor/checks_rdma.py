@@ -277,7 +277,7 @@ def memlock(machine: Machine) -> Finding:
     if soft is None:
         return ok("memory may be locked without limit", evidence)
     if machine.capable(CAP_IPC_LOCK):
-        return ok("CAP_IPC_LOCK: the limit of locked memory does not hold", evidence, "/proc/self/status: CapEff")
+        return ok("CAP_IPC_LOCK: the limit of locked memory does not apply", evidence, "/proc/self/status: CapEff")
     if not _rdma(machine):
         return not_applicable(f"{_size(soft)} may be locked; only RDMA needs more", evidence)
     chosen = ucx.chosen(machine)

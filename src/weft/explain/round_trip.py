@@ -17,7 +17,7 @@ import time
 from collections.abc import Generator
 
 import weft
-from weft.errors import PeerClosedError, PeerLostError, TimedOutError, UnreachableError
+from weft.errors import HandshakeError, PeerClosedError, PeerLostError, TimedOutError, UnreachableError
 from weft.explain import LOCATION, TIMED_NBYTES, evidence
 from weft.explain.explanation import Explanation
 
@@ -28,8 +28,17 @@ _ROUNDS, _MEASURE_S, _WARM_UP = 200, 1.0, 3
 
 
 def explain(address: str) -> Explanation:
-    """Connect to the echo at `address`, measure, and explain."""
+    """Connect to the echo at `address`, measure, and explain.
+
+    Raises
+    ------
+    HandshakeError
+        Another program of weft's answers, Dask for example.
+    """
     with weft.connect(address, info={LOCATION: evidence.location()}) as peer:
+        if LOCATION not in peer.remote:
+            text = "what answers is not weft explain --listen; start that there, at a port of its own"
+            raise HandshakeError(f"explain {address}: {text}")
         observed = {nbytes: _one_way(peer, nbytes) for nbytes in TIMED_NBYTES}
         explanation = peer.explain()  # after the transfers: UCX has now chosen for large messages, too
     times = [dataclasses.replace(each, observed_s=observed[each.nbytes]) for each in explanation.times]

@@ -25,6 +25,7 @@ from typing import Any
 from weft.errors import InvalidParamError, TimedOutError, UnsupportedError
 from weft.lab import network as networks
 from weft.lab.network import Network
+from weft.topo import cpulist
 
 _PREFIX = re.compile(r"weft-(\d+)-\S+")
 _ETC = Path("/etc/netns")
@@ -59,6 +60,8 @@ class Lab:
     ------
     UnsupportedError
         On entry: the process is not root, a tool is missing, or the kernel does not permit it. Nothing is left behind.
+    InvalidParamError
+        On entry: a host's CPUs are not this process's.
     """
 
     def __init__(self, network: Network) -> None:
@@ -69,6 +72,7 @@ class Lab:
 
     def __enter__(self) -> Lab:
         _check_tools()
+        _check_cpus(self.network)
         self._namespaces = networks.namespaces(self.network, f"weft-{os.getpid()}-{next(_serial)}")
         try:
             for namespace in self._namespaces.values():
@@ -239,6 +243,14 @@ def _check_tools() -> None:
     if missing:
         packages = " ".join(dict.fromkeys(missing.values()))
         raise UnsupportedError(f"lab: {', '.join(missing)} not found; apt-get install {packages}")
+
+
+def _check_cpus(network: Network) -> None:
+    mine = os.sched_getaffinity(0)
+    for host in network.hosts:
+        if host.cpus is not None and not mine.intersection(cpulist.parse(host.cpus)):
+            text = f"this process may use none of cpus={host.cpus!r}, only {cpulist.join(mine)}"
+            raise InvalidParamError(f"lab: host {host.name}: {text}")
 
 
 def _run(*command: str) -> str:

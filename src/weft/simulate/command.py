@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         functools.partial(options.some_of, tuple(runs.WAYS)),
     )
     add, shown = parser.add_argument, "(default: %(default)s)"
-    what = f"networks, with commas: {', '.join(TOPOLOGIES)}, none {shown}"
+    what = f"networks, comma-separated: {', '.join(TOPOLOGIES)}, none {shown}"
     add("networks", type=names, nargs="?", default=",".join(QUICK), metavar="NAMES", help=what)
     add("--graphs", type=graphs, metavar="NAMES", help=f"some of {', '.join(GRAPHS)} (default: all that suit)")
     add(

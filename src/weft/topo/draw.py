@@ -47,7 +47,7 @@ def plan(made: Plan) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="workers", title_justify="left")
     named = any(worker.interface for worker in made.workers)
     for heading in ("worker", "place", "CPUs", "node", "threads", "memory", "GPU", "NIC", *["interface"] * named):
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, overflow="fold")
     for worker in made.workers:
         table.add_row(
             worker.name,

@@ -98,7 +98,10 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
     quota = topology.allowed.cpu_quota if topology.allowed else None
     if options.workers is None and options.per != "gpu" and quota is not None and quota < len(places):
         fed = max(1, int(quota))
-        notes.append(f"{len(places) - fed} of {len(places)} places are left free: the quota feeds no more; --workers")
+        notes.append(
+            f"{len(places) - fed} of {len(places)} places are left free: "
+            "the CPU quota allows no more; --workers overrides it"
+        )
         places = places[:fed]
     elif options.workers is not None and options.workers < 1:
         raise InvalidParamError(f"plan: {options.workers} workers: at least 1 is needed")
@@ -276,7 +279,7 @@ def _threads(topology: Topology, options: PlanOptions, place: _Place, workers: i
     if quota is not None and quota / workers < cores:
         over = f" over {workers} workers" if workers > 1 else ""
         return max(1, int(quota / workers)), f"the quota of {quota:g} CPUs{over}, rounded down"
-    return cores, "one for each core: two threads of a core share what computes"
+    return cores, "one for each core: the two threads of a core share its units"
 
 
 def _memory(topology: Topology, options: PlanOptions, place: _Place, places: list[_Place]) -> tuple[int | None, str]:

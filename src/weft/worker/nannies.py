@@ -18,8 +18,10 @@ from distributed.comm import registry
 from distributed.comm.addressing import get_address_host_port
 from distributed.comm.core import FatalCommClosedError, connect
 
+import weft
+from weft._connect.address import join
 from weft._reachable import why_unreachable
-from weft.errors import Error, InvalidParamError, TimedOutError
+from weft.errors import Error, InvalidParamError, TimedOutError, TlsError
 from weft.worker import scheduler_file
 
 logger = logging.getLogger("weft")
@@ -33,6 +35,8 @@ _LOOK_S = 0.1
 _SAY_S = 1.0
 #: Seconds of each attempt to reach the scheduler: Dask's own, which give a slow network the time of a fifth.
 _ATTEMPT_S = 30.0
+#: Seconds in which a listener of weft's answers.
+_PROBE_S = 3.0
 
 
 def run(options: Sequence[dict[str, Any]]) -> int:
@@ -139,6 +143,8 @@ def _not_started(options: Sequence[dict[str, Any]], error: Exception) -> Error:
     """Make the error of workers that did not start; the cause of a nanny's own error says why."""
     scheduler = options[0]["scheduler_ip"] or _config.get("scheduler-address")
     cause = error.__cause__ or error
+    if isinstance(cause, KeyError):  # that is how a nanny takes an answer without the fields that it expects
+        return Error(f"start workers for {scheduler}: what answers there is no Dask scheduler; correct its address")
     return Error(f"start workers for {scheduler}: {str(cause) or type(cause).__name__}")
 
 
@@ -190,10 +196,22 @@ async def _reason(address: str, error: OSError) -> str:
     """Find out why the scheduler was not reached: distributed says only that the time is up."""
     host, port = get_address_host_port(address)
     why = await asyncio.to_thread(why_unreachable, host, port)
+    if not why and not address.startswith("ucx://") and await _speaks_weft(host, port):
+        return f"it listens on ucx://, and {address} is another protocol"
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
     return why or str(cause) or "it accepts connections, and says nothing"
+
+
+async def _speaks_weft(host: str, port: int) -> bool:
+    try:
+        (await weft.connect(join(host, port), timeout=_PROBE_S)).abort()
+    except TlsError:
+        return True
+    except Error:
+        return False
+    return True
 
 
 async def _until_ended(nannies: Sequence[Nanny]) -> None:

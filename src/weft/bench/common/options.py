@@ -26,7 +26,7 @@ def add_rounds(
 
 def add_sizes(parser: argparse.ArgumentParser, default: str | None, *, shown: str | None = None) -> None:
     """Add ``--sizes``."""
-    text = f"message sizes: with commas, or MIN:MAX[:FACTOR] (default: {default or shown})"
+    text = f"message sizes, comma-separated or MIN:MAX[:FACTOR] (default: {default or shown})"
     parser.add_argument("--sizes", type=sizes, default=default, metavar="SIZES", help=text)
 
 

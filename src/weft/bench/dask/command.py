@@ -83,7 +83,7 @@ _ROWS = Option("chunk-size", "1_000_000", "rows per chunk", short="-c")
 _PARTS = Option("in-parts", None, "chunks of the table")
 _SHUFFLE = Option("shuffle", "tasks", "Dask's method: tasks, or p2p, which no log of transfers shows", _method)
 _IGNORE_INDEX = Option("ignore-index", None, "the tables' index need not be kept", bool)
-_SIZES = Option("sizes", "1KiB,100MiB", "sizes of an array, with commas; each is measured in turn", sizes)
+_SIZES = Option("sizes", "1KiB,100MiB", "sizes of an array, comma-separated; each is measured in turn", sizes)
 _COUNT = Option("count", "8", "arrays in each run")
 _TABLES = ("cudf", "dask_cudf")
 
@@ -233,12 +233,17 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
     _options.add_alias(parser, threads, "--threads-per-worker")
     add("--memory-limit", type=size, metavar="SIZE", help="memory limit of each worker (default: none)")
     add("--interface", metavar="NAME", help="network device to listen on")
-    add("--hosts", type=_names, metavar="A,B,C", help="start it by SSH: the scheduler's host, then the workers'")
+    add(
+        "--hosts",
+        type=_names,
+        metavar="A,B,C",
+        help="start the cluster by SSH: the scheduler's host, then the workers'",
+    )
     add(
         "--lab",
         type=Path,
         metavar="FILE",
-        help="start it on the hosts of a lab (docs/lab.md), the scheduler on the first",
+        help="start the cluster on the hosts of a lab (docs/lab.md), the scheduler on the first",
     )
     add("--scheduler-address", type=_names, metavar="A,B", help="use running clusters, one for each protocol")
     add("--scheduler-file", type=_names, metavar="FILE,...", help="the same, from the files that the schedulers wrote")

@@ -14,6 +14,7 @@ from typing import Any
 from weft import _options
 from weft.bench.common import environment, options, outcome
 from weft.bench.common.rounds import progress
+from weft.bench.dask.rounds import refuse
 from weft.bench.links import run as one_run
 from weft.bench.links import table
 from weft.bench.links.scenarios import SCENARIOS, WAYS
@@ -35,7 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     allowed, every = functools.partial(options.some_of, tuple(SCENARIOS)), ",".join(SCENARIOS)
     ways = functools.partial(options.some_of, tuple(WAYS))
     add, shown = parser.add_argument, "(default: %(default)s)"
-    add("scenarios", type=allowed, nargs="?", default=every, metavar="NAMES", help=f"what to run, with commas {shown}")
+    add(
+        "scenarios",
+        type=allowed,
+        nargs="?",
+        default=every,
+        metavar="NAMES",
+        help=f"what to run, comma-separated {shown}",
+    )
     options.add_rounds(parser, 3)
     add(
         "--ways",
@@ -54,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    outcome.refuse_files(args.json)
+    refuse((), args.json)
     surroundings = environment.collect()
     with ended_by_signals():
         records = _measure(args)

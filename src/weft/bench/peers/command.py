@@ -26,7 +26,7 @@ from weft.bench.pingpong.loops import CELLS, Cell
 from weft.bench.pingpong.table import losses, table_of
 
 DESCRIPTION = """
-The ping-pong of weft bench pingpong beside other libraries: mpi4py, pyzmq, uvloop, UCXX, ucx-py, ucx_perftest. Each is
+Run the loop of weft bench pingpong beside other libraries: mpi4py, pyzmq, uvloop, UCXX, ucx-py, ucx_perftest. Each is
 installed from PyPI into an environment of its own, which is kept, and runs as it ships. One that cannot be installed is
 reported as missing.
 """

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=counts,
         default="4,8,16,32",
         metavar="A,B",
-        help="numbers of workers, with commas (default: %(default)s)",
+        help="numbers of workers, comma-separated (default: %(default)s)",
     )
     add(
         "-p",

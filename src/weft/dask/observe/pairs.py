@@ -93,12 +93,17 @@ def join(
     rates = requests or {}
     for process, peers in by_process.items():
         for peer, row in peers.items():
-            here, there = names.get(process, process), names.get(peer, row["address"])
+            here, there = names.get(process, process), names.get(peer) or _unnamed(peer, row["address"])
             if row["sent_messages"] or row["errors"]:
                 pairs.append(_sent(here, there, row, rates.get((process, peer))))
             if peer not in by_process and row["received_messages"]:
                 pairs.append(_received(there, here, row, rates.get((peer, process))))
     return sorted(pairs, key=lambda p: (-p.nbytes, p.source, p.destination))
+
+
+def _unnamed(process: str, address: str) -> str:
+    """Name a process that is no worker now: what connected within the host has no port to tell it from others."""
+    return f"{address} ({process[:4]})" if address.endswith(":0") else address
 
 
 def _lanes_and_lent(row: Mapping[str, Any], lent: int) -> tuple[str, ...]:
