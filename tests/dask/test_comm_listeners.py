@@ -30,6 +30,7 @@ from tests.dask.ends import LOOPBACK, ends_here
 
 import weft
 import weft.dask
+from weft._connect.route import NoRouteError
 
 pytestmark = pytest.mark.usefixtures("no_comms_left")
 
@@ -328,9 +329,12 @@ async def test_connect_is_retried_when_this_side_has_no_room(
     assert len(tried) == 2
 
 
-async def test_connect_with_an_argument_that_ucx_does_not_take_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [weft.InvalidParamError, NoRouteError])
+async def test_connect_is_not_retried_when_that_cannot_help(
+    monkeypatch: pytest.MonkeyPatch, error: type[weft.Error]
+) -> None:
     async def refuse(*args: Any, **kwargs: Any) -> weft.Peer:
-        raise weft.InvalidParamError("no such setting")
+        raise error("no such setting")
 
     monkeypatch.setattr(weft.dask.comm, "connect", refuse)
     with pytest.raises(FatalCommClosedError, match="no such setting"):

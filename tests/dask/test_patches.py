@@ -271,6 +271,13 @@ def test_another_protocol_stays(warnings: pytest.LogCaptureFixture) -> None:
     assert one(warnings, "Worker._protocol")
 
 
+def test_another_close_stays(warnings: pytest.LogCaptureFixture) -> None:
+    worker = SimpleNamespace(stream_handlers={"close": print}, close=print)
+    patches.close_beside_its_nanny(worker)
+    assert worker.stream_handlers == {"close": print}
+    assert one(warnings, "Worker.close")
+
+
 def test_other_bandwidths_are_left(warnings: pytest.LogCaptureFixture) -> None:
     assert patches.bandwidths_seen_by(SimpleNamespace(metrics={"bandwidth": 5})) == ({}, {})
     assert patches.bandwidths_seen_by(SimpleNamespace(metrics={})) == ({}, {})

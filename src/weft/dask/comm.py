@@ -28,6 +28,7 @@ from distributed.worker import Worker
 
 from weft import _native
 from weft._connect.encryption import EncryptionPolicy
+from weft._connect.route import NoRouteError
 from weft.connect import connect
 from weft.dask import acknowledge, config, handshake, patches
 from weft.dask.learn import measured
@@ -300,6 +301,10 @@ def _say_once(why: str) -> None:
     logger.warning("%s", why)
 
 
+#: Errors of a connect that a retry cannot help.
+_PERMANENT = (ProtocolError, TlsError, EncryptionError, NoRouteError, InvalidParamError)
+
+
 class UCXConnector(Connector):  # type: ignore[misc]
     """Makes a :class:`UCX` comm to a :class:`UCXListener`; distributed calls it."""
 
@@ -318,7 +323,7 @@ class UCXConnector(Connector):  # type: ignore[misc]
                 payload=payload,
                 flow=connection_args.get(FLOW, 0),
             )
-        except (ProtocolError, TlsError, EncryptionError, InvalidParamError) as e:  # permanent: a retry cannot help
+        except _PERMANENT as e:
             _say_once(str(e))
             raise FatalCommClosedError(str(e)) from e
         except (OSError, ThreadError):
@@ -374,6 +379,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
             _import_numpy_serializers()
             count_worker(server)
             serve_host_freely(server)
+            patches.close_beside_its_nanny(server)
             self._report = report_of(server)
             self.default_host = self.default_host or _host_towards(server.scheduler.address, self.ip)
         elif patches.is_nanny(server):
