@@ -42,10 +42,22 @@ def test_more_large_frames_than_one_header_holds():
 
 
 def test_large_frames_of_one_size_beyond_the_header():
-    buffers = [bytes(65536)] * 600
+    buffers = [bytes([i % 256]) * 65536 for i in range(600)]
     first, large, *_ = _frames.pack(buffers, 0)
-    assert len(large) <= _frames.MAX_LARGE
+    assert [bytes(b) for b in large] == buffers[: _frames.MAX_LARGE]
     assert [bytes(b) for b in _frames.unpack(transport(first, large))[0]] == buffers
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+@given(st.lists(st.sampled_from([0, 5, 65535, 65536, 65537, 70000]), max_size=12))
+def test_the_largest_frames_are_segments(most, sizes):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_frames, "MAX_LARGE", most)
+        buffers = [bytes([1 + i]) * size for i, size in enumerate(sizes)]
+        first, large, *_ = _frames.pack(buffers, 0)
+        by_size = sorted((size for size in sizes if size >= _frames.LARGE_NBYTES), reverse=True)
+        assert sorted((len(bytes(b)) for b in large), reverse=True) == by_size[:most]
+        assert [bytes(b) for b in _frames.unpack(transport(first, large))[0]] == buffers
 
 
 def test_small_frames_are_writable_and_aligned():

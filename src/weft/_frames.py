@@ -3,7 +3,8 @@
 
 The first segment is ``count, threshold, place, entry * count`` as little-endian 64-bit integers, followed by the small
 buffers, each padded to 16 B; the large buffers follow as segments. Small buffers are copied on arrival: one that
-outlives the message must not keep all of it alive. An entry is a size. For a buffer on a CUDA device it also encodes
+outlives the message must not keep all of it alive. If more buffers are large than a header lists, the largest are
+segments, and of equal ones the first. An entry is a size. For a buffer on a CUDA device it also encodes
 the device and the library that owns the memory; such a buffer is sent separately, numbered from `place`, into whatever
 memory the receiver allocates.
 """
@@ -11,7 +12,7 @@ memory the receiver allocates.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft import _native
@@ -105,13 +106,17 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
         entries.append(size)
         nbytes += size
         n_large += size >= LARGE_NBYTES
-    threshold = LARGE_NBYTES if n_large <= MAX_LARGE else _threshold(views)
+    threshold = LARGE_NBYTES
+    if n_large > MAX_LARGE:
+        threshold = sorted((view.nbytes for view in views), reverse=True)[MAX_LARGE - 1]
+    ties = n_large if n_large < MAX_LARGE else _ties((view.nbytes for view in views), threshold)
     parts: list[Buffer] = [_TABLE.pack(len(entries), threshold, place), struct.pack(f"<{len(entries)}Q", *entries)]
     large: list[Buffer] = []
     offset = _TABLE.size + 8 * len(entries)
     for view in views:
         size = view.nbytes
-        if size >= threshold:
+        if size > threshold or (size == threshold and ties):
+            ties -= size == threshold
             large.append(view)
             continue
         parts += [b"\0" * (-offset % _PAD), view]
@@ -167,9 +172,9 @@ def _entry(buffer: Any, device: int) -> int:
     return _ON_DEVICE | library << _LIBRARY_SHIFT | device << _DEVICE_SHIFT | nbytes
 
 
-def _threshold(views: list[memoryview]) -> int:
-    """Raise the threshold if there are more large buffers than a header lists; the smallest are sent as small ones."""
-    return sorted((view.nbytes for view in views), reverse=True)[MAX_LARGE] + 1
+def _ties(sizes: Iterable[int], threshold: int) -> int:
+    """Count how many buffers of exactly the threshold's size, the first ones, a full header lists as large."""
+    return MAX_LARGE - sum(size > threshold for size in sizes)
 
 
 def unpack(message: Message) -> tuple[list[Any], list[int]]:
@@ -183,6 +188,7 @@ def unpack(message: Message) -> tuple[list[Any], list[int]]:
         if count > first.nbytes // 8:
             raise ValueError(f"a table of {count} buffers in {first.nbytes} B")
         entries = struct.unpack_from(f"<{count}Q", first, _TABLE.size)
+        ties = count if len(large) < MAX_LARGE else _ties((e for e in entries if not e & _ON_DEVICE), threshold)
         rest = iter(large)
         out: list[Any] = []
         elsewhere: list[int] = []
@@ -193,7 +199,8 @@ def unpack(message: Message) -> tuple[list[Any], list[int]]:
                 out.append(_device_buffer(size, place))
                 place += bool(size & _SIZE_MASK)
                 continue
-            if size >= threshold:
+            if size > threshold or (size == threshold and ties > 0):
+                ties -= size == threshold
                 out.append(next(rest))
                 continue
             offset += -offset % _PAD
