@@ -49,6 +49,26 @@ def test_close_returns_before_a_late_reader_reads():
     run(main())
 
 
+@pytest.mark.parametrize("tls", [None, "tcp"], ids=["ring", "ucx"])
+@pytest.mark.parametrize("nbytes", [70_000, 300_000, 5 << 20])
+def test_an_abort_between_a_goodbye_and_its_acknowledgement_ends_the_close(nbytes, tls):
+    """The goodbye is acknowledged once all has arrived, and a large message arrives when it is asked for."""
+
+    async def main():
+        async with pair(settings={"TLS": tls} if tls else None) as (a, b):
+            sent = a.send(bytes(nbytes))
+            closing = a.close()
+            while not b.ended:
+                await asyncio.sleep(0)
+            b.abort()
+            with contextlib.suppress(weft.PeerLostError):  # or it was acknowledged before
+                await asyncio.wait_for(closing, 20)
+            with contextlib.suppress(weft.Error):
+                await asyncio.wait_for(sent, 20)
+
+    run(main())
+
+
 def test_use_after_close_is_the_own_fault():
     async def main():
         async with pair() as (a, _):

@@ -211,7 +211,7 @@ void Channel::finish_close(const std::shared_ptr<const Fault> &why) noexcept {
 
 void Channel::abort(const char *error, const std::string &reason, bool tell_peer) noexcept {
     if (closed) return;
-    if (tell_peer && !lost && !ended) tell(abort_kind, 0);
+    if (tell_peer && !lost && !acknowledged) tell(abort_kind, 0);  // a peer that has said goodbye waits for an answer
     fault = make_fault(error, reason);
     closed = closing = true;
     fail_under_way(fault);
