@@ -186,6 +186,42 @@ def test_what_goes_wrong_ends_in_dasks_own_way(monkeypatch: pytest.MonkeyPatch, 
     run(test)
 
 
+@pytest.mark.parametrize("lost", ["while it sends", "when it is asked again"])
+def test_the_loss_of_the_source_is_left_to_dask(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """Asking it once more would take as long as Dask tries to connect to what is dead: 30 s."""
+
+    async def come(*_: object) -> None:
+        raise pieces.GoneError if lost == "when it is asked again" else OSError("lost")
+
+    async def connect(address: str, timeout: float | None = None) -> None:
+        raise OSError(f"nothing listens at {address}, and that is tried for {timeout} s")
+
+    async def stock(**_: object) -> None:
+        pytest.fail("it was asked once more")
+
+    async def test() -> None:
+        async with hosts(4) as here:
+            future = await here.made()
+            rpc, source = here.workers[2].rpc, here.workers[0].address
+            patch = monkeypatch.context()
+            with patch as inner:
+                inner.setattr(fanout.Fanout, "_come", come)
+                join = fanout.Fanout._join
+
+                async def join_once(*args: Any) -> Any:
+                    answer = await join(*args)
+                    inner.setattr(rpc, "connect", connect)
+                    return answer
+
+                inner.setattr(fanout.Fanout, "_join", join_once)
+                with pytest.raises(OSError, match=r"lost|tried for 5"):
+                    await here.part(2).fetch(stock, rpc=rpc, keys=[future.key], worker=source)
+            assert here.count("given_up") == [0, 0, 1, 0]
+            await here.summed(future, 2)
+
+    run(test)
+
+
 @pytest.mark.parametrize(("mode", "nbytes"), [("observe", NBYTES), ("learn", 4 * MiB)])
 def test_without_learning_and_small_values_come_as_dask_has_it(mode: str, nbytes: int) -> None:
     async def test() -> None:

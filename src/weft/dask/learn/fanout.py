@@ -43,6 +43,8 @@ logger = logging.getLogger("weft")
 
 #: Seconds without a piece after which a parent is asked whether it is alive; also the timeout for its answer.
 _STALLED_S = 10.0
+#: Seconds to connect to the source again: it may be dead, and Dask's own connect would try for 30 s.
+_REJOIN_S = 5.0
 _BUSY_S = 0.15
 #: A transfer predicted to take this long, or this large, may use several connections.
 _SLICED_S, _SLICED_NBYTES = 1.0, 64 << 20
@@ -53,6 +55,10 @@ Fetch = Callable[..., Awaitable[dict[str, Any]]]
 #: Called with the current seconds per byte; returns whether to give a transfer up.
 Slow = Callable[[float], Awaitable[bool]]
 Keeping = tuple[Pace, Slow]
+
+
+class _SourceLostError(OSError):
+    """The holder that Dask chose is lost: Dask asks another, or has the value computed again."""
 
 
 class _SlowError(pieces.GoneError):
@@ -158,7 +164,11 @@ class Fanout:
         self, rpc: Any, worker: str, answers: Collection[Any], deserializers: Any, turn: Turn
     ) -> dict[Any, Any]:
         """Receive values as their holder has answered; those that Dask's own request must fetch are left out."""
-        got = await asyncio.gather(*(self._get(rpc, worker, key, told, deserializers, turn) for key, told in answers))
+        each = (self._get(rpc, worker, key, told, deserializers, turn) for key, told in answers)
+        got = await asyncio.gather(*each, return_exceptions=True)
+        for failure in got:
+            if isinstance(failure, BaseException):
+                raise failure
         return {key: value[0] for (key, _), value in zip(answers, got, strict=True) if value is not None}
 
     def _large(self, keys: Collection[Any]) -> list[Any]:
@@ -198,6 +208,9 @@ class Fanout:
             if known is not None:  # another request of this worker is for the same value
                 return (await known.made(),)
             value = await self._follow(rpc, source, key, told, deserializers, turn)
+        except _SourceLostError:
+            self.counts["given_up"] += 1
+            raise
         except Exception as e:  # noqa: BLE001 - Dask has its own way to fetch it
             logger.debug("%r comes as Dask has it: %r", key, e)
             if not isinstance(e, OSError | pieces.GoneError):
@@ -226,7 +239,7 @@ class Fanout:
                     break
                 except (OSError, pieces.GoneError) as e:
                     if parent == source and isinstance(e, OSError):
-                        raise
+                        raise _SourceLostError(str(e)) from e
                     logger.debug("%r: lost %s: %r", key, parent, e)
                     self.counts["lost"] += 1
                     failed.append(parent)
@@ -276,13 +289,18 @@ class Fanout:
         self, rpc: Any, source: str, key: Any, chain: str, failed: Collection[str]
     ) -> tuple[str, bool]:
         while True:
-            comm = await rpc.connect(source)
             try:
-                rates = self._rates(source)
-                told = self._beside(source, comm.remote_info.get(measured.JOINS))
-                answer = await self._ask(comm, "weft_join", keys=[key], rates=rates, failed=failed, chain=chain, **told)
-            finally:
-                rpc.reuse(source, comm)
+                comm = await rpc.connect(source, timeout=_REJOIN_S)
+                try:
+                    rates = self._rates(source)
+                    told = self._beside(source, comm.remote_info.get(measured.JOINS))
+                    answer = await self._ask(
+                        comm, "weft_join", keys=[key], rates=rates, failed=failed, chain=chain, **told
+                    )
+                finally:
+                    rpc.reuse(source, comm)
+            except OSError as e:
+                raise _SourceLostError(str(e)) from e
             if answer["status"] != "busy":
                 break
             await asyncio.sleep(_BUSY_S)
