@@ -35,6 +35,9 @@ def test_slurm(capsys):
         "#SBATCH --account=a",
         "#SBATCH -C ib",
         "",
+        "module load x",
+        "cd y",
+        "export A='b c'",
         "python=/py",
         "protocols=(tcp ucx)",
         "placing=(--per l3 --workers 2 --threads 1 --memory-limit 1GiB)",
@@ -42,9 +45,6 @@ def test_slurm(capsys):
         "step=(--cpus-per-task=4 --cpu-bind=cores)",
         "program=(python x.py --nodes 9)",
         "folder=/f/weft-$SLURM_JOB_ID",
-        "module load x",
-        "cd y",
-        "export A='b c'",
         "",
     ]
 

@@ -63,7 +63,7 @@ def test_each_choice_has_its_reason(sockets):
     assert worker.reasons == {
         "cpus": "those of a NUMA node",
         "nodes": "the node of its CPUs; preferred, not bound: a full node costs speed, not the process",
-        "threads": "one for each core: the two threads of a core share its units",
+        "threads": "one for each core: the threads of a core share its units",
         "memory": "all of its NUMA node's",
         "nic": "no RDMA device; no network device is up: "
         "tcp takes the device of the worker's address, so none is named",

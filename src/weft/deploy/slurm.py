@@ -62,6 +62,8 @@ def script(job: Job, cluster: Cluster) -> str:
         "#!/bin/bash",
         *_directives(job),
         "",
+        *cluster.setup,
+        *cluster.exports(),  # before the script's own variables, which may have the same names
         f"python={shlex.quote(cluster.python)}",
         array("protocols", cluster.protocols),
         array("placing", cluster.placing),
@@ -69,8 +71,6 @@ def script(job: Job, cluster: Cluster) -> str:
         array("step", step),
         array("program", cluster.program),
         f"folder={'$SLURM_SUBMIT_DIR' if job.folder is None else shlex.quote(job.folder)}/weft-$SLURM_JOB_ID",
-        *cluster.setup,
-        *cluster.exports(),
     ]
     return "\n".join(lines) + "\n" + _REST
 

@@ -77,12 +77,12 @@ def script(layout: Layout, cluster: Cluster) -> str:
     where = [*cluster.placing, *cluster.device]
     lines = [
         "#!/bin/bash",
+        *cluster.exports(),  # before the script's own variables, which may have the same names
         f"python={shlex.quote(layout.here)}  # of this machine",
         array("hosts", layout.hosts),
         array("options", layout.options),
         array("addresses", schedulers),
         array("program", cluster.program),
-        *cluster.exports(),
         "",
         "# for the shells of the hosts",
         f"setup={shlex.quote(chr(10).join([*cluster.setup, *cluster.exports()]))}",

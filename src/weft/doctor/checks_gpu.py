@@ -66,7 +66,7 @@ def _load_driver(machine: Machine) -> str:
         blocked = " (nouveau holds the GPUs: blacklist it and restart)" if machine.has("sys/module/nouveau") else ""
         return f"modprobe nvidia{blocked}; dmesg says why it is not loaded by itself"
     headers = "" if _headers(machine) else f"linux-headers-{machine.release or '$(uname -r)'} and "
-    return f"install {headers}the driver (Debian, Ubuntu: apt-get install cuda-drivers), then restart"
+    return f"install {headers}the driver (cuda-drivers of NVIDIA's repository; or Debian's nvidia-driver), then restart"
 
 
 def _has_module(machine: Machine, file: str) -> bool:

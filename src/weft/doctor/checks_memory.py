@@ -227,6 +227,8 @@ def cpus(machine: Machine) -> Finding:
             source=source,
         )
     usable = cpulist.join(allowed.cpus)
+    if allowed.cpu_quota is not None and allowed.cpu_quota < len(allowed.cpus):
+        return note(f"{allowed.cpu_quota:g} CPUs of time, on CPUs {usable} of {len(have)}", *why, source=source)
     if why:
         return note(f"CPUs {usable} of {len(have)} may be used", *why, source=source)
     return ok(f"CPUs {usable}, all of them", "/proc/self/status: Cpus_allowed_list; no cpuset, no quota")

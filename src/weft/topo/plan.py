@@ -87,7 +87,10 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
     if options.per == "gpu":
         places = _gpu_places(topology, options)
     elif not topology.cpus:
-        raise InvalidParamError(f"plan per {options.per}: the text of nvidia-smi shows CPUs only by GPU: plan per gpu")
+        why = "the kernel's list of CPUs cannot be read (/sys/devices/system/cpu)"
+        if topology.gpus:
+            why = "the text of nvidia-smi shows CPUs only by GPU: plan per gpu"
+        raise InvalidParamError(f"plan per {options.per}: {why}")
     elif options.per in ("numa", "l3"):
         places = _whole_places(topology, options.per, notes)
     else:
@@ -98,10 +101,11 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
     quota = topology.allowed.cpu_quota if topology.allowed else None
     if options.workers is None and options.per != "gpu" and quota is not None and quota < len(places):
         fed = max(1, int(quota))
-        notes.append(
-            f"{len(places) - fed} of {len(places)} places are left free: "
-            "the CPU quota allows no more; --workers overrides it"
-        )
+        if fed < len(places):
+            notes.append(
+                f"{len(places) - fed} of {len(places)} places are left free: "
+                "the CPU quota allows no more; --workers overrides it"
+            )
         places = places[:fed]
     elif options.workers is not None and options.workers < 1:
         raise InvalidParamError(f"plan: {options.workers} workers: at least 1 is needed")
@@ -278,16 +282,24 @@ def _threads(topology: Topology, options: PlanOptions, place: _Place, workers: i
     quota = topology.allowed.cpu_quota if topology.allowed else None
     if quota is not None and quota / workers < cores:
         over = f" over {workers} workers" if workers > 1 else ""
-        return max(1, int(quota / workers)), f"the quota of {quota:g} CPUs{over}, rounded down"
-    return cores, "one for each core: the two threads of a core share its units"
+        least = ", but at least 1" if quota < workers else ""
+        return max(1, int(quota / workers)), f"the quota of {quota:g} CPUs{over}, rounded down{least}"
+    if len(place.cpus) <= cores:
+        return cores, "one for each core"
+    return cores, "one for each core: the threads of a core share its units"
 
 
 def _memory(topology: Topology, options: PlanOptions, place: _Place, places: list[_Place]) -> tuple[int | None, str]:
     if options.memory_nbytes is not None:
         return options.memory_nbytes, "asked for"
-    have = {node.id: node.memory_nbytes for node in topology.nodes}.get(place.node if place.node is not None else -1)
+    usable = set(topology.allowed.nodes) if topology.allowed else {node.id for node in topology.nodes}
+    memory = {node.id: node.memory_nbytes for node in topology.nodes if node.id in usable}
+    have = memory.get(place.node if place.node is not None else -1)
     shares: list[tuple[int, str]] = []
-    if have:
+    if any(memory.values()) and not {other.node for other in places} <= memory.keys():
+        text = f"{_share(len(places))} of the NUMA nodes' that may be used"
+        shares.append((sum(nbytes or 0 for nbytes in memory.values()) // len(places), text))
+    elif have:
         beside = sum(other.node == place.node for other in places)
         shares.append((have // beside, f"{_share(beside)} of its NUMA node's"))
     elif topology.memory_nbytes:
