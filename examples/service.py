@@ -4,6 +4,7 @@
 The certificates are made here, for this run; in production, load your own with ``SSLContext.load_cert_chain``.
 """
 
+# needs: pip install weft-ucx numpy uvloop trustme
 import asyncio
 import ssl
 

@@ -63,6 +63,7 @@ exit status:
   0  done
   1  failed, or found something to report
   2  the command line is wrong
+130  interrupted; 141: the reader of the output closed the pipe
 
 weft COMMAND --help lists a command's options and gives examples."""
 
