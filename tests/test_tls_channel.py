@@ -20,6 +20,7 @@ from tests.test_peer import pair
 
 import weft
 from weft import _frames
+from weft._tls import channel
 from weft._tls import framing as tls_wire
 from weft._tls.channel import TlsChannel
 from weft._tls.session import Session
@@ -520,3 +521,43 @@ def test_an_ended_connection_that_another_thread_drops_is_silent(caplog):
 
     asyncio.run(main())
     assert not caplog.records
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_reset_behind_data_that_one_turn_does_not_read_is_noticed(loop, monkeypatch):
+    """uvloop calls the reader of a socket that was reset once, and never again."""
+    monkeypatch.setattr(channel, "_TURN_NBYTES", 4 << 10)
+    monkeypatch.setattr(channel, "PIECE_NBYTES", 4 << 10)
+    accepted = []
+
+    async def handler(peer):
+        accepted.append(peer)
+        while not peer.closed:
+            await asyncio.sleep(0.01)
+
+    async def main():
+        over_tls = {"payload": "tls", "settings": {"TLS": "tcp"}}
+        connector, listener = authority().connector(), authority().listener()
+        async with (
+            weft.listen("127.0.0.1:0", handler, ssl=listener, **over_tls) as here,
+            weft.connect(here.address, ssl=connector, **over_tls) as a,
+        ):
+            while not accepted:
+                await asyncio.sleep(0.01)
+            (b,) = accepted
+            receiving = a.recv()
+            sends = [b.send(bytes(10_000)) for _ in range(10)]
+            while not all(sent.done() for sent in sends):
+                b._channel.turn()
+            a.send(b"x" * 2_000)  # not read there, so the kernel resets the connection
+            b.abort()
+            with pytest.raises(weft.PeerLostError):
+                while True:
+                    await asyncio.wait_for(receiving, 20)
+                    receiving = a.recv()
+            a.abort()
+
+    if loop == "uvloop":
+        pytest.importorskip("uvloop").run(main())
+    else:
+        asyncio.run(main())

@@ -107,6 +107,7 @@ class TlsChannel:
         self._read_nbytes = deque([1], maxlen=1)  # of the last read of the socket
         self._decrypting: _Decrypting | None = None
         self._watched = (False, False)
+        self._unfinished = False  # whether a turn stopped before the socket did
         self._watch()
 
     # ---- the interface of a channel
@@ -331,6 +332,7 @@ class TlsChannel:
                 return
             if sum(accepted) == len(data):
                 self._encrypted.popleft()
+        self._unfinished = True
 
     def _encrypt(self) -> None:
         """Encrypt the next pieces, up to one send."""
@@ -373,6 +375,7 @@ class TlsChannel:
             if not self._read_nbytes[0]:
                 raise StreamError("the other side closed the socket without ending the connection")
             self._decrypt()
+        self._unfinished = True
 
     def _decrypt(self) -> None:
         self._settle_decrypting()
@@ -571,6 +574,9 @@ class TlsChannel:
             else:
                 self._loop.remove_writer(self._sock)
         self._watched = wanted
+        if self._unfinished:  # after a reset uvloop calls its reader once, and never again (libuv's POLLERR)
+            self._unfinished = False
+            self._loop.call_soon(_turn, me)
 
     def _release(self) -> None:
         if self._sock.fileno() >= 0:
