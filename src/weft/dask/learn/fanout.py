@@ -166,10 +166,13 @@ class Fanout:
         """Receive values as their holder has answered; those that Dask's own request must fetch are left out."""
         each = (self._get(rpc, worker, key, told, deserializers, turn) for key, told in answers)
         got = await asyncio.gather(*each, return_exceptions=True)
-        for failure in got:
-            if isinstance(failure, BaseException):
-                raise failure
-        return {key: value[0] for (key, _), value in zip(answers, got, strict=True) if value is not None}
+        took: dict[Any, Any] = {}
+        for (key, _), value in zip(answers, got, strict=True):
+            if isinstance(value, BaseException):
+                raise value
+            if value is not None:
+                took[key] = value[0]
+        return took
 
     def _large(self, keys: Collection[Any]) -> list[Any]:
         """Return the keys that may be large; if this worker does not know the size of a key, its holder does."""
