@@ -89,6 +89,8 @@ def test_memory_on_a_node_that_is_not_allowed_is_not_asked_for(tmp_path):
     made = plan(discovery.read(two_sockets(tmp_path, mems="0")), PlanOptions("numa"))
     assert [worker.nodes for worker in made.workers] == [(0,), ()]
     assert made.workers[1].reasons["nodes"] == "node 1 may not be used"
+    assert [worker.memory_nbytes for worker in made.workers] == [16 * GIB, 16 * GIB], "the two share node 0's"
+    assert made.workers[0].reasons["memory"] == "1/2 of the NUMA nodes' that may be used"
 
 
 def test_a_quota_of_cpu_time_bounds_threads(sockets):

@@ -292,13 +292,13 @@ def _threads(topology: Topology, options: PlanOptions, place: _Place, workers: i
 def _memory(topology: Topology, options: PlanOptions, place: _Place, places: list[_Place]) -> tuple[int | None, str]:
     if options.memory_nbytes is not None:
         return options.memory_nbytes, "asked for"
-    usable = set(topology.allowed.nodes) if topology.allowed else {node.id for node in topology.nodes}
-    memory = {node.id: node.memory_nbytes for node in topology.nodes if node.id in usable}
+    memory = {node.id: node.memory_nbytes or 0 for node in topology.nodes}
+    usable = memory.keys() & set(topology.allowed.nodes if topology.allowed else ()) or memory.keys()
     have = memory.get(place.node if place.node is not None else -1)
     shares: list[tuple[int, str]] = []
-    if any(memory.values()) and not {other.node for other in places} <= memory.keys():
-        text = f"{_share(len(places))} of the NUMA nodes' that may be used"
-        shares.append((sum(nbytes or 0 for nbytes in memory.values()) // len(places), text))
+    if any(other.node in memory.keys() - usable for other in places):
+        total = sum(memory[node] for node in usable)
+        shares.append((total // len(places), f"{_share(len(places))} of the NUMA nodes' that may be used"))
     elif have:
         beside = sum(other.node == place.node for other in places)
         shares.append((have // beside, f"{_share(beside)} of its NUMA node's"))
