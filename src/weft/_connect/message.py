@@ -36,7 +36,7 @@ def seconds(op: str, timeout: float) -> float:
     """Return `timeout`, or raise if it is no number of seconds."""
     if not hasattr(timeout, "__float__") or math.isnan(timeout):
         raise InvalidParamError(f"{op}: timeout={timeout!r} is not a number of seconds")
-    return float(timeout)
+    return timeout
 
 
 def checked(op: str, info: dict[str, Any] | None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ logger = logging.getLogger("weft")
 #: Seconds without a piece after which a parent is asked whether it is alive; also the timeout for its answer.
 _STALLED_S = 10.0
 #: Seconds to connect to the source again: it may be dead, and Dask's own connect would try for 30 s.
-_REJOIN_S = 5.0
+_REJOIN_S = 3.0
 _BUSY_S = 0.15
 #: A transfer predicted to take this long, or this large, may use several connections.
 _SLICED_S, _SLICED_NBYTES = 1.0, 64 << 20
@@ -219,6 +219,8 @@ class Fanout:
             if not isinstance(e, OSError | pieces.GoneError):
                 _warn()
             self.counts["given_up"] += 1
+            if isinstance(e, OSError):  # lost, or only the comm?
+                rpc.reuse(source, await self._again(rpc, source))
             self._tell(rpc, source, chain, whole=False)
             return None
         self._tell(rpc, source, chain, whole=True)
@@ -242,7 +244,7 @@ class Fanout:
                     break
                 except (OSError, pieces.GoneError) as e:
                     if parent == source and isinstance(e, OSError):
-                        raise _SourceLostError(str(e)) from e
+                        raise
                     logger.debug("%r: lost %s: %r", key, parent, e)
                     self.counts["lost"] += 1
                     failed.append(parent)
@@ -292,18 +294,13 @@ class Fanout:
         self, rpc: Any, source: str, key: Any, chain: str, failed: Collection[str]
     ) -> tuple[str, bool]:
         while True:
+            comm = await self._again(rpc, source)
             try:
-                comm = await rpc.connect(source, timeout=_REJOIN_S)
-                try:
-                    rates = self._rates(source)
-                    told = self._beside(source, comm.remote_info.get(measured.JOINS))
-                    answer = await self._ask(
-                        comm, "weft_join", keys=[key], rates=rates, failed=failed, chain=chain, **told
-                    )
-                finally:
-                    rpc.reuse(source, comm)
-            except OSError as e:
-                raise _SourceLostError(str(e)) from e
+                rates = self._rates(source)
+                told = self._beside(source, comm.remote_info.get(measured.JOINS))
+                answer = await self._ask(comm, "weft_join", keys=[key], rates=rates, failed=failed, chain=chain, **told)
+            finally:
+                rpc.reuse(source, comm)
             if answer["status"] != "busy":
                 break
             await asyncio.sleep(_BUSY_S)
@@ -311,6 +308,13 @@ class Fanout:
             raise pieces.GoneError
         told = answer["answers"][0][1]
         return told["parent"], told["lent"]
+
+    async def _again(self, rpc: Any, source: str) -> Any:
+        """Connect to the source again, or raise that it is lost."""
+        try:
+            return await rpc.connect(source, timeout=_REJOIN_S)
+        except OSError as e:
+            raise _SourceLostError(str(e)) from e
 
     async def _make(self, copy: pieces.Copy, deserializers: Any) -> Any:
         size = sum(map(len, copy.frames))
