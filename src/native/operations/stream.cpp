@@ -11,7 +11,6 @@ void check_feature(Endpoint *e, const char *op) {
 void stream_received(void *ucx_request, ucs_status_t status, size_t nbytes, void *request) {
     auto *r = static_cast<Request *>(request);
     r->word = nbytes;
-    if (nbytes && nbytes == r->nbytes) status = UCS_OK;  // as below
     operation_ended(ucx_request, status, request);
 }
 
@@ -41,13 +40,6 @@ nb::object stream_recv(EndpointSelf self, nb::handle buffer, bool wait_all) {
     param.flags = wait_all ? UCP_STREAM_RECV_FLAG_WAITALL : 0;
     size_t nbytes = 0;
     void *ucx = ucp.stream_recv_nbx(e->handle, r->buffer.data(), r->nbytes, &nbytes, &param);
-    // UCX takes a request from the worker's pool, and if all bytes that it waits for are there, ends it with the status
-    // that its former use has left, that of a tag's receive for example.
-    const ucs_status_t stale = UCS_PTR_IS_ERR(ucx) ? UCS_PTR_STATUS(ucx) : UCS_OK;
-    if (wait_all && (stale == UCS_ERR_CANCELED || stale == UCS_ERR_MESSAGE_TRUNCATED)) {
-        ucx = nullptr;
-        nbytes = r->nbytes;
-    }
     if (!UCS_PTR_IS_PTR(ucx)) r->word = nbytes;
     posted(r, ucx);
     return request;
