@@ -137,7 +137,9 @@ def test_every_check_that_containers_name_is_the_doctors():
 #: A measured figure: times and rates with a decimal point. Limits and settings have none, as a rule.
 MEASURED = re.compile(r"\b\d+\.\d+ (?:ns|us|ms|s|MB/s|GB/s)\b|\b\d\.\d\d \(\d\.\d\d-")
 #: What says where a figure comes from, or that it is no measurement.
-ORIGIN = re.compile(r"by hand|[\w-]+\.json\)|assumed|tested with|at most|at least|limit|within|every|plus|slept")
+ORIGIN = re.compile(
+    r"by hand|(?:benchmarks|dask)/[\w-]+\.json|assumed|tested with|at most|at least|limit|within|every|plus|slept"
+)
 
 
 def paragraphs_of(page):

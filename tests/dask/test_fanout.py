@@ -203,8 +203,7 @@ def test_the_loss_of_the_source_is_left_to_dask(monkeypatch: pytest.MonkeyPatch,
         async with hosts(4) as here:
             future = await here.made()
             rpc, source = here.workers[2].rpc, here.workers[0].address
-            patch = monkeypatch.context()
-            with patch as inner:
+            with monkeypatch.context() as inner:
                 inner.setattr(fanout.Fanout, "_come", come)
                 join = fanout.Fanout._join
 

@@ -119,14 +119,14 @@ def close_beside_its_nanny(worker: Worker) -> None:
         return
     here: weakref.ref[Any] = weakref.ref(worker)
 
-    async def close(**message: Any) -> None:
+    async def close(reason: str = "worker-close") -> None:
         owner = here()
         assert owner is not None, "owner calls its handlers"
-        if owner.nanny and message.pop("nanny", True):
+        if owner.nanny:
             with contextlib.suppress(OSError):  # nobody listens there any more, or the worker has closed meanwhile
                 async with owner.rpc(owner.nanny) as nanny:
-                    await nanny.close_gracefully(reason=message.get("reason", "worker-close"))
-        await owner.close(nanny=False, **message)
+                    await nanny.close_gracefully(reason=reason)
+        await owner.close(nanny=False, reason=reason)
 
     handlers["close"] = close
 
