@@ -8,6 +8,9 @@ import sys
 _LOOKS = {
     number for name, number in dis.opmap.items() if name.startswith(("CALL", "PRECALL", "RESUME", "JUMP_BACKWARD"))
 }
+#: The first step behind a call that raised, after which handlers do not run. An exception raised here would leave the
+#: other one as the one that is being handled, for good, because Python has not stored yet what it restores.
+_RAISED = dis.opmap["PUSH_EXC_INFO"]
 
 
 #: A step that is never reached.
@@ -41,8 +44,9 @@ class Interrupted:
         sys.settrace(self._call)
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, kind, error, _):
         sys.settrace(self._before)
+        assert kind or sys.exc_info() == (None, None, None)
 
     def again(self, function, *arguments):
         """Call a function again as long as it is interrupted, and return its result."""
@@ -72,7 +76,7 @@ class Interrupted:
             if event != "opcode":
                 return step
             before, last = last, opcodes[frame.f_lasti]
-            if before in _LOOKS:
+            if before in _LOOKS and last != _RAISED:
                 self.steps += 1
                 if self.steps == self._next:
                     self._apart += 25  # or what is done again from its beginning never comes to its end
