@@ -48,6 +48,36 @@ def test_a_large_piece(endpoint):
     assert buffer == data
 
 
+@pytest.mark.parametrize("tls", ["posix,self", "tcp"])
+@pytest.mark.parametrize("size", [0, 1 << 20])
+def test_what_ended_another_receive_does_not_end_a_stream_s(tls, size):
+    """UCX ends a receive whose bytes are all there with the status that its request's former use has left."""
+    data = bytes(range(256)) * (size // 256)
+    context = weft.Context({"TLS": tls}, features=["tag", "stream"])
+    a, b = weft.Worker(context), weft.Worker(context)
+    there, here = a.connect(b.address), b.connect(a.address)
+
+    def turn(times):
+        for _ in range(times):
+            a.progress(), b.progress()
+
+    b.tag_recv(bytearray(9_000), 1).cancel()
+    turn(100)
+    for _ in range(20):
+        if data:
+            there.stream_send(data)
+            turn(5_000)  # all is there when the receive is posted
+        buffer = bytearray(len(data))
+        received = here.stream_recv(buffer, wait_all=True)
+        turn(10)
+        assert received.result() == len(data)
+        assert buffer == data
+    pending = [b.tag_recv(bytearray(100), n) for n in range(100)]  # with requests of UCX's that are all different
+    for each in (a, b, context):
+        each.close()
+    assert all(each.done() for each in pending)
+
+
 def test_a_cancelled_receive_still_takes_its_bytes(endpoint):
     buffer = bytearray(4)
     request = endpoint.stream_recv(buffer)
