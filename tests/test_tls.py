@@ -3,9 +3,11 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import ssl
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -202,6 +204,20 @@ def test_contexts_that_do_not_suit():
 def two_hosts(monkeypatch):
     """Nobody proves to be on the other's host."""
     monkeypatch.setattr(handshake, "_prove_same_host", lambda hello, what: None)
+
+
+def test_connections_that_a_cycle_drops_close_their_sockets_without_a_warning(two_hosts):
+    """The collector takes older objects first: a socket before the connection that would close it."""
+    with weft.listen(LOOPBACK, ssl=authority().listener(), payload="tls") as listener, ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(weft.connect(listener.address, ssl=authority().connector(), payload="tls").open)
+        held = [listener.accept(100), calling.result(100)]
+    held.append(held)
+    assert [peer.transports for peer in held[:2]] == [["tls/lo"]] * 2
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        del held
+        gc.collect()
+    assert not warned
 
 
 def connected(listens, connects, settings=None):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weft import _frames, _native
 from weft._connect.address import join
 from weft._connect.channel_protocol import Channel
-from weft._connect.sockets import close_in_child, keep_alive, round_trip_of
+from weft._connect.sockets import OwnedSocket, keep_alive, round_trip_of
 from weft._request import PythonRequest
 from weft._tls.channel import TlsChannel
 from weft.errors import CanceledError, HandshakeError, PeerLostError, UnsupportedError
@@ -478,8 +478,7 @@ def peer_of(joined: Joined, sock: socket.socket) -> Peer:
 
 def _over_tls(joined: Joined, sock: socket.socket) -> TlsChannel:
     keep_alive(sock)
-    own = sock.dup()
-    close_in_child(own)
+    own = OwnedSocket.duplicate(sock)
     own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     channel = TlsChannel(joined.session, own, join(*sock.getpeername()[:2]))
     joined.workers.abort_with(channel)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Options that weft sets on its sockets: a forked child closes its copies, and a vanished host is detected."""
+"""weft's sockets: one that is dropped closes, a forked child closes its copies, and a vanished host is detected."""
 
 from __future__ import annotations
 
@@ -13,6 +13,25 @@ VANISHED_AFTER_S = 60
 
 # Python's own socket objects, so that the child's copies are marked as closed.
 _close_in_child: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+class OwnedSocket(socket.socket):
+    """A socket that closes when it is dropped, without Python's warning: it belongs to an object that would close it.
+
+    In a reference cycle the garbage collector may take the socket before its owner's ``__del__`` closes it.
+    """
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @classmethod
+    def duplicate(cls, sock: socket.socket) -> OwnedSocket:
+        """Duplicate `sock`; a forked child closes its copy."""
+        own = cls(sock.family, sock.type, sock.proto, os.dup(sock.fileno()))
+        close_in_child(own)
+        return own
 
 
 def close_in_child(sock: socket.socket) -> None:

@@ -49,10 +49,9 @@ class Joined(NamedTuple):
 
 
 async def client(worker: Worker, sock: socket.socket, *, error_handling: bool) -> Joined:
-    """Connect. The wire takes `sock`, or it is closed, also after an exception."""
+    """Connect, and close `sock`. The wire may keep a duplicate."""
     loop = asyncio.get_running_loop()
-    kept = False
-    try:
+    with sock:
         mine = Hello(worker.id, secrets.randbits(64), secrets.randbits(64), False, worker.native.address)
         await loop.sock_sendall(sock, mine.packed())
         theirs = await _read_hello(loop, sock)
@@ -61,24 +60,20 @@ async def client(worker: Worker, sock: socket.socket, *, error_handling: bool) -
         connection = Connection(wire, mine.key, error_handling=error_handling)
         connection.peer_key = theirs.key
         try:
-            kept = unwatched or theirs.unwatched
-            if kept:
+            keep = unwatched or theirs.unwatched
+            if keep:
                 wire.hold(sock)
-            await loop.sock_sendall(sock, b"K" if kept else b"C")
+            await loop.sock_sendall(sock, b"K" if keep else b"C")
         except BaseException:
             connection.close()
             raise
-    finally:
-        if not kept:
-            sock.close()
     return Joined(connection, theirs.tag, mine.tag)
 
 
 async def server(worker: Worker, sock: socket.socket, *, error_handling: bool) -> Joined:
-    """Accept. The wire takes `sock`, or it is closed, also after an exception."""
+    """Accept, and close `sock`. The wire may keep a duplicate."""
     loop = asyncio.get_running_loop()
-    kept = False
-    try:
+    with sock:
         theirs = await _read_hello(loop, sock)
         wire = worker.wire_to(theirs.worker_id, theirs.address)
         mine = Hello(worker.id, secrets.randbits(64), secrets.randbits(64), not wire.watched, worker.native.address)
@@ -87,17 +82,14 @@ async def server(worker: Worker, sock: socket.socket, *, error_handling: bool) -
         connection.peer_key = theirs.key
         try:
             await loop.sock_sendall(sock, mine.packed())
-            kept = await _exactly(loop, sock, 1) == b"K"
+            keep = await _exactly(loop, sock, 1) == b"K"
         except BaseException:
             connection.close()
             if not wire.watched and not wire.connections:
                 wire.lose()
             raise
-        if kept:
+        if keep:
             wire.hold(sock)
-    finally:
-        if not kept:
-            sock.close()
     return Joined(connection, theirs.tag, mine.tag)
 
 

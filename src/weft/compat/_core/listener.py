@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import weft
 from weft._connect.handshake_io import out_of_descriptors
-from weft._connect.sockets import close_in_child
+from weft._connect.sockets import OwnedSocket, close_in_child
 from weft.compat._core import handshake
 from weft.compat._core.worker import Worker
 from weft.listen import PAUSE_S
@@ -54,7 +54,7 @@ class Listener:
         self._callback = callback
         self._error_handling = error_handling
         self._timeout = connect_timeout
-        sock = socket.socket()
+        sock = OwnedSocket()
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setblocking(False)
@@ -65,7 +65,7 @@ class Listener:
             raise
         close_in_child(sock)
         self._bound: tuple[str, int] = sock.getsockname()
-        self._socket: socket.socket | None = sock
+        self._socket: OwnedSocket | None = sock
         self._watch()
 
     def _watch(self) -> None:

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 import weft
-from weft._connect.sockets import close_in_child, keep_alive
+from weft._connect.sockets import OwnedSocket, close_in_child, keep_alive
 from weft.compat._core.address import UCXAddress, door_name
 
 log = logging.getLogger("ucx")
@@ -61,7 +61,7 @@ class Worker:
         self.handshakes: set[asyncio.Task[None]] = set()
         self.allocators: dict[str, Callable[[int], Any]] = {"host": allocator}
         self.early: dict[int, deque[memoryview]] = {}
-        self._door: socket.socket | None = None
+        self._door: OwnedSocket | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self._incoming = self.native.am_recv(AM_ID)
         self._told = False
@@ -69,7 +69,7 @@ class Worker:
     def address(self) -> UCXAddress:
         """Return this worker's address, and open its door."""
         if self._door is None:
-            door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            door = OwnedSocket(socket.AF_UNIX, socket.SOCK_STREAM)
             door.bind(door_name(self.id))
             door.listen(4096)  # connections are never accepted: a peer in the queue sees the door close
             close_in_child(door)
@@ -164,7 +164,7 @@ class Wire:
         self.endpoint = endpoint
         self.connections: WeakSet[Receiver] = WeakSet()
         self.lost = False
-        self._lifelines: list[socket.socket] = []
+        self._lifelines: list[OwnedSocket] = []
         self._poll = select.poll()
 
     @property
@@ -173,15 +173,15 @@ class Wire:
         return bool(self._lifelines) or self.peer_id == self.worker.id
 
     def hold(self, sock: socket.socket) -> None:
-        """Add `sock` as a lifeline."""
-        sock.setblocking(False)
-        if sock.family != socket.AF_UNIX:
-            keep_alive(sock)
-        close_in_child(sock)
-        self._lifelines.append(sock)
-        self._poll.register(sock, select.POLLIN | select.POLLRDHUP)
+        """Add a duplicate of `sock` as a lifeline."""
+        own = OwnedSocket.duplicate(sock)
+        own.setblocking(False)
+        if own.family != socket.AF_UNIX:
+            keep_alive(own)
+        self._lifelines.append(own)
+        self._poll.register(own, select.POLLIN | select.POLLRDHUP)
         if (loop := _running()) is not None:
-            loop.add_reader(sock, self.look)
+            loop.add_reader(own, self.look)
 
     def reach_door(self) -> None:
         """Connect to the door of a worker on this host, as the lifeline.
@@ -191,17 +191,15 @@ class Wire:
         weft.UnreachableError
             The worker is gone.
         """
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        try:
-            sock.connect(door_name(self.peer_id))
-        except BlockingIOError:  # the door's queue is full
-            sock.close()
-        except OSError as e:
-            sock.close()
-            self.lose()
-            raise weft.UnreachableError(f"the worker with this address is gone: {e.strerror}") from None
-        else:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.setblocking(False)
+            try:
+                sock.connect(door_name(self.peer_id))
+            except BlockingIOError:  # the door's queue is full
+                return
+            except OSError as e:
+                self.lose()
+                raise weft.UnreachableError(f"the worker with this address is gone: {e.strerror}") from None
             self.hold(sock)
 
     def watch(self, loop: asyncio.AbstractEventLoop, before: asyncio.AbstractEventLoop | None) -> None:
