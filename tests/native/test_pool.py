@@ -248,20 +248,26 @@ def test_a_large_block_takes_no_small_pages():
     assert _native.pool_statistics()["fresh_total_nbytes"] - before == large.nbytes
 
 
-def test_a_small_block_takes_touched_huge_pages_before_new_small_ones():
-    _native.pool_set_cap(0)
-    _native.pool_set_cap(1 << 30)
-    small, large = _native.pool_allocate(1 << 20), _native.pool_allocate(32 << 20)
-    where, of_large = address(small), address(large)
-    del large, small
-    before = _native.pool_statistics()["fresh_total_nbytes"]
-    blocks = [_native.pool_allocate(1 << 20) for _ in range(33)]
-    assert address(blocks[0]) == where  # touched small pages come first
-    assert all(of_large <= address(block) < of_large + (32 << 20) for block in blocks[1:])
-    assert _native.pool_statistics()["fresh_total_nbytes"] == before
-    blocks.append(_native.pool_allocate(1 << 20))  # none is left: new small pages
-    assert not of_large <= address(blocks[-1]) < of_large + (256 << 20)
-    assert _native.pool_statistics()["fresh_total_nbytes"] - before == 1 << 20
+def test_a_small_block_takes_touched_huge_pages_before_new_small_ones(spawn):
+    code = """
+def address(view):
+    return np.frombuffer(view, "u1").__array_interface__["data"][0]
+
+_native.pool_set_cap(1 << 30)
+small, large = _native.pool_allocate(1 << 20), _native.pool_allocate(32 << 20)
+where, of_large = address(small), address(large)
+del large, small
+before = counted("fresh_total_nbytes")
+blocks = [_native.pool_allocate(1 << 20) for _ in range(33)]
+print(address(blocks[0]) == where, flush=True)  # touched small pages come first
+print(all(of_large <= address(block) < of_large + (32 << 20) for block in blocks[1:]), flush=True)
+print(counted("fresh_total_nbytes") - before, flush=True)
+blocks.append(_native.pool_allocate(1 << 20))  # none is left: new small pages
+print(of_large <= address(blocks[-1]) < of_large + (256 << 20), flush=True)
+print(counted("fresh_total_nbytes") - before >> 20, flush=True)
+"""
+    child = spawn(COUNTING + code)
+    assert [child.line() for _ in range(5)] == ["True", "True", "0", "False", "1"]
 
 
 def hold_from_now():
