@@ -3,11 +3,14 @@
 
 import asyncio
 import contextlib
+import gc
 import math
 import os
 import socket
+import struct
 import threading
 import time
+import warnings
 from concurrent import futures
 
 import pytest
@@ -334,3 +337,31 @@ def test_a_refusal_after_the_link_was_made_reaches_the_caller_as_one(monkeypatch
             assert peer.recv().wait(20) == b"x"
         calling.result(20)
     assert not refusals
+
+
+def test_a_caller_that_resets_before_it_is_looked_at_does_not_end_the_wait(caplog):
+    with weft.listen("127.0.0.1:0") as listener:
+        host, _, port = listener.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with pytest.raises(weft.TimedOutError):
+            listener.accept(0.1)
+    assert "rejected a connection: accept from an unknown address" in caplog.text
+
+
+def test_a_caller_that_was_accepted_when_the_listener_ends_is_hung_up_on():
+    async def main():
+        async with weft.listen("127.0.0.1:0", lambda _: None) as listener:
+            loop = asyncio.get_running_loop()
+            host, _, port = listener.address.rpartition(":")
+            with socket.create_connection((host, int(port))) as s:
+                s.setblocking(False)
+                listener._take(loop, listener._sockets[0], listener._workers)
+                await listener.__aexit__()  # the task that serves the caller has not begun
+                assert await asyncio.wait_for(loop.sock_recv(s, 1), 100) == b""
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+        gc.collect()
+    assert not warned

@@ -236,8 +236,8 @@ class Listener:
             with sock:
                 began = time.monotonic()
                 until = min(began + HANDSHAKE_TIMEOUT_S, max(deadline, began + LEAST_HANDSHAKE_S))
-                caller = _caller(sock)
                 try:
+                    caller = _caller(sock)
                     steps = self._steps(workers, sock, caller)
                     limit = round(until - began, 2)
                     joined = run_blocking(steps, sock, f"accept from {caller}", deadline=until, timeout=limit)
@@ -319,6 +319,7 @@ class Listener:
         task = loop.create_task(self._serve(sock, workers))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: sock.close())  # it may be cancelled before it begins
 
     async def _serve(self, sock: socket.socket, workers: Workers) -> None:
         caller = "an unknown address"
@@ -350,9 +351,10 @@ class Listener:
 
 def _caller(sock: socket.socket) -> str:
     """Name the other end of an accepted socket, for messages."""
-    if sock.family == socket.AF_UNIX:
-        return f"process {process_of(sock)}"
-    return join(*sock.getpeername()[:2])
+    try:
+        return f"process {process_of(sock)}" if sock.family == socket.AF_UNIX else join(*sock.getpeername()[:2])
+    except OSError:  # it has reset the connection
+        return "an unknown address"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

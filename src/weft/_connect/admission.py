@@ -16,6 +16,7 @@ import os
 import select
 import socket
 import struct
+import threading
 
 from weft._connect.sockets import close_in_child
 
@@ -37,6 +38,7 @@ class SameHostListener:
         self._socket.listen(1024)
         close_in_child(self._socket)
         self._callers: dict[socket.socket, bytes] = {}  # oldest first, with the bytes received from each
+        self._lock = threading.Lock()  # threads may accept side by side
 
     @property
     def closed(self) -> bool:
@@ -44,17 +46,18 @@ class SameHostListener:
 
     def accept(self, nonce: bytes) -> socket.socket | None:
         """Return the caller that sent this nonce, or None. Other callers may not have sent theirs yet."""
-        self._accept_callers()
-        for caller in list(self._callers):
-            if not self._receive(caller):
+        with self._lock:
+            self._accept_callers()
+            for caller in list(self._callers):
+                if not self._receive(caller):
+                    self._reject(caller)
+            for caller in list(self._callers)[: -self._backlog]:
                 self._reject(caller)
-        for caller in list(self._callers)[: -self._backlog]:
-            self._reject(caller)
-        for caller, received in self._callers.items():
-            if received == nonce:
-                del self._callers[caller]
-                return caller
-        return None
+            for caller, received in self._callers.items():
+                if received == nonce:
+                    del self._callers[caller]
+                    return caller
+            return None
 
     def _accept_callers(self) -> None:
         while True:
@@ -89,8 +92,9 @@ class SameHostListener:
     def close(self) -> None:
         """Close the socket, and every caller that no handshake has claimed."""
         self._socket.close()
-        for caller in list(self._callers):
-            self._reject(caller)
+        with self._lock:
+            for caller in list(self._callers):
+                self._reject(caller)
 
 
 def _hung_up(caller: socket.socket) -> bool:
