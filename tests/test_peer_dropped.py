@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import pathlib
+import pickle
 import queue
 import random
 import sys
@@ -621,3 +622,37 @@ def test_drops_by_another_thread_while_the_owner_waits_lose_nothing(settings):
                     got.append(int.from_bytes(peer.recv().wait(HANG_S)[:8], "little"))
             count = sending.result(HANG_S)
         assert sorted(got) == list(range(count))
+
+
+@PAIRS
+@pytest.mark.parametrize("what", ["recv_into", "recv_frames", "recv_obj"])
+def test_an_error_that_was_caught_does_not_keep_its_caller_alive(pair_of, what):
+    """The error that is raised refers to the caller's frames, so a request must not refer to it."""
+
+    async def main():
+        async with pair_of() as (a, b):
+
+            async def fails():
+                local = Local()
+                with pytest.raises((weft.Error, pickle.UnpicklingError)):
+                    await (b.recv_into(bytearray(1)) if what == "recv_into" else getattr(b, what)())
+                return weakref.ref(local)
+
+            if what == "recv_into":
+                await a.send(bytes(100))
+            elif what == "recv_frames":
+                a.abort()
+            else:
+                await a.send_frames([b"no pickle"])
+            return await fails()
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert run(main())() is None
+    finally:
+        gc.enable()
+
+
+class Local:
+    """An object that can be referred to weakly."""

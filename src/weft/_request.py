@@ -9,10 +9,26 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, NoReturn
 
 from weft.errors import CanceledError, InvalidParamError, TimedOutError
 from weft.typing import Request, ResultT_co
+
+
+def detached(error: BaseException) -> BaseException:
+    """Copy `error` without the frames that it has passed: a request that refers to it would keep them alive.
+
+    An error of another library that cannot be copied is returned itself.
+    """
+    import copy
+
+    try:
+        fresh = copy.copy(error)
+    except Exception:  # noqa: BLE001  (whatever its class raises)
+        fresh = error
+    if error.__cause__ is not None:
+        fresh.__cause__ = error.__cause__
+    return fresh.with_traceback(None)
 
 
 class PythonRequest(Request[ResultT_co]):
@@ -95,8 +111,16 @@ class PythonRequest(Request[ResultT_co]):
         if self._cancelled:
             raise CanceledError(f"{self._name}: the request was cancelled")
         if self._error is not None:
-            raise self._error.with_traceback(None)  # one error may end many requests: keep none of their frames
+            self._raise(self._error)
         return self._result  # type: ignore[no-any-return]
+
+    def _raise(self, error: BaseException) -> NoReturn:
+        """Raise a copy of the error that ended the request."""
+        fresh = detached(error)
+        try:
+            raise fresh
+        finally:
+            del fresh  # its traceback refers to this frame
 
     @abstractmethod
     def __await__(self) -> Generator[Any, None, ResultT_co]: ...
@@ -114,7 +138,7 @@ class PythonRequest(Request[ResultT_co]):
         if not self._done or self._error is not None or self._cancelled:
             error = self.exception()
             if error is not None:
-                raise error.with_traceback(None)
+                self._raise(error)
         return self._result  # type: ignore[no-any-return]
 
     def exception(self) -> BaseException | None:

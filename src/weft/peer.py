@@ -15,7 +15,7 @@ from weft import _frames, _native
 from weft._connect.address import join
 from weft._connect.channel_protocol import Channel
 from weft._connect.sockets import OwnedSocket, keep_alive, round_trip_of
-from weft._request import PythonRequest
+from weft._request import PythonRequest, detached
 from weft._tls.channel import TlsChannel
 from weft.errors import CanceledError, HandshakeError, PeerLostError, UnsupportedError
 from weft.typing import Request, ResultT_co
@@ -388,7 +388,7 @@ class Pending(PythonRequest[ResultT_co]):
         if not isinstance(error, PeerLostError):
             self._give_up()
         if isinstance(error, Exception) and not isinstance(error, CanceledError):
-            self.fail(error)
+            self.fail(detached(error))
         elif not self._done:
             self._cancelled = True
             self._end()

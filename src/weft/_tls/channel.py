@@ -90,6 +90,7 @@ class TlsChannel:
         self._closing: Operation[None] | None = None
         self._goodbye = self._acknowledged = False  # received from the other side
         self._fault: Error | None = None
+        self._loss_raised = False
         self._sends: deque[Outgoing] = deque()
         self._encrypting: _Encrypting | None = None
         self._encrypted: deque[tuple[bytes, list[int]]] = deque()  # and how much of it the socket has accepted
@@ -200,7 +201,7 @@ class TlsChannel:
 
     @property
     def loss_raised(self) -> bool:
-        return self._fault is not None and not self._goodbye and self._fault.__traceback__ is not None
+        return self._loss_raised
 
     @property
     def transports(self) -> list[str]:
@@ -237,6 +238,10 @@ class TlsChannel:
         self._undelivered = True
         self._returned.extend(map(messages.pop, repeat(0, len(messages))))
         self._deliver()
+
+    def told(self, error: BaseException) -> None:
+        """Note that a caller was told of an error."""
+        self._loss_raised |= error is self._fault and not self._goodbye
 
     def hold(self, receive: Receive[Any]) -> None:
         """Refer to a receive that has callbacks."""
@@ -536,6 +541,7 @@ class TlsChannel:
         self._drop_sends(self._fault)
         if self._closing is not None:
             _fail(self._waiters, self._closed_by_this_side())
+        self._forget()
         self._deliver()
         self._settle_close()
         self._release()
@@ -548,12 +554,19 @@ class TlsChannel:
         self._inbox.clear()
         self._returned.clear()
         self._dropped.clear()
+        self._forget()
         self._drop_sends(error)
         _fail(self._waiters, error)
         if self._closing is not None:
             self._closing.fail(error)
         self._release()
         self._over = True
+
+    def _forget(self) -> None:
+        """Release the message that was arriving, and what was being sent."""
+        self._decrypting = self._encrypting = None
+        self._arriving = deque([Message(1, 0)])
+        self._encrypted.clear()
 
     # ---- the socket
 

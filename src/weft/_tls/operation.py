@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from weft._request import PythonRequest
 from weft._tls.framing import Message
@@ -19,6 +19,10 @@ class Turns(Protocol):
     def withdraw(self, operation: Operation[Any]) -> None: ...
     def give_back(self, messages: list[Message]) -> None:
         """Move them from the list to those that no receive has taken."""
+        ...
+
+    def told(self, error: BaseException) -> None:
+        """Note that a caller was told of an error."""
         ...
 
     def hold(self, receive: Receive[Any]) -> None: ...
@@ -42,6 +46,10 @@ class Operation(PythonRequest[ResultT_co]):
     def _withdraw(self) -> bool:
         self._channel.withdraw(self)
         return True
+
+    def _raise(self, error: BaseException) -> NoReturn:
+        self._channel.told(error)
+        super()._raise(error)
 
     def _undo(self) -> None:
         """Return messages that no caller received."""
