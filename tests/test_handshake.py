@@ -3,8 +3,10 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
+import sys
 import threading
 import time
 
@@ -12,9 +14,12 @@ import pytest
 from scripts import fuzz_handshake as fuzz
 
 import weft
+from weft import config
 from weft._connect import admission, handshake, handshake_io, links, message
 from weft._connect.admission import SameHostListener
 
+#: From a caller with weft's own settings.
+HELLO = json.dumps({"info": {}, "segments": config.tcp_segments({})}).encode()
 FUZZ_CASES = int(os.environ.get("WEFT_TEST_FUZZ", "2000"))
 
 
@@ -140,7 +145,7 @@ def test_a_refusal_is_told_and_its_length_bounded(room):
 
 
 def test_an_address_that_is_too_short_for_one_does_not_reach_ucx(room):
-    stream = words(b'{"info": {}}') + words(b'{"route": "network"}')
+    stream = words(HELLO) + words(b'{"route": "network"}')
     stream += words(b'{"worker": "%s", "channel": "1", "link": {"id": "1", "new": true}}' % fuzz.HIGH.encode())
     with pytest.raises(weft.HandshakeError, match="address has 2 B"):
         outcome(room, "server", stream + words(b'{"address": "0000"}'))
@@ -148,7 +153,7 @@ def test_an_address_that_is_too_short_for_one_does_not_reach_ucx(room):
 
 def test_who_claims_to_be_this_process_over_the_network_is_refused(room):
     """A link to oneself has no socket that tells of its end: a stranger must not get one."""
-    stream = words(b'{"info": {}}') + words(b'{"route": "network"}')
+    stream = words(HELLO) + words(b'{"route": "network"}')
     stream += words(b'{"worker": "%s", "channel": "1", "link": {"id": "1", "new": true}}' % fuzz.LOW.encode())
     with pytest.raises(weft.HandshakeError, match="claims to be this process"):
         outcome(room, "server", stream)
@@ -260,3 +265,33 @@ def test_the_fuzzer_finds_what_is_wrong(monkeypatch):
     monkeypatch.setattr(handshake, "channel_of", lambda message, what, name="channel": int(message[name], 16))
     with pytest.raises(fuzz.FindingError, match="seed 1, case"):
         fuzz.fuzz(FUZZ_CASES, seed=1)
+
+
+def test_threads_that_accept_side_by_side_each_get_their_caller(same_host):
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    failures = []
+
+    def call(number):
+        try:
+            for turn in range(100):
+                nonce = b"%8d%8d" % (number, turn)
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+                    caller.connect(b"\0" + same_host.name.encode())
+                    caller.send(nonce)
+                    if (accepted := same_host.accept(nonce)) is None:
+                        failures.append((number, turn))
+                    else:
+                        accepted.close()
+        except Exception as e:
+            failures.append(e)
+
+    threads = [threading.Thread(target=call, args=[number]) for number in range(8)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert not failures

@@ -13,6 +13,7 @@ from scripts import fuzz_handshake as fuzz
 import weft
 from weft import config, peer
 from weft._connect import links
+from weft._connect.links import Workers
 from weft._connect.route import Route
 
 HANG_S = 100
@@ -106,6 +107,63 @@ def test_processes_whose_queues_differ_are_told_so(spawn, caplog, name, value, o
             weft.connect(child.line(), settings=UCX).open()
     assert child.line() == "nobody"
     assert child.wait(HANG_S) == 0
+
+
+TCP = {"TLS": "tcp,self"}
+
+
+@pytest.mark.parametrize("name", ["TX", "RX"])
+def test_processes_whose_tcp_segments_differ_are_told_so(spawn, caplog, name):
+    """A sender fills the other's buffers by its own settings: it ended the receiver with SIGSEGV."""
+    name = f"TCP_{name}_SEG_SIZE"
+    with weft.listen("127.0.0.1:0", settings=TCP) as listener:
+        child = spawn(OTHER_QUEUE.replace(str(UCX), str(TCP)), listener.address, env={f"UCX_{name}": "64k"})
+        with pytest.raises(weft.TimedOutError):
+            listener.accept(5)
+        assert "SEG_SIZE is 256k here and 64k there" in child.line()
+        assert "SEG_SIZE is 256k here and 64k there" in caplog.text
+        with pytest.raises(weft.UnreachableError, match="SEG_SIZE is 64k here and 256k there"):
+            weft.connect(child.line(), settings=TCP).open()
+    assert child.line() == "nobody"
+    assert child.wait(HANG_S) == 0
+
+
+def test_tcp_segments_are_of_one_size_unless_both_are_told(monkeypatch):
+    monkeypatch.setenv("UCX_TCP_RX_SEG_SIZE", "1m")
+    assert set(config.tcp_segments({}).values()) == {"1m"}
+    assert set(config.tcp_segments({"TCP_TX_SEG_SIZE": "64k"}).values()) == {"64k", "1m"}
+    monkeypatch.delenv("UCX_TCP_RX_SEG_SIZE")
+    assert config.tcp_segments({"TCP_TX_SEG_SIZE": "64k"})["TCP_RX_SEG_SIZE"] == "64k"
+
+
+def test_a_worker_sends_over_tcp_to_peers_with_ucxs_own_segments():
+    """Other UCX programs have them, and nobody agrees with them on others."""
+    settings = weft.Context(TCP).config
+    assert "TCP_TX_SEG_SIZE" not in settings
+    assert "TCP_RX_SEG_SIZE" not in settings
+    assert settings["TCP_CONN_NB"] == ("y", "weft")  # or a firewall stops the thread for two minutes
+
+
+def test_a_device_with_another_address_gets_another_worker(monkeypatch):
+    """UCX tells peers the address that its worker began with."""
+    monkeypatch.setenv("UCX_TLS", "tcp,self")
+    monkeypatch.setenv("UCX_NET_DEVICES", "lo")
+    workers = Workers(None)
+    first, again, other = (
+        workers.worker(Route(host), same_host=False) for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2")
+    )
+    assert first is again
+    assert first is not other
+    workers.close()
+
+
+def test_where_a_connection_uses_ipv6_ucx_does():
+    def first(host, tls):
+        given = (("NET_DEVICES", "lo"), ("TLS", tls))
+        return Route(host, given).settings(same_host=False).get("TCP_AF_PRIO")
+
+    assert first("fd00::1", "all") == "inet6,inet"
+    assert [first(*each) for each in (("10.0.0.1", "all"), ("::ffff:10.0.0.1", "all"), ("fd00::1", "rc"))] == [None] * 3
 
 
 def test_a_thread_that_ends_takes_its_workers_along():

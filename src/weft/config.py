@@ -16,17 +16,20 @@ from weft.errors import InvalidParamError
 #: weft's defaults. With peer-error handling, UCX hides shared memory unless told that it may report errors (by the
 #: name MM: UCX 1.16 does not accept POSIX_ERROR_HANDLING in ucp_config_modify). posix notices a peer's death late, so
 #: weft watches a socket. sysv and cma are excluded: sysv cannot detect a dead peer, and cma aborts the process when its
-#: peer is killed in mid-receive. With peer-error handling, tcp copies what it sends into segments, small by default
-#: (8 KiB): 1 MiB then takes 1.2 ms, with these 0.3. If /dev/shm has less free space than POSIX_SHM_MIN_SIZE, UCX uses
-#: heap memory for its buffers and crashes. A buffer allocation is 4.1 MiB, but UCX's default of 16 MiB is checked each
-#: time a queue grows (1.16 does not accept the setting).
+#: peer is killed in mid-receive. If /dev/shm has less free space than POSIX_SHM_MIN_SIZE, UCX uses heap memory for its
+#: buffers and crashes. A buffer allocation is 4.1 MiB, but UCX's default of 16 MiB is checked each time a queue grows
+#: (1.16 does not accept the setting). Where a firewall drops tcp's connects, UCX would block the thread for 2 minutes.
 DEFAULTS: dict[str, str] = {
     "MM_ERROR_HANDLING": "y",
     "POSIX_SHM_MIN_SIZE": "5m",
     "TLS": "^sysv,cma",
-    "TCP_TX_SEG_SIZE": "256k",
-    "TCP_RX_SEG_SIZE": "256k",
+    "TCP_CONN_NB": "y",
+    "TCP_SYN_CNT": "3",  # given up after 15 s
 }
+
+#: With peer-error handling, tcp copies what it sends into segments of 8 KiB: 1 MiB then takes 1.2 ms, with these 0.3.
+#: A receiver does not check that its buffers are as large: this is for peers that have agreed on it.
+_TCP_SEGMENT = "256k"
 
 #: The queue of a link, which has one sender. 64 elements perform like UCX's 256, with a buffer for each and a few more
 #: for messages that are being read: 0.65 MiB instead of 4.13. Both sides need the same queue, because each uses its own
@@ -90,12 +93,21 @@ class Context(_native.Context):
     Source: ``ucp_init``.
     """
 
+    _same_settings = False  #: whether its peers have agreed on tcp's segments
+
     def __init__(self, settings: Mapping[str, str] | None = None, *, features: Iterable[str] = ()) -> None:
         ucx_library()
         explicit = dict(named(settings or {}))
         tls = explicit.get("TLS") or os.environ.get("UCX_TLS") or DEFAULTS["TLS"]
         devices = explicit.get("NET_DEVICES") or os.environ.get("UCX_NET_DEVICES") or "all"
-        super().__init__(explicit, defaults(tls, devices), features, _room(explicit) if uses_shm(tls) else 0)
+        mine = DEFAULTS | (tcp_segments(explicit) if self._same_settings else {})
+        super().__init__(explicit, _used(mine, tls, devices), features, _room(explicit) if uses_shm(tls) else 0)
+
+
+class PairedContext(Context):
+    """A context whose workers only meet those of a process with the same :func:`tcp_segments`."""
+
+    _same_settings = True
 
 
 def _room(settings: Mapping[str, str]) -> int:
@@ -127,8 +139,15 @@ def _told(name: str, given: Mapping[str, str]) -> str | None:
     return next(filter(None, told), None)
 
 
-def defaults(tls: str, devices: str) -> dict[str, str]:
-    """Return weft's defaults for given values of ``UCX_TLS`` and ``UCX_NET_DEVICES``.
+def tcp_segments(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the sizes of tcp's segments: those `given`, else the user's ``UCX_*``, else weft's."""
+    names = ("TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE")
+    told = {name: given.get(name) or os.environ.get(f"UCX_{name}") for name in names}
+    return {name: value or next(filter(None, told.values()), _TCP_SEGMENT) for name, value in told.items()}
+
+
+def _used(settings: Mapping[str, str], tls: str, devices: str) -> dict[str, str]:
+    """Leave out `settings` that UCX does not use with these values of ``UCX_TLS`` and ``UCX_NET_DEVICES``.
 
     Settings of excluded transports are left out: up to 1.20.0, UCX warns about unused settings.
     """
@@ -136,8 +155,8 @@ def defaults(tls: str, devices: str) -> dict[str, str]:
     left_out += [] if uses_shm(tls) and _asks_for_less() else ["POSIX_"]
     # An RDMA device is named with its port, as in mlx5_0:1; tcp devices have none.
     ethernet = devices.startswith("^") or not all(":" in device for device in devices.split(","))
-    left_out += [] if ethernet and _allows(tls, {"tcp", "all"}) else ["TCP_"]
-    return {name: value for name, value in DEFAULTS.items() if not name.startswith(tuple(left_out))}
+    left_out += [] if ethernet and uses_tcp(tls) else ["TCP_"]
+    return {name: value for name, value in settings.items() if not name.startswith(tuple(left_out))}
 
 
 def named(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -153,6 +172,11 @@ def named(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def uses_shm(tls: str) -> bool:
     """Tell whether a value of ``UCX_TLS`` permits posix."""
     return _allows(tls, {"posix", "mm", "shm", "sm", "all"})
+
+
+def uses_tcp(tls: str) -> bool:
+    """Tell whether a value of ``UCX_TLS`` permits tcp."""
+    return _allows(tls, {"tcp", "all"})
 
 
 def _allows(tls: str, names: set[str]) -> bool:

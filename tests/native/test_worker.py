@@ -199,7 +199,7 @@ def test_config_says_what_differs_and_who_set_it(monkeypatch):
 )
 def test_no_defaults_of_transports_that_are_left_out(tls, devices, families):
     """UCX up to 1.20.0 warned of them, at each new worker."""
-    defaults = config.defaults(tls, devices)
+    defaults = config._used(config.DEFAULTS | config.tcp_segments({}), tls, devices)
     assert {name.partition("_")[0] for name in defaults} - {"TLS"} == families
 
 

@@ -48,7 +48,9 @@ Engine::Engine(Worker *w) : context(w->context), worker(w) {
     ucs_status_t status = ucp.worker_create(nb::inst_ptr<Context>(w->context)->handle, &params, &handle);
     // UCX reports an input/output error when it gets no descriptor; no peer is involved.
     if (status == UCS_ERR_IO_ERROR) status = UCS_ERR_NO_RESOURCE;
-    check(status, "Worker", ": creating a UCX worker (is the limit of open files reached?)");
+    check(status, "Worker",
+          status == UCS_ERR_INVALID_PARAM ? ": creating a UCX worker (do UCX's settings contradict each other?)"
+                                          : ": creating a UCX worker (is the limit of open files reached?)");
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = Worker::tag(this);

@@ -78,6 +78,11 @@ def is_loopback(host: str) -> bool:
     return _unmapped(host).is_loopback
 
 
+def is_ipv6(host: str) -> bool:
+    """Tell whether `host`, an IP address, is one of IPv6 that does not stand for one of IPv4."""
+    return _unmapped(host).version == 6
+
+
 def _ip(host: str) -> IPv4Address | IPv6Address:
     import ipaddress  # lazy: it would slow down weft's import
 

@@ -6,7 +6,7 @@ process to wait for. ``handshake_io`` runs the steps over a socket, blocking or 
 only once. ``weft._tls.session`` wraps the steps in TLS.
 
 Client                                     Server
-magic, version, hello {payload, ring, queue} ->
+magic, version, hello {payload, ring, queue, segments} ->
                                        <-  magic, version, hello {unix socket, nonce, payload, ring, worker?}
 (connects to the unix socket, writes the nonce: proves same host and user)
 
@@ -62,6 +62,7 @@ from weft._connect.message import (
     worker_of,
 )
 from weft._connect.route import NoRouteError, Route
+from weft.config import tcp_segments
 from weft.errors import (
     ClosedError,
     EncryptionError,
@@ -168,7 +169,8 @@ def client(
     """
     what = f"connect to {name}"
     rings = ring.offer(dict(route.ucx))
-    yield encode(info=info, payload=policy, memory_only=route.memory_only, ring=rings, queue=route.queue)
+    mine = {"queue": route.queue, "segments": tcp_segments(dict(route.ucx))}
+    yield encode(info=info, payload=policy, memory_only=route.memory_only, ring=rings, **mine)
     hello = yield from _receive(what)
     remote = field(hello, "info", dict, what)
     why_ucx = ring.why_ucx(rings, hello.get("ring"))
@@ -262,7 +264,8 @@ def server(
         if unix is not None and ring_worker is not None:
             return (yield from _accept_ring(workers, ring_worker, name, unix, message, remote))
         if same_host:
-            _compare_queues(route.queue, hello, what)
+            _compare("POSIX_", route.queue, field(hello, "queue", dict, what), what)
+        _compare("", route.segments(same_host=same_host), field(hello, "segments", dict, what), what)
         worker = workers.worker(route, same_host=same_host)
         yield encode(worker=worker.id)
         message = yield from _receive(what)
@@ -361,14 +364,13 @@ def _accept_ring(
     return Joined(workers, same_host=True, remote=remote, why_ucx=None, link=link, new_link=new, channel=channel)
 
 
-def _compare_queues(mine: dict[str, str], hello: dict[str, Any], what: str) -> None:
-    """Refuse a caller with other queue settings: it would write past the end of this side's queue, or misread it."""
-    theirs = field(hello, "queue", dict, what)
+def _compare(prefix: str, mine: dict[str, str], theirs: dict[str, Any], what: str) -> None:
+    """Refuse a caller with other buffers: each side writes as much as its own settings say."""
     for name, value in mine.items():
         if theirs.get(name) != value:
             raise InvalidParamError(
-                f"{what}: UCX_POSIX_{name} is {value} here and {str(theirs.get(name))[:20]} there; processes on one"
-                " host need the same value, because each writes to the other's memory"
+                f"{what}: UCX_{prefix}{name} is {value} here and {str(theirs.get(name))[:20]} there; both sides need"
+                " the same value, because each fills the other's buffers by its own"
             )
 
 

@@ -21,10 +21,10 @@ from typing import Any, Protocol
 from weft import _native
 from weft._connect.channel_protocol import Channel
 from weft._connect.route import Route
-from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, Context
+from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, Context, PairedContext
 from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
 
-_contexts: dict[tuple[tuple[str, str], ...], Context] = {}
+_contexts: dict[tuple[tuple[str, str], ...], PairedContext] = {}
 _contexts_lock = threading.Lock()
 _loops: list[tuple[object, Workers]] = []  # (event loop, its workers); few, and swept at each lookup
 _loops_lock = threading.Lock()
@@ -272,7 +272,7 @@ class Workers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self.loop = loop
-        self._workers: dict[tuple[bool, tuple[tuple[str, str], ...] | None, int], ConnectionWorker] = {}
+        self._workers: dict[tuple[str, tuple[tuple[str, str], ...] | None, int], ConnectionWorker] = {}
         self.listens: set[str] = set()  #: Unix socket names of its listeners
         self.calls: dict[str, Call] = {}  #: by such a name, the handshake that may make a link to it
         self._shutdown: AsyncGenerator[None] | None = None
@@ -281,19 +281,21 @@ class Workers:
 
     def worker(self, route: Route, *, same_host: bool) -> ConnectionWorker:
         """Return the worker for peers on this host reached by UCX, or for peers reached by `route`."""
-        flow = 0 if same_host else route.flow
-        return self._worker(same_host, tuple(sorted(route.settings(same_host=same_host).items())), flow)
+        settings = tuple(sorted(route.settings(same_host=same_host).items()))
+        # A device that gets another address needs a new worker: UCX tells peers the address that it began with.
+        return self._worker("", settings) if same_host else self._worker(route.host, settings, route.flow)
 
     def ring_worker(self) -> ConnectionWorker:
         """Return the worker for peers on this host, without UCX."""
-        return self._worker(True, None)
+        return self._worker("", None)
 
-    def _worker(self, same_host: bool, settled: tuple[tuple[str, str], ...] | None, flow: int = 0) -> ConnectionWorker:
-        key = (same_host, settled, flow)
+    def _worker(self, host: str, settled: tuple[tuple[str, str], ...] | None, flow: int = 0) -> ConnectionWorker:
+        """Return the worker for peers that the address `host` reaches; "" for those on this host."""
+        key = (host, settled, flow)
         worker = self._workers.get(key)
         if worker is None or worker.native.closed:
             context = None if settled is None else _context(settled)
-            worker = self._workers[key] = ConnectionWorker(context, same_host=same_host)
+            worker = self._workers[key] = ConnectionWorker(context, same_host=not host)
             if self.loop is not None:
                 worker.native.attach(self.loop)
         return worker
@@ -349,11 +351,11 @@ def _hint(same_host: bool) -> str:
     return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes {takes} where {wants} are free)"
 
 
-def _context(key: tuple[tuple[str, str], ...]) -> Context:
+def _context(key: tuple[tuple[str, str], ...]) -> PairedContext:
     with _contexts_lock:
         context = _contexts.get(key)
         if context is None:
-            context = _contexts[key] = Context(dict(key))
+            context = _contexts[key] = PairedContext(dict(key))
         return context
 
 

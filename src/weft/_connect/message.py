@@ -14,7 +14,7 @@ from weft._connect.route import NoRouteError
 from weft.errors import HandshakeError, InvalidParamError, PeerLostError, ProtocolError, TlsError, UnreachableError
 
 MAGIC = b"WEFT"
-VERSION = 6
+VERSION = 7
 HEAD = struct.Struct("<4sHI")  # magic, version, length of the message
 _MAX_NBYTES = 1 << 16
 #: What distributed's tcp sends after two bytes: less than 64 KiB follows, in one frame.

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from weft._connect.address import device_of, infiniband_ports, is_loopback
+from weft._connect.address import device_of, infiniband_ports, is_ipv6, is_loopback
 from weft._connect.encryption import memory_only
-from weft.config import link_queue, link_settings, uses_shm
+from weft.config import link_queue, link_settings, tcp_segments, uses_shm, uses_tcp
 from weft.errors import UnreachableError
 
 #: weft's default for UCX_TLS: within a host, and across the network.
@@ -40,6 +40,11 @@ class Route(NamedTuple):
         """The queue settings of links on this host, which must be the same on both sides."""
         return link_queue(dict(self.ucx))
 
+    def segments(self, *, same_host: bool) -> dict[str, str]:
+        """Return the sizes of tcp's segments, which must be the same on both sides; empty if UCX does not use tcp."""
+        tls = dict(self.ucx).get("TLS") or os.environ.get("UCX_TLS") or (TLS_WITHIN_HOST if same_host else "all")
+        return tcp_segments(dict(self.ucx)) if uses_tcp(tls) else {}
+
     def settings(self, *, same_host: bool) -> dict[str, str]:
         """Return the UCX settings for a peer on this host, or across the network.
 
@@ -67,4 +72,6 @@ class Route(NamedTuple):
             if device is None:
                 raise UnreachableError(f"{self.host}: no network device of this host has this address")
             settings["NET_DEVICES"] = ",".join([device, *infiniband_ports()])
+        if is_ipv6(self.host) and uses_tcp(asked or "all") and "UCX_TCP_AF_PRIO" not in os.environ:
+            settings["TCP_AF_PRIO"] = "inet6,inet"
         return settings | given

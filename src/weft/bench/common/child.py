@@ -79,8 +79,9 @@ def connected(
     `swap` gives the other process a text and returns its own. Who is `alone` connects to itself.
     """
     import weft
+    from weft.config import PairedContext
 
-    context = weft.Context(settings, features=features)
+    context = PairedContext(settings, features=features)
     worker = weft.Worker(context)
     theirs = bytes.fromhex(swap(worker.address.hex()))
     endpoint = worker.connect(worker.address if alone else theirs)
