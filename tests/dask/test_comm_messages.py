@@ -201,6 +201,17 @@ class EndsEarly:
         return raise_eof, ()
 
 
+@pytest.mark.parametrize("count", [100, 100_000])
+async def test_a_strided_frame_is_copied(ends: Ends, count: int) -> None:
+    numbers = np.arange(count, dtype="f8")
+    async with ends() as (a, b):
+        await a.write({"x": to_serialize(memoryview(numbers)[::2]), "y": to_serialize(numbers)})
+        got = await b.read()
+    assert got["x"].strides == (8,)
+    assert np.array_equal(np.asarray(got["x"]), numbers[::2])
+    assert np.array_equal(got["y"], numbers)
+
+
 async def test_a_truncated_message_closes_the_comm(ends: Ends) -> None:
     async with ends() as (a, b):
         await a.write({"x": to_serialize(EndsEarly())})

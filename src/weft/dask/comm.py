@@ -44,6 +44,7 @@ from weft.errors import (
     EncryptionError,
     Error,
     InvalidParamError,
+    NotContiguousError,
     PeerLostError,
     ProtocolError,
     ThreadError,
@@ -179,7 +180,10 @@ class UCX(Comm):  # type: ignore[misc]
             frame_split_size=_WHOLE,
         )
         began = time.perf_counter()
-        message = self._peer.pack(frames)
+        try:
+            message = self._peer.pack(frames)
+        except NotContiguousError:
+            message = self._peer.pack([_contiguous(frame) for frame in frames])
         if message.on_device and not to_device:
             raise device.refused(self._peer_addr)
         links = self._links
@@ -253,7 +257,7 @@ class UCX(Comm):  # type: ignore[misc]
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._peer.close()
         except TimeoutError:
-            logger.warning("%r: the peer did not receive the sent data within %s s; aborted", self, _CLOSE_TIMEOUT_S)
+            logger.warning("%r: the peer did not answer the close within %s s; aborted", self, _CLOSE_TIMEOUT_S)
         except Error as e:
             logger.debug("%r: closing: %s", self, e)
         finally:
@@ -264,6 +268,15 @@ class UCX(Comm):  # type: ignore[misc]
 
     def closed(self) -> bool:
         return self._peer.closed or self._peer.ended
+
+
+def _contiguous(frame: Any) -> Any:
+    """Copy a frame that is strided, as Dask's tcp does."""
+    try:
+        view = memoryview(frame)
+    except (TypeError, ValueError):  # it is on a device, or of a type that NumPy has no format for
+        return frame
+    return frame if view.contiguous else view.tobytes()
 
 
 def _carries_results(msg: Any) -> bool:
