@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from distributed import Worker, core
+from distributed.comm import CommClosedError
 from tests.dask.hosts import NBYTES, Hosts, MiB, hosts, run, total
 
 from weft.dask.learn import fanout, measured, offers, pieces
@@ -121,9 +122,9 @@ def test_those_behind_a_dead_one_go_on_with_the_piece_that_they_miss(monkeypatch
         else:
             await stock(comm, copy, begin)
 
-    async def hand_on(self: Any, comm: Any, chain: str, begin: int) -> Any:
+    async def hand_on(self: Any, comm: Any, chain: str, begin: int, who: str) -> Any:
         begins.append(begin)
-        return await stock_hand_on(self, comm, chain, begin)
+        return await stock_hand_on(self, comm, chain, begin, who)
 
     monkeypatch.setattr(pieces, "receive", receive)
     monkeypatch.setattr(pieces, "send", send)
@@ -137,6 +138,36 @@ def test_those_behind_a_dead_one_go_on_with_the_piece_that_they_miss(monkeypatch
             assert sum(here.count("given_up")) == 0
             assert sum(here.count("lost")) == 1
             assert sum(3 <= begin <= 5 for begin in begins) == 1, begins
+
+    run(test)
+
+
+def test_a_receiver_that_was_lost_is_nobodys_parent_and_holds_no_offer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its successor on the host would try to connect to it for 30 s, and the source would keep the value for 60."""
+    chains: list[Any] = []
+
+    async def dead(*_: object) -> None:
+        await asyncio.sleep(100)
+
+    async def test() -> None:
+        async with hosts(4) as here:
+            future = await here.made()
+
+            async def send(*_: object) -> None:
+                chains.append(here.part(0).offers._offers[future.key].result().chain)
+                assert chains[0].under_way
+                raise CommClosedError("the process was killed")
+
+            monkeypatch.setattr(pieces, "send", send)
+            monkeypatch.setattr(fanout.Fanout, "_tell_one", dead)
+            summing = asyncio.ensure_future(here.summed(future, 2))
+            async with asyncio.timeout(30):
+                while not chains or chains[0].under_way:
+                    await asyncio.sleep(0.001)
+                while future.key in here.part(0).offers._offers:
+                    await asyncio.sleep(0.001)
+            assert [member.left for member in chains[0]._members.values()] == [True]
+            summing.cancel()
 
     run(test)
 

@@ -99,9 +99,9 @@ def test_a_relay_that_dies_is_done_without_from_the_piece_that_is_missing(monkey
             raise pieces.GoneError
         await stock(comm, copy, begin)
 
-    async def hand_on(self: Any, comm: Any, chain: str, begin: int) -> Any:
+    async def hand_on(self: Any, comm: Any, chain: str, begin: int, who: str) -> Any:
         begins.append(begin)
-        return await stock_hand_on(self, comm, chain, begin)
+        return await stock_hand_on(self, comm, chain, begin, who)
 
     monkeypatch.setattr(pieces, "send", send)
     monkeypatch.setattr(offers.Offers, "hand_on", hand_on)

@@ -139,7 +139,7 @@ class Chain:
         """Record that a member has the whole value: it may still send it, and no longer loads its parent."""
         member = self._members.get(name)
         if member is not None:
-            member.parent, member.there_s = "", 0.0
+            member.parent, member.there_s, member.left = "", 0.0, False
 
     def leave(self, name: str) -> None:
         """Record that a member gave up, or no longer sends the value."""

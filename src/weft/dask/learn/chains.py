@@ -33,21 +33,21 @@ def serve(worker: Worker) -> None:
         known = fanout()
         return {"status": "OK", "answers": []} if known is None else await known.offers.join(**what)
 
-    async def hand_on(comm: Any, chain: str, begin: int) -> Any:
+    async def hand_on(comm: Any, chain: str, begin: int, who: str = "") -> Any:
         known = fanout()
-        return {"status": "gone"} if known is None else await known.offers.hand_on(comm, chain, begin)
+        return {"status": "gone"} if known is None else await known.offers.hand_on(comm, chain, begin, who)
 
-    async def hand_slices(comm: Any, chain: str, flow: int = 0) -> Any:
+    async def hand_slices(comm: Any, chain: str, flow: int = 0, who: str = "") -> Any:
         known = fanout()
-        return {"status": "gone"} if known is None else await known.offers.hand_slices(comm, chain, flow)
+        return {"status": "gone"} if known is None else await known.offers.hand_slices(comm, chain, flow, who)
 
     async def relay(**what: Any) -> dict[str, Any]:
         known = fanout()
         return {"status": "no"} if known is None else known.relay(**what)
 
-    async def lend(comm: Any, chain: str) -> Any:
+    async def lend(comm: Any, chain: str, who: str = "") -> Any:
         known = fanout()
-        return {"status": "gone"} if known is None else await known.offers.lend(comm, chain)
+        return {"status": "gone"} if known is None else await known.offers.lend(comm, chain, who)
 
     async def took(chain: str, who: str, whole: bool) -> None:
         known = fanout()

@@ -43,7 +43,7 @@ logger = logging.getLogger("weft")
 
 #: Seconds without a piece after which a parent is asked whether it is alive; also the timeout for its answer.
 _STALLED_S = 10.0
-#: Seconds to connect to the source again: it may be dead, and Dask's own connect would try for 30 s.
+#: Seconds to connect to the source again, or to a parent: it may be dead, and Dask's own connect would try for 30 s.
 _REJOIN_S = 3.0
 _BUSY_S = 0.15
 #: A transfer predicted to take this long, or this large, may use several connections.
@@ -326,14 +326,14 @@ class Fanout:
         return copy.value
 
     async def _pull(self, rpc: Any, parent: str, chain: str, copy: pieces.Copy, keeping: Keeping | None = None) -> None:
-        comm = await rpc.connect(parent)
+        comm = await rpc.connect(parent, timeout=_timeout_to(parent, chain))
         self._pulling += 1
         try:
             sliced = measured.routes(comm) and self._may_slice(parent, copy)
             if sliced:
-                answer = await send_recv(comm, op="weft_slices", chain=chain)
+                answer = await send_recv(comm, op="weft_slices", chain=chain, who=self._address())
             else:
-                answer = await send_recv(comm, op="weft_pieces", chain=chain, begin=copy.have)
+                answer = await send_recv(comm, op="weft_pieces", chain=chain, begin=copy.have, who=self._address())
             if answer["status"] != "OK":
                 raise pieces.GoneError
             if sliced:
@@ -403,9 +403,9 @@ class Fanout:
                 await asyncio.wait({task})
 
     async def _borrow(self, rpc: Any, parent: str, chain: str, deserializers: Any) -> Any:
-        comm = await rpc.connect(parent)
+        comm = await rpc.connect(parent, timeout=_timeout_to(parent, chain))
         try:
-            asked = send_recv(comm, op="weft_borrow", chain=chain, deserializers=deserializers)
+            asked = send_recv(comm, op="weft_borrow", chain=chain, who=self._address(), deserializers=deserializers)
             answer = await self._watch(rpc, parent, asked, lambda: 0)
             if answer["status"] != "OK":
                 raise pieces.GoneError
@@ -455,3 +455,8 @@ class Fanout:
         """Stop sending and relaying."""
         self._relays.close()
         self.offers.close()
+
+
+def _timeout_to(parent: str, chain: str) -> float | None:
+    source = chain.rpartition(" ")[0]
+    return None if parent == source else _REJOIN_S

@@ -177,8 +177,8 @@ class Offers:
         else:
             self.copies.pop(name, None)
 
-    async def hand_on(self, comm: Any, chain: str, begin: int) -> Any:
-        """Send the pieces of a value from number `begin` on, as they arrive."""
+    async def hand_on(self, comm: Any, chain: str, begin: int, who: str) -> Any:
+        """Send the pieces of a value from number `begin` on, as they arrive, to the worker `who`."""
         copy, worker = self.copies.get(chain), self._worker()
         if copy is None or worker is None or copy.failed or not 0 <= begin < len(copy.pieces):
             return {"status": "gone"}
@@ -193,14 +193,15 @@ class Offers:
         except (OSError, pieces.GoneError) as e:  # the receiver joins again, with another parent
             logger.debug("pieces for %s: %r", comm.peer_address, e)
             comm.abort()
+            self.took(chain, who, whole=False)  # until it asks again, if it lives
         finally:
             copy.users -= 1
             copy.receivers -= 1
             worker.transfer_outgoing_count -= 1
         return Status.dont_reply
 
-    async def hand_slices(self, comm: Any, chain: str, flow: int = 0) -> Any:
-        """Send the requested pieces of a value as they arrive; `flow` 0 is the first comm of a transfer."""
+    async def hand_slices(self, comm: Any, chain: str, flow: int, who: str) -> Any:
+        """Send the requested pieces of a value as they arrive to `who`; `flow` 0 is the first comm of a transfer."""
         copy, worker = self.copies.get(chain), self._worker()
         if copy is None or worker is None or copy.failed:
             return {"status": "gone"}
@@ -215,14 +216,16 @@ class Offers:
         except (OSError, pieces.GoneError) as e:
             logger.debug("slices for %s: %r", comm.peer_address, e)
             comm.abort()
+            if not flow:
+                self.took(chain, who, whole=False)
         finally:
             copy.users -= 1
             copy.receivers -= not flow
             worker.transfer_outgoing_count -= not flow
         return Status.dont_reply
 
-    async def lend(self, comm: Any, chain: str) -> Any:
-        """Send a value to a worker of this host when it is complete; the comm lends it."""
+    async def lend(self, comm: Any, chain: str, who: str) -> Any:
+        """Send a value to the worker `who` of this host when it is complete; the comm lends it."""
         copy = self.copies.get(chain)
         if copy is None:
             return {"status": "gone"}
@@ -236,6 +239,7 @@ class Offers:
         except OSError as e:
             logger.debug("a value for %s: %r", comm.peer_address, e)
             comm.abort()
+            self.took(chain, who, whole=False)
         finally:
             copy.users -= 1
         return Status.dont_reply
