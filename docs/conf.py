@@ -33,6 +33,7 @@ numpydoc_show_class_members = False
 copybutton_prompt_text = r"^\$ |^node\d\$ |^>>> "
 copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True
+copybutton_line_continuation_character = "\\"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "weft"
@@ -49,4 +50,4 @@ html_theme_options = {
     "footer_end": ["theme-version"],
     "secondary_sidebar_items": ["page-toc"],
 }
-html_sidebars = {"index": [], "troubleshooting": [], "coming_from": []}
+html_sidebars = {"index": [], "start": [], "troubleshooting": [], "coming_from": []}

@@ -211,6 +211,7 @@ def texts_of_weft():
 #: Quoted on the page of troubleshooting, and said by distributed or the kernel.
 SAID_BY_OTHERS = {
     "Stream is closed",
+    "Unable to allocate ... PiB",
     "The 'ucx' protocol was removed from Distributed",
     "Can't instantiate abstract class UCXConnector",
     "unknown address scheme 'ucx'",

@@ -402,6 +402,6 @@ def _close_orphan(workers: Workers) -> None:
 def _refuse_fork() -> None:
     if _native.forked():
         raise ThreadError(
-            "this process was forked from one that uses weft, and cannot use it;"
+            "this process was forked from one that uses weft and cannot use weft itself;"
             " start processes with spawn or forkserver"
         )

@@ -70,8 +70,8 @@ class Row(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what :func:`run` reads."""
-    parser.add_argument("a", type=Path, metavar="A", help="the JSON record to compare with")
-    parser.add_argument("b", type=Path, metavar="B", help="the JSON record to compare")
+    parser.add_argument("a", type=Path, metavar="A", help="the earlier record, the base of the ratios")
+    parser.add_argument("b", type=Path, metavar="B", help="the later record")
     above = "exit with 1 if a row of B takes more than RATIO times as long as A's, and all its rounds are slower"
     parser.add_argument("--fail-above", type=functools.partial(positive, float), metavar="RATIO", help=above)
     options.add_output(parser)

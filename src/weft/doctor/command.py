@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="HOST:PORT",
-        help=f"answer weft doctor --pair until interrupted (default: every address, port {trial.PORT})",
+        help=f"answer weft doctor --pair until interrupted (default: every IPv4 address, port {trial.PORT})",
     )
     _options.add_json(parser)
     _options.add_color(parser)

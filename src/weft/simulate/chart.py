@@ -73,18 +73,18 @@ def _legend(figure: Figure, shades: Mapping[str, str]) -> None:
 
 @styled
 def _lab(entries: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw the measured and the simulated time of each job; the band is 15 %."""
+    """Draw the measured and the simulated time of each job; the band is 10 %."""
     figure = drawing.new(drawing.WIDTH, _ROW * (len(entries) + 1.6) + _MARGINS)
     axes = figure.subplots()
     drawing.rows(axes, [f"{entry['title']}: {entry['job']}, {entry['way']}" for entry in entries])
     for row, entry in enumerate(entries):
         measured, simulated = entry["measured_s"], entry["simulated_s"]
-        axes.plot([0.85 * measured, 1.15 * measured], [row, row], color="#c5ccd6", linewidth=7, zorder=1)
+        axes.plot([0.9 * measured, 1.1 * measured], [row, row], color="#c5ccd6", linewidth=7, zorder=1)
         axes.plot(measured, row, "o", color=GREY, ms=7, zorder=2)
         axes.plot(simulated, row, "o", color=BLUE, ms=5, zorder=3)
         off = f"{table.off(entry)}{', fitted' if entry['fitted'] else ''}"
-        drawing.label(axes, off, max(1.15 * measured, simulated), row, fontsize=9, color=SOFT)
+        drawing.label(axes, off, max(1.1 * measured, simulated), row, fontsize=9, color=SOFT)
     _seconds(axes, [entry[which] for entry in entries for which in ("measured_s", "simulated_s")])
     axes.set_xlabel("time; the numbers are by how much the simulated one is off")
-    _legend(figure, {"measured, and 15 % to both sides": GREY, "simulated": BLUE})
+    _legend(figure, {"measured, and 10 % to both sides": GREY, "simulated": BLUE})
     return figure

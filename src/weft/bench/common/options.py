@@ -49,9 +49,9 @@ def add_libraries(parser: argparse.ArgumentParser, names: Sequence[str]) -> None
     parser.add_argument("--libraries", type=allowed, default=",".join(names), metavar="NAMES", help=text)
 
 
-def add_transports(parser: argparse.ArgumentParser) -> None:
+def add_transports(parser: argparse.ArgumentParser, loops: str = "the C loop and the tags") -> None:
     """Add ``--transports`` of the ping-pongs."""
-    text = "UCX_TLS of the C loop, the tags and ucx_perftest; Peer uses weft's own choice (default: %(default)s)"
+    text = f"UCX_TLS of {loops}; Peer uses weft's own choice (default: %(default)s)"
     transports = parser.add_argument("--transports", default="posix,self", metavar="NAMES", help=text)
     _options.add_alias(parser, transports, "--tls")
 

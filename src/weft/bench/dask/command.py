@@ -221,7 +221,13 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
             metavar="KIND",
             help="cpu or gpu: where the data are (default: cpu; gpu with --devs)",
         )
-    add("-p", "--protocol", type=protocols, metavar="A,B", help="protocols to compare, in turns (default: tcp,ucx)")
+    add(
+        "-p",
+        "--protocol",
+        type=protocols,
+        metavar="A,B",
+        help="protocols to compare, in turns; inproc is one process (default: tcp,ucx)",
+    )
     add("-d", "--devs", metavar="GPUS", help="GPUs of this machine, one worker beside each (default: all)")
     add(
         "--workers",

@@ -23,7 +23,12 @@ from weft.lab.command import ended_by_signals
 
 DESCRIPTION = """
 Run Dask jobs in emulated networks whose links differ or are shared, with Dask's own decisions and with learned ones
-(weft.links: learn) in turns, and print the times.
+(weft.links: learn) in turns, and print the times. The networks are labs, which need root (docs/lab.md).
+
+NAMES are: fanout, eight hosts want what one has; pairs, with two workers on each host; kill, with one host killed;
+copies, by Dask's replicate; reduce, a sum of what each host has; route, a slow link beside two fast ones; flows, a
+limit for each TCP connection; islands, two hosts of four workers; there, the same with data that is already on the
+workers; uniform, two hosts without a limit; one, a single host; tiny, tiny tasks.
 """
 EXAMPLES = (
     "weft bench links fanout --rounds 1",
@@ -42,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=every,
         metavar="NAMES",
-        help=f"what to run, comma-separated {shown}",
+        help="what to run, comma-separated (default: all)",
     )
     options.add_rounds(parser, 3)
     add(

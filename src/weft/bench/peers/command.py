@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_rounds(parser, 3)
     options.add_seconds_per_cell(parser, 0.5)
     options.add_iterations(parser)
-    options.add_transports(parser)
+    options.add_transports(parser, "the C loop, the tags and ucx_perftest")
     kept = "where the libraries' environments are kept (default: %(default)s)"
     parser.add_argument("--environments", type=Path, default=install.folder(), metavar="FOLDER", help=kept)
     options.add_output(parser)
