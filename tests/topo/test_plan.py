@@ -294,3 +294,11 @@ def _sockets(tmp_path_factory, allowed, made=[]):  # noqa: B006 - the tree is wr
     if not made:
         made.append(discovery.read(two_sockets(tmp_path_factory.mktemp("sockets"))))
     return dataclasses.replace(made[0], allowed=Allowed(tuple(sorted(allowed)), (0, 1)))
+
+
+@pytest.mark.parametrize("number", [0, -2, "2", 1.5])
+@pytest.mark.parametrize("what", ["workers", "threads"])
+def test_numbers_that_are_none_are_refused(what, number, tmp_path):
+    machine = discovery.read(two_sockets(tmp_path))
+    with pytest.raises(weft.InvalidParamError, match=f"{number!r} {what}: at least 1 is needed"):
+        plan(machine, PlanOptions("numa", **{what: number}))

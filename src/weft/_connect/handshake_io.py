@@ -214,9 +214,8 @@ def out_of_descriptors(what: str, error: OSError) -> NoMemoryError:
 
 
 def _closed(what: str) -> HandshakeError:
-    return HandshakeError(
-        f"{what}: the other side closed the socket in the middle of the handshake; is it a weft listener?"
-    )
+    ask = "" if what.startswith("accept") else "; is it a weft listener?"
+    return HandshakeError(f"{what}: the other side closed the socket in the middle of the handshake{ask}")
 
 
 def _of_socket(what: str, error: OSError) -> Error:

@@ -341,9 +341,12 @@ async def _until_shutdown(workers: Workers) -> AsyncGenerator[None]:
 
 
 def _hint(same_host: bool) -> str:
-    """Return a known reason why shared memory may not work."""
+    """Return a known reason why UCX may have no way to the peer."""
     if not same_host:
-        return ""
+        return (
+            " (are UCX's own ports filtered, do UCX_TLS or UCX_NET_DEVICES exclude the network, or has the device"
+            " several addresses? `weft doctor --pair` tells)"
+        )
     shm = os.statvfs("/dev/shm")  # noqa: S108
     free, takes, wants = (nbytes >> 10 for nbytes in (shm.f_bavail * shm.f_frsize, LINK_SHM_NBYTES, LINK_FREE_NBYTES))
     if free >= wants:

@@ -87,8 +87,9 @@ def of(
     words = visible.split(",") if isinstance(visible, str) else visible
     gpus = None if words is None else tuple(name for word in words if (name := str(word).strip()))
     seen = bool(topology.gpus) and (gpus is None or any(map(is_device, gpus[:1])))
+    per = ("gpu" if seen else "numa") if per is None else per
     limit = memory_limit(memory, topology.usable_nbytes)
-    return PlanOptions(per or ("gpu" if seen else "numa"), workers, threads, limit, gpus, interface, towards)
+    return PlanOptions(per, workers, threads, limit, gpus, interface, towards)
 
 
 def is_device(name: str) -> bool:

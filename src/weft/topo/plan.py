@@ -83,6 +83,10 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
         The machine has no such places, or none that this process may use.
     """
     refuse_place(options.per)
+    for what, number in (("workers", options.workers), ("threads", options.threads)):
+        whole = isinstance(number, int)  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        if number is not None and not (whole and number > 0):
+            raise InvalidParamError(f"plan: {number!r} {what}: at least 1 is needed")
     notes = list(topology.allowed.why) if topology.allowed else []
     if options.per == "gpu":
         places = _gpu_places(topology, options)
@@ -107,8 +111,6 @@ def plan(topology: Topology, options: PlanOptions) -> Plan:
                 "the CPU quota allows no more; --workers overrides it"
             )
         places = places[:fed]
-    elif options.workers is not None and options.workers < 1:
-        raise InvalidParamError(f"plan: {options.workers} workers: at least 1 is needed")
     elif options.workers is not None and options.workers < len(places):
         notes.append(
             f"{len(places) - options.workers} of {len(places)} places are left free: fewer workers were requested"
