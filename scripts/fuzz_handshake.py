@@ -86,7 +86,7 @@ class PaperLink:
 
 
 PAPER = SimpleNamespace(
-    Worker=lambda context, links_only: SimpleNamespace(closed=False),
+    Worker=lambda context, links_only: SimpleNamespace(closed=False, flush=lambda: None),
     prepare_link=lambda worker, same_host, name: PaperLink(),
 )
 
@@ -208,6 +208,8 @@ def transcript(room: Room, client_id: str, server_id: str) -> dict[Side, list[by
                 if isinstance(asked[side], bytes):
                     heard[other] += asked[side]
                     words[other].append(asked[side][message.HEAD.size :])
+                elif isinstance(asked[side], handshake.Attend):
+                    pass
                 elif at[side] + asked[side] <= len(heard[side]):
                     answer = heard[side][at[side] : at[side] + asked[side]]
                     at[side] += asked[side]
@@ -356,6 +358,8 @@ def run(
                 answer = packets.pop(0), os.open(os.devnull, os.O_RDONLY) if r.random() < 0.5 else -1
             else:
                 ending = endings(r)
+        elif isinstance(step, handshake.Attend):
+            continue
         elif isinstance(step, bytes):
             if b'"unix"' in step:
                 stack.enter_context(knock(step, r))

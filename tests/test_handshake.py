@@ -51,7 +51,7 @@ def outcome(room, side, stream):
         answer = None
         if isinstance(step, handshake.UpTo):
             answer = b""
-        elif not isinstance(step, bytes):
+        elif not isinstance(step, bytes | handshake.Attend):
             assert step <= 1 << 16
             assert at + step <= len(stream), "it asks for more"
             answer, at = stream[at : at + step], at + step

@@ -9,7 +9,9 @@ alike here stays alike: processor, clock, user. A child ends itself after `WATCH
 import ipaddress
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -50,6 +52,11 @@ class Host:
 
     def ip(self, *arguments):
         return self._lab.ip(self._name, *arguments)
+
+    def firewall(self, family, *arguments):
+        """Change the rules of this host's firewall."""
+        tables = "iptables" if family == "IPv4" else "ip6tables"
+        subprocess.run(self._lab.command(self._name, [tables, *arguments]), check=True)
 
     def python(self, code, *arguments, own_ipc=True):
         """Run `code` here. The child turns into what the lab says, and that into Python: one process id, one pipe."""
@@ -117,6 +124,25 @@ def test_messages_both_ways(hosts, family):
     calling = b.python(CALLER, listening.line(), *sizes)
     assert (listening.line(), calling.line()) == (f"False tcp/{a.device}", f"False tcp/{b.device}")
     assert [int(calling.line()) for _ in sizes] == sizes
+    calling.say()
+    assert listening.line() == "goodbye"
+    assert (calling.wait(), listening.wait()) == (0, 0)
+
+
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="needs iptables")
+@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
+@pytest.mark.parametrize("firewalled", ["caller", "listener"])
+def test_a_firewall_that_drops_incoming_connects_of_one_side_is_no_obstacle(hosts, family, firewalled):
+    """UCX's own connection goes the other way: its blocking connect would stop the thread for two minutes."""
+    a, b = hosts
+    listening = a.python(ECHO, bound(a, family))
+    address = listening.line()
+    behind, open_port = (b, []) if firewalled == "caller" else (a, ["!", "--dport", address.rpartition(":")[2]])
+    behind.firewall(family, "-A", "INPUT", "-p", "tcp", "--syn", *open_port, "-j", "DROP")
+    calling = b.python(CALLER, address, 8, 1 << 20)
+    assert (listening.line(), calling.line()) == (f"False tcp/{a.device}", f"False tcp/{b.device}")
+    assert [calling.line(), calling.line()] == ["8", str(1 << 20)]
+    behind.firewall(family, "-D", "INPUT", "1")
     calling.say()
     assert listening.line() == "goodbye"
     assert (calling.wait(), listening.wait()) == (0, 0)

@@ -214,6 +214,7 @@ asyncio loop in which a request was awaited.)");
             "progress",
             [](Worker &w) {
                 w.check_owner("progress");
+                if (w.polled.empty()) w.check_sockets(0);  // armed engines are polled again once they have something
                 unsigned n = w.progress();
                 w.drain();
                 return n;

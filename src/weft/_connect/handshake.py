@@ -22,7 +22,7 @@ route {same host or network}           ->
                                        <-  worker {id}
 worker {id}, channel, link?            ->
                                        <-  channel, link?, address?
-(joins the link, opens the channel)
+(joins the link, opens the channel; across the network, waits until UCX reaches the server)
 address?                               ->  (joins the link, opens the channel)
                                        <-  ready
 
@@ -42,7 +42,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft._connect import ring
 from weft._connect.admission import NONCE_NBYTES, PREFIX, SameHostListener, own_namespaces, same_user, shares_memory
@@ -75,6 +75,10 @@ from weft.errors import (
     UnreachableError,
 )
 
+if TYPE_CHECKING:
+    from weft._native import Worker
+    from weft.typing import Request
+
 
 class UpTo(NamedTuple):
     """A step: receive the next bytes, up to `nbytes`; nothing at the end of file."""
@@ -82,7 +86,18 @@ class UpTo(NamedTuple):
     nbytes: int
 
 
-Step = bytes | int | UpTo | OtherHandshake
+class Attend(NamedTuple):
+    """A step: progress `worker`, here and while the next bytes are awaited; wait for `request`, but only shortly.
+
+    UCX connects the listener to its caller unless the caller's own connection has arrived by then. A firewall or NAT in
+    front of the caller would prevent that. So the caller first waits until its connection is there.
+    """
+
+    worker: Worker
+    request: Request[None] | None = None
+
+
+Step = bytes | int | UpTo | OtherHandshake | Attend
 Steps = Generator[Step, Any, "Joined"]
 
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # the first bytes of an alert, and of a TLS handshake
@@ -206,6 +221,8 @@ def client(
         address = link.join(address_of(reply, what), unix or sock, name)
         channel = link.native.open(channel_id, channel_of(reply, what), name)
         try:
+            if address is not None and not same_host:
+                yield Attend(worker.native, worker.native.flush())
             yield encode(address=address)
             yield from _receive(what)
         except BaseException:
@@ -278,6 +295,8 @@ def server(
         address = link.prepare(unix or sock, name)
         channel_id = new_channel_id()
         yield encode(channel=f"{channel_id:x}", link=decision, address=address)
+        if address is not None and not same_host:
+            yield Attend(worker.native)
         link.join(address_of((yield from _receive(what)), what), unix or sock, name)
         channel = link.native.open(channel_id, channel_of(message, what), name)
         yield encode(ready=True)

@@ -4,18 +4,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import select
 import socket
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from weft._connect.handshake import Joined, Steps, UpTo
+from weft._connect.handshake import Attend, Joined, Steps, UpTo
 from weft._connect.links import OtherHandshake
 from weft._connect.local import LocalSteps, Packet, Receive
 from weft.errors import Error, HandshakeError, NoMemoryError, TimedOutError
 
+if TYPE_CHECKING:
+    from weft._native import Worker
+
 _AT_ONCE = 4096
+#: Seconds that a caller waits for UCX to reach the listener; where it cannot, the listener reaches it.
+_REACH_S = 1.0
 _PACKET_NBYTES = (1 << 16) + 64  # larger than any message
 
 
@@ -25,6 +32,7 @@ class _Socket(Protocol):
     async def send(self, data: bytes) -> None: ...
     async def receive(self, nbytes: int) -> bytes: ...
     async def wait_for(self, other: OtherHandshake) -> None: ...
+    async def attend(self, step: Attend) -> None: ...
     async def send_packet(self, packet: Packet) -> None: ...
     async def receive_packet(self) -> tuple[bytes, int]: ...
 
@@ -44,6 +52,12 @@ class _InLoop:
 
     async def wait_for(self, other: OtherHandshake) -> None:
         await other.ended()
+
+    async def attend(self, step: Attend) -> None:
+        if step.request is not None:  # the loop progresses the worker
+            ended = self._loop.create_future()
+            step.request.add_done_callback(lambda _: _set(ended))
+            await asyncio.wait({ended}, timeout=_REACH_S)
 
     async def send_packet(self, packet: Packet) -> None:
         _send_packet(self._sock, packet)  # its buffer has room for every packet of a handshake
@@ -75,6 +89,7 @@ class _Blocking:
     def __init__(self, sock: socket.socket, what: str, deadline: float, timeout: float) -> None:
         self._sock, self._what, self._deadline = sock, what, deadline
         self._timeout = timeout
+        self._worker: Worker | None = None
 
     async def send(self, data: bytes) -> None:
         try:
@@ -85,6 +100,7 @@ class _Blocking:
 
     async def receive(self, nbytes: int) -> bytes:
         try:
+            self._progress()
             self._set_timeout()  # for each piece: a peer that sends single bytes must not outlast the deadline
             return self._sock.recv(nbytes)
         except TimeoutError:
@@ -92,6 +108,26 @@ class _Blocking:
 
     async def wait_for(self, other: OtherHandshake) -> None:
         raise HandshakeError(f"{self._what}: another handshake with the same process is in progress in this thread")
+
+    async def attend(self, step: Attend) -> None:
+        self._worker = step.worker
+        if step.request is not None:
+            with contextlib.suppress(Error):  # what follows tells
+                step.request.wait(_REACH_S)
+
+    def _progress(self) -> None:
+        """Progress the worker, if there is one, until the socket can be read."""
+        if self._worker is None:
+            return
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        poll.register(self._worker.fileno(), select.POLLIN)
+        while True:
+            self._worker.progress()
+            left = self._deadline - time.monotonic() if self._worker.arm() else 0.0
+            found = poll.poll(min(max(left, 0.0), LONG_S) * 1e3)
+            if any(fd == self._sock.fileno() for fd, _ in found) or time.monotonic() >= self._deadline:
+                return
 
     async def send_packet(self, packet: Packet) -> None:
         try:
@@ -183,6 +219,8 @@ async def _run(steps: Steps | LocalSteps, sock: _Socket, what: str) -> Joined:
                     if answer[1] >= 0:
                         os.close(answer[1])
                     raise _closed(what)
+            elif isinstance(step, Attend):
+                await sock.attend(step)
             elif isinstance(step, UpTo):
                 answer = _taken(ahead, step.nbytes) if ahead else await sock.receive(step.nbytes)
             else:
