@@ -105,7 +105,7 @@ class Links:
     @property
     def _caption(self) -> str:
         decides = {
-            (False, "learn"): "no links are known to differ: Dask places, steals and copies tasks",
+            (False, "learn"): "it is not certain that links differ: Dask places, steals and copies tasks",
             (True, "learn"): "the links differ: weft places, steals and copies tasks by these figures",
         }.get((self.decides, self.mode), f"weft.links is {self.mode!r}: Dask makes every decision")
         ports = [f"{p['direction']} of {p['host']}: {format_rate(p['bandwidth_Bps'])}" for p in self.ports]
