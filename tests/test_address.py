@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 import socket
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 import weft
@@ -64,6 +66,22 @@ def test_devices():
     assert address.device_of("127.0.0.1") == "lo"
     assert address.device_of("127.1.2.3") == "lo"
     assert address.device_of("192.0.2.77") is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        (["lo", "eth0"], "eth0"),  # a virtual address, as IPVS needs it on the loopback
+        (["eth0", "lo"], "eth0"),
+        (["lo"], "lo"),
+        (["eth0:1"], "eth0"),  # the label of an address, not a device
+        (["lo:0", "eth0"], "eth0"),
+    ],
+)
+def test_the_device_of_an_address_that_several_have(devices, expected, monkeypatch):
+    entry = SimpleNamespace(family=socket.AF_INET, address="10.0.0.1")
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {device: [entry] for device in devices})
+    assert address.device_of("10.0.0.1") == expected
 
 
 def test_the_source_towards_a_host():

@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.certificates import authority
+from tests.test_connect import ECHO
 
 import weft
 from weft._connect import handshake, local, message
 
 HANG_S = 60
-LISTEN = sys.modules["weft.listen"]  # weft.listen is the function
+LISTEN, CONNECT = sys.modules["weft.listen"], sys.modules["weft.connect"]  # of weft, the names are functions
 #: How a message of the handshake begins.
 WEFT = message.MAGIC + message.VERSION.to_bytes(2, "little")
 
@@ -170,3 +171,49 @@ def test_a_listener_that_is_closed_in_mid_handshake_says_so(claims, ssl, monkeyp
         asyncio.run(main())
     assert [record.levelname for record in caplog.records if "the listener was closed" in record.message] == ["INFO"]
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+async def closed_again(connecting):
+    async with connecting:
+        pass
+
+
+@contextlib.contextmanager
+def silent_address():
+    """A listening socket whose backlog is full: the kernel drops what else comes, as a firewall does."""
+    with contextlib.ExitStack() as held:
+        listening = held.enter_context(socket.socket())
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(8):
+            caller = held.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(listening.getsockname())
+        yield listening.getsockname()
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
+def test_a_silent_address_leaves_time_for_the_others_of_the_name(awaited, spawn, monkeypatch):
+    child = spawn(ECHO)
+    host, port = child.line().split(":")
+
+    def resolve(*_, **__):
+        return [(socket.AF_INET, silent)] + 79 * [(socket.AF_INET, (host, int(port)))]
+
+    with silent_address() as silent:
+        monkeypatch.setattr(CONNECT, "resolve", resolve)
+        connecting = weft.connect(f"several:{port}", timeout=40)
+        if awaited:
+            asyncio.run(closed_again(connecting))
+        else:
+            connecting.open().close()
+    assert child.line() == "goodbye"
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
+def test_all_addresses_of_a_name_are_silent(awaited, monkeypatch):
+    with silent_address() as silent:
+        monkeypatch.setattr(CONNECT, "resolve", lambda *_, **__: 2 * [(socket.AF_INET, silent)])
+        connecting = weft.connect("several:1", timeout=0.1)
+        with pytest.raises(weft.TimedOutError, match=r"connect to several:1: no answer within 0\.1 s"):
+            asyncio.run(closed_again(connecting)) if awaited else connecting.open()

@@ -202,6 +202,15 @@ def test_ucx_listens_on_the_device_of_the_connection_only(hosts, family):
     assert {address for address, _ in listening_at(calling.pid)} <= {b.ipv4, b.ipv6}
 
 
+def test_an_address_that_the_loopback_has_too(hosts):
+    """As a host behind IPVS has it."""
+    a, b = hosts
+    a.ip("addr", "add", f"{a.ipv4}/32", "dev", "lo")
+    listening = a.python(ECHO, bound(a, "IPv4"))
+    calling = b.python(CALLER, listening.line(), 8)
+    assert [listening.line(), calling.line()] == [f"False tcp/{a.device}", f"False tcp/{b.device}"]
+
+
 FLOWS_SERVED = """
 async def answer(peer):
     while True:

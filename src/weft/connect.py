@@ -7,7 +7,7 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from ssl import SSLContext
 from typing import Any
 
@@ -41,7 +41,7 @@ def connect(
     address : str
         ``host:port``, as in :attr:`Listener.address`; IPv6 as ``[::1]:port``.
     timeout : float
-        Seconds for the whole attempt.
+        Seconds for the whole attempt. If the name has several addresses, each gets an equal part of what is left.
     info : dict, optional
         JSON-able values for the other side, which finds them in :attr:`Peer.remote`.
     ssl : ssl.SSLContext, optional
@@ -159,10 +159,11 @@ class Connecting:
     async def _open(self) -> Peer:
         name = join(self._host, self._port)
         workers = await workers_of_loop()
+        deadline = time.monotonic() + self._timeout
         try:
             async with asyncio.timeout(self._timeout):
                 for attempt in (1, 2):  # as in `open`
-                    to = await self._connected(name)
+                    to = await self._connected(name, deadline)
                     with _socket_of(to) as sock:
                         try:
                             joined = await run(self._steps(workers, to, name), sock, f"connect to {name}")
@@ -178,26 +179,24 @@ class Connecting:
 
     def _connected_blocking(self, name: str, deadline: float) -> _Reached:
         failure: OSError | None = None
-        for family, sockaddr in self._targets(name):
+        targets = self._targets(name)
+        for i, (family, sockaddr) in enumerate(targets):
             if near := self._reach(family, sockaddr):
                 return near
             sock = _socket(family, name)
             try:
-                sock.settimeout(min(max(deadline - time.monotonic(), 0.001), LONG_S))
+                sock.settimeout(min(max(_part(deadline - time.monotonic(), targets[i:]), 0.001), LONG_S))
                 sock.connect(sockaddr)
                 return sock
-            except TimeoutError:
-                sock.close()
-                raise _too_late(name, self._timeout) from None
             except OSError as e:
                 sock.close()
                 failure = e
             except BaseException:
                 sock.close()
                 raise
-        raise _not_connected(name, failure)
+        raise self._not_connected(name, failure)
 
-    async def _connected(self, name: str) -> _Reached:
+    async def _connected(self, name: str, deadline: float) -> _Reached:
         loop = asyncio.get_running_loop()
         targets = (
             self._targets(name)
@@ -205,13 +204,14 @@ class Connecting:
             else await loop.run_in_executor(None, self._targets, name)
         )
         failure: OSError | None = None
-        for family, sockaddr in targets:
+        for i, (family, sockaddr) in enumerate(targets):
             if near := self._reach(family, sockaddr):
                 return near
             sock = _socket(family, name)
             sock.setblocking(False)
             try:
-                await loop.sock_connect(sock, sockaddr)
+                async with asyncio.timeout(_part(deadline - time.monotonic(), targets[i:])):
+                    await loop.sock_connect(sock, sockaddr)
                 return sock
             except OSError as e:
                 sock.close()
@@ -219,7 +219,17 @@ class Connecting:
             except BaseException:
                 sock.close()
                 raise
-        raise _not_connected(name, failure)
+        raise self._not_connected(name, failure)
+
+    def _not_connected(self, name: str, failure: OSError | None) -> UnreachableError | TimedOutError:
+        if isinstance(failure, TimeoutError):
+            return _too_late(name, self._timeout)
+        if failure is not None and failure.errno == errno.ECONNREFUSED:
+            return UnreachableError(
+                f"connect to {name}: connection refused: nothing listens there; start the listener first"
+            )
+        why = failure.strerror if failure is not None else "the name has no address"
+        return UnreachableError(f"connect to {name}: {why}; check the address and the route to it")
 
     def __await__(self) -> Generator[Any, None, Peer]:
         return self._open().__await__()
@@ -258,10 +268,6 @@ def _too_late(name: str, timeout: float) -> TimedOutError:
     )
 
 
-def _not_connected(name: str, failure: OSError | None) -> UnreachableError:
-    if failure is not None and failure.errno == errno.ECONNREFUSED:
-        return UnreachableError(
-            f"connect to {name}: connection refused: nothing listens there; start the listener first"
-        )
-    why = failure.strerror if failure is not None else "the name has no address"
-    return UnreachableError(f"connect to {name}: {why}; check the address and the route to it")
+def _part(seconds: float, targets: Sequence[object]) -> float:
+    """Return the next address's part of the time that is left: a silent one must not take that of the others."""
+    return seconds / len(targets)

@@ -260,8 +260,30 @@ def test_what_people_see() -> None:
     assert "&lt;2&gt;" in shown._repr_html_()  # pyright: ignore[reportPrivateUsage]
     assert json.loads(shown.to_json())["links"] == shown.rows
     assert repr(shown) == "<weft.dask.Links, 3 links, learn>"
-    empty = Links({"links": [], "ports": [], "samples": 0, "refused": 0, "mode": "off", "decides": False})
+    empty = Links(
+        {"links": [], "ports": [], "relayed": [], "samples": 0, "refused": 0, "mode": "off", "decides": False}
+    )
     assert "'off'" in str(empty)
+
+
+def test_people_see_around_which_link_large_values_go() -> None:
+    """One measurement is enough for that, and not for placing tasks."""
+    model = LinkModel()
+    for worker in "abc":
+        model.place(worker, Place(worker))
+    for i in range(6):
+        model.observe("a", "b", 20 * MiB, 20 * MiB / 45e6, i)
+        model.observe("b", "c", 20 * MiB, 20 * MiB / 45e6, i)
+    names = {"a": "0", "b": "1", "c": "2"}
+    told = {**tell(model, names, 6), "mode": "learn", "decides": model.differ}
+    assert "it is not certain that links differ: Dask places" in str(Links(told))
+    assert Links(told).relayed == []
+    model.observe("a", "c", 20 * MiB, 20 * MiB / 1.3e6, 6)
+    shown = Links({**tell(model, names, 6), "mode": "learn", "decides": model.differ})
+    assert shown.relayed == [{"source": "0", "destination": "2", "relay": "1"}]
+    assert "large values from 0 to 2 go through 1" in str(shown)
+    assert "large values" not in str(Links({**told, "mode": "observe"}))
+    assert json.loads(shown.to_json())["relayed"] == shown.relayed
 
 
 @pytest.mark.slow

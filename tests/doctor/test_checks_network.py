@@ -31,6 +31,14 @@ def test_a_loopback_name_is_a_warning_in_a_cluster(machine):
     assert found.level is Level.WARNING
 
 
+@pytest.mark.parametrize(("flags", "level"), [("0x9", Level.OK), ("0x8", Level.ERROR), ("noise", Level.NOTE)])
+def test_the_loopback(machine, flags, level):
+    found = checks_network.loopback(machine(files={"sys/class/net/lo/flags": flags}))
+    assert found.level is level
+    assert (found.remedy == "ip link set lo up") is (level is Level.ERROR)
+    assert found.evidence == (f"/sys/class/net/lo/flags: {flags}",)
+
+
 def test_mtu(machine):
     assert "eth0 (1500)" in checks_network.mtu(machine("epyc")).what
     assert checks_network.mtu(machine("arm")).level is Level.OK

@@ -62,6 +62,59 @@ def test_open_files_where_ucx_carries_messages_within_the_host(machine):
     assert (found.level, found.source) == (Level.NOTE, "docs/design.md: a ucp_worker for each link; getrlimit(2)")
 
 
+@pytest.mark.parametrize(
+    ("limit", "level", "remedy"),
+    [
+        ("1048576", Level.ERROR, "allow larger files: fsize in /etc/security/limits.d"),
+        ("1048576/unlimited", Level.ERROR, "ulimit -f unlimited"),
+        (str(8 << 20), Level.WARNING, "allow larger files"),
+        (str(1 << 40), Level.NOTE, "allow larger files"),
+        ("unlimited", Level.OK, ""),
+    ],
+)
+def test_file_size(machine, limit, level, remedy):
+    found = checks_process.file_size(machine(files={"proc/self/limits": hosts.limits(size=limit)}))
+    assert (found.level, found.remedy[: len(remedy)]) == (level, remedy)
+
+
+def test_file_size_where_ucx_carries_messages_within_the_host(machine):
+    """Each of its files is a link's, and smaller."""
+    files = {"proc/self/limits": hosts.limits(size=str(1 << 20))}
+    found = checks_process.file_size(machine(files=files, environ={"UCX_TLS": "posix,self"}))
+    assert (found.level, found.what) == (
+        Level.NOTE,
+        "files of at most 1 MiB, and a link of UCX's between processes of this host takes 668 KiB",
+    )
+
+
+def test_a_limit_that_is_not_there(machine):
+    assert checks_process.file_size(machine(files={"proc/self/limits": ""})).level is Level.NOTE
+
+
+LIMITED = """
+import resource, sys, weft
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+try:
+    with weft.connect(sys.argv[1]) as peer:
+        print(*peer.transports, flush=True)
+except weft.NoMemoryError as e:
+    print(e, flush=True)
+"""
+
+
+@pytest.mark.parametrize("room", [1, 0.5])
+def test_the_smallest_file_of_a_link(room, spawn):
+    with weft.listen("127.0.0.1:0") as listener:
+        child = spawn(LIMITED, listener.address, str(int(room * checks_process.RING_NBYTES)))
+        if room == 1:
+            listener.accept(100).close()
+        assert child.line() == (
+            "ring/memory" if room == 1 else "connect: cannot allocate memory for a ring: File too large"
+        )
+        assert child.wait() == 0
+
+
 HOLDING = """
 import asyncio, os, weft
 

@@ -26,8 +26,8 @@ def test_lines_where_nobody_looks(nd40, capsys):
     assert "\x1b" not in out
     assert "error    GPU driver         8 NVIDIA GPUs on the PCI bus, and no driver is loaded" in lines
     assert "         source: guide: NVIDIA drivers" in lines
-    assert lines[-1] == "2 errors, 3 warnings, 3 notes, 20 ok, 3 n/a"
-    assert [sum(line.startswith(level) for line in lines) for level in ("ok ", "n/a ")] == [20, 0]
+    assert lines[-1] == "2 errors, 3 warnings, 3 notes, 22 ok, 3 n/a"
+    assert [sum(line.startswith(level) for line in lines) for level in ("ok ", "n/a ")] == [22, 0]
     assert "/sys/devices/system/node: one node" not in out
     assert cli.main(["doctor", "-v"]) == 1
     all_lines = capsys.readouterr().out.splitlines()
@@ -40,7 +40,7 @@ def test_json(nd40, capsys):
     made = json.loads(capsys.readouterr().out)
     assert made["exit"] == 1
     by_name = {finding["check"]: finding for finding in made["findings"]}
-    assert len(by_name) == 32
+    assert len(by_name) == 34
     assert by_name["port"]["level"] == "note"  # no packet filter's tool is there to ask
     assert by_name["locked memory"]["remedy"].startswith("echo '* - memlock unlimited'")
 

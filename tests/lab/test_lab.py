@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,8 @@ def test_what_fails_on_the_way_leaves_nothing(monkeypatch):
 OWNER = """
 import os, sys
 from weft import lab
+from weft.lab import lab as labs
+labs._SWEEPER = sys.argv[1] if sys.argv[1:] else labs._SWEEPER
 with lab.Lab(lab.parse({"hosts": {"a": {}}})) as standing:
     print(standing.start("a", ["sleep", "60"]).pid, flush=True)
     sys.stdin.readline()
@@ -127,7 +130,7 @@ with lab.Lab(lab.parse({"hosts": {"a": {}}})) as standing:
 
 @pytest.mark.slow
 def test_what_a_killed_one_left_is_swept(spawn, monkeypatch):
-    owner = spawn(OWNER)
+    owner = spawn(OWNER, "exit")  # the sweeper was killed, too
     sleeper = int(owner.line())
     namespace = f"weft-{owner.pid}-0-a"
     assert namespace not in lab.leftovers()
@@ -138,6 +141,26 @@ def test_what_a_killed_one_left_is_swept(spawn, monkeypatch):
     assert lab.clean() == [namespace]
     assert namespace not in labs._run("ip", "netns", "list").split()
     assert not (labs._ETC / namespace).exists()
+    stat = Path(f"/proc/{sleeper}/stat")
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_lab_ends_with_its_owner(number, spawn):
+    owner = spawn(OWNER)
+    sleeper = int(owner.line())
+    namespace = f"weft-{owner.pid}-0-a"
+    assert namespace in labs._run("ip", "netns", "list").split()
+    try:
+        owner.process.send_signal(number)
+        assert owner.wait() == -number
+        until = time.monotonic() + 60
+        while namespace in lab.leftovers() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert namespace not in lab.leftovers()
+    finally:
+        labs._remove(namespace)
     stat = Path(f"/proc/{sleeper}/stat")
     assert not stat.exists() or stat.read_text().split()[2] == "Z"
 

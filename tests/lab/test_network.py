@@ -20,7 +20,8 @@ between = ["a", "b"]
 rate = "100mbit"
 delay = "5ms"
 """
-PAIRED = "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n[[links.pairs]]\n"
+LINKED = "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n"
+PAIRED = f"{LINKED}[[links.pairs]]\n"
 THREE = Network((Host("a"), Host("b"), Host("c")), (Cable(("a", "b")), Cable(("a", "b", "c"), "1gbit", "2ms")))
 
 
@@ -42,7 +43,9 @@ def test_a_file(tmp_path):
         ("hosts = 1", "no hosts"),
         ("[hosts.a]\n[host.b]", "the file: unknown key host; the keys are hosts, links"),
         ("[hosts.A]", "host 'A': a name is"),
-        ("[hosts.switch]", "host 'switch'"),
+        ("[hosts.switch]", "host 'switch': switches have this name"),
+        ("[hosts.switch1]", "host 'switch1': switches have this name"),
+        ("[hosts.localhost]", "host 'localhost': each host has this name for itself"),
         ("[hosts.a]\ncpu = '0'", "host a: unknown key cpu"),
         ("[hosts]\na = 1", "host a: 1 is not a table"),
         ("[hosts.a]\ncpus = 'x'", "host a: cpus='x'"),
@@ -59,6 +62,11 @@ def test_a_file(tmp_path):
         (f"{PAIRED}between = ['a', 'b']\n[[links.pairs]]\nbetween = ['b', 'a']", "are the same hosts"),
         ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\npairs = 1", "pairs must be tables"),
         ("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\nrate_per_flow = 1", "rate_per_flow=1 is not a rate"),
+        (f"{LINKED}rate = '0mbit'", "link 0: rate='0mbit' is not between 1kbit and 1000gbit"),
+        (f"{LINKED}rate = '100000gbit'", "rate='100000gbit' is not between 1kbit and 1000gbit"),
+        (f"{LINKED}rate_per_flow = '0kbit'", "rate_per_flow='0kbit' is not between 1kbit and 1000gbit"),
+        (f"{PAIRED}between = ['a', 'b']\nrate = '0.1kbit'", "link 0, pair 0: rate='0.1kbit' is not between"),
+        (f"{LINKED}delay = '275s'", "link 0: delay='275s' is longer than 270s"),
         ("[hosts.a", "lab "),
     ],
 )

@@ -22,11 +22,15 @@ V2 = "30 23 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 SITE = "usr/lib/python3/site-packages"
 
 
-def limits(files="1048576", locked="unlimited"):
+def limits(files="1048576", locked="unlimited", size="unlimited"):
     """Write /proc/self/limits; a limit is one number, or soft and hard as 1024/4096."""
     soft_hard = {
         name: (text if "/" in text else f"{text}/{text}").split("/")
-        for name, text in (("Max open files", files), ("Max locked memory", locked))
+        for name, text in (
+            ("Max file size", size),
+            ("Max open files", files),
+            ("Max locked memory", locked),
+        )
     }
     return "\n".join(f"{name:<25} {soft:<20} {hard:<20} units" for name, (soft, hard) in soft_hard.items())
 
@@ -43,6 +47,7 @@ def bare(root, *, host="node1", address="10.0.0.5", release="6.8.0-45-generic", 
             "proc/sys/kernel/numa_balancing": 0,
             "proc/sys/kernel/yama/ptrace_scope": 1,
             "proc/sys/vm/nr_hugepages": 0,
+            "sys/class/net/lo/flags": "0x9",
             "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
             "sys/kernel/mm/transparent_hugepage/shmem_enabled": "always within_size [advise] never deny force",
             "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc",

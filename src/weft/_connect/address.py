@@ -126,18 +126,21 @@ def source_towards(host: str) -> str | None:
 
 
 def device_of(host: str) -> str | None:
-    """Return the network device that has the address `host`; None if there is none."""
+    """Return the network device that has the address `host`; None if there is none.
+
+    If several have it, the loopback is the last choice: IPVS puts a service's address there, too.
+    """
     import psutil
 
     wanted = _unmapped(host)
-    for device, addresses in psutil.net_if_addrs().items():
-        for entry in addresses:
-            if entry.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            if _ip(entry.address) == wanted:
-                return device
+    found = [
+        device.partition(":")[0]  # a label such as eth0:1 belongs to the address
+        for device, addresses in psutil.net_if_addrs().items()
+        for entry in addresses
+        if entry.family in (socket.AF_INET, socket.AF_INET6) and _ip(entry.address) == wanted
+    ]
     # All of 127.0.0.0/8 belongs to the loopback.
-    return "lo" if wanted.is_loopback else None
+    return min(found, key=lambda device: device == "lo", default="lo" if wanted.is_loopback else None)
 
 
 def infiniband_ports() -> list[str]:

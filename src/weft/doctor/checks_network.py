@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable
 
 from weft.doctor import firewall
-from weft.doctor.finding import Finding, not_applicable, note, ok, warning
+from weft.doctor.finding import Finding, error, not_applicable, note, ok, warning
 from weft.doctor.machine import Machine, brief
 
 _LISTENING = "0A"
+_IFF_UP = 1
 _EPHEMERAL = "proc/sys/net/ipv4/ip_local_port_range"
 
 
@@ -53,6 +54,23 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
+
+
+def loopback(machine: Machine) -> Finding:
+    """Check that the loopback is up: in a new network namespace it is not."""
+    file = "sys/class/net/lo/flags"
+    flags = machine.text(file) or ""
+    evidence = machine.quote(file)
+    if not re.fullmatch("0x[0-9a-f]{1,8}", flags):
+        return note("cannot tell whether the loopback is up", evidence)
+    if int(flags, 16) & _IFF_UP:
+        return ok("the loopback is up", evidence)
+    return error(
+        "the loopback is down: this host cannot connect to its own addresses",
+        evidence,
+        remedy="ip link set lo up",
+        source="netdevice(7): IFF_UP",
+    )
 
 
 def mtu(machine: Machine) -> Finding:

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import re
 
-from weft.config import BORROWED_DESCRIPTORS, LINK_DESCRIPTORS, RING_DESCRIPTORS
+from weft._units import format_nbytes
+from weft.config import BORROWED_DESCRIPTORS, LINK_DESCRIPTORS, LINK_SHM_NBYTES, RING_DESCRIPTORS
 from weft.doctor.carrier import why_ucx
-from weft.doctor.finding import Finding, not_applicable, note, ok, warning
+from weft.doctor.finding import Finding, error, not_applicable, note, ok, warning
 from weft.doctor.machine import CAP_SYS_PTRACE, FIRST_NAMESPACES, Machine
 
+#: By how much the file of a process's rings grows for its first link. It never shrinks.
+RING_NBYTES = 4 << 20
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
 
 
@@ -114,6 +117,40 @@ def open_files(machine: Machine) -> Finding:
         remedy = "raise nofile in /etc/security/limits.d and log in again; a service needs LimitNOFILE=65536"
     source = f"docs/design.md: {section}; getrlimit(2)"
     if peers < 64:
+        return warning(what, *evidence, remedy=remedy, source=source)
+    return note(what, *evidence, remedy=remedy, source=source)
+
+
+def file_size(machine: Machine) -> Finding:
+    """Compare the limit of a file's size with what links on one host take: shared memory is a file to the kernel."""
+    limit = machine.limit("Max file size")
+    if limit is None:
+        return note("the limit of a file's size is not known", machine.quote("proc/self/limits"))
+    soft, hard = limit
+    evidence = [f"/proc/self/limits: Max file size {soft or 'unlimited'}, hard {hard or 'unlimited'}"]
+    if soft is None:
+        return ok("files without limit of their size", *evidence)
+    if why := why_ucx(machine):
+        evidence.append(f"UCX carries messages between processes of this host: {why}")
+        least, taken = (
+            LINK_SHM_NBYTES,
+            f"a link of UCX's between processes of this host takes {LINK_SHM_NBYTES >> 10} KiB",
+        )
+    else:
+        least, taken = RING_NBYTES, f"links between processes of this host take {RING_NBYTES >> 20} MiB and more"
+    what = f"files of at most {format_nbytes(soft)}, and {taken}"
+    if hard is None:
+        remedy = "ulimit -f unlimited, in the shell that starts the workers"
+    elif machine.container:
+        remedy = "start the container with --ulimit fsize=-1"
+    else:
+        remedy = (
+            "allow larger files: fsize in /etc/security/limits.d, and log in again; a service needs LimitFSIZE=infinity"
+        )
+    source = "docs/design.md: a ring for links on one host; getrlimit(2)"
+    if soft < least:
+        return error(what, *evidence, remedy=remedy, source=source)
+    if not why and soft < 64 * least:
         return warning(what, *evidence, remedy=remedy, source=source)
     return note(what, *evidence, remedy=remedy, source=source)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A running lab: its namespaces, cables and processes on this machine, all removed with it.
 
-Everything is named ``weft-PID-...`` after the process that made it, so leftovers of a killed process can be found and
-removed. Labs are separate from each other, and nothing appears in the caller's namespace except the folders under
-``/etc/netns``, from which ``ip netns exec`` gives each host its ``/etc/hosts``.
+Everything is named ``weft-PID-...`` after the process that made it, so leftovers can be found and removed if that
+process was killed together with its sweeper. Labs are separate from each other, and nothing appears in the caller's
+namespace except the folders under ``/etc/netns``, from which ``ip netns exec`` gives each host its ``/etc/hosts``.
 """
 
 from __future__ import annotations
@@ -46,6 +46,20 @@ _KILL_ROUNDS = 5
 _serial = itertools.count()
 #: Keeps the other namespaces that a host's processes share, of its name and its IPC.
 _KEEPER = 'printf %s "$0" > /proc/sys/kernel/hostname && echo up && exec sleep infinity'
+#: Removes the namespaces of a lab whose owner has ended without that: then its standard input ends.
+_SWEEPER = """
+read nothing
+for namespace; do
+    for round in 1 2 3 4 5; do
+        pids=$(ip netns pids "$namespace")
+        [ -n "$pids" ] || break
+        kill -KILL $pids
+        sleep 0.02
+    done
+    ip netns del "$namespace"
+    rm -r "/etc/netns/$namespace"
+done
+"""
 
 
 class Lab:
@@ -69,12 +83,20 @@ class Lab:
         self._namespaces: dict[str, str] = {}
         self._processes: list[subprocess.Popen[Any]] = []
         self._keepers: dict[str, subprocess.Popen[Any]] = {}
+        self._sweeper: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Lab:
         _check_tools()
         _check_cpus(self.network)
         self._namespaces = networks.namespaces(self.network, f"weft-{os.getpid()}-{next(_serial)}")
         try:
+            self._sweeper = subprocess.Popen(
+                ["sh", "-c", _SWEEPER, "sh", *self._namespaces.values()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             for namespace in self._namespaces.values():
                 _run("ip", "netns", "add", namespace)
             for command in networks.commands(self.network, self._namespaces):
@@ -106,6 +128,10 @@ class Lab:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
         self._namespaces, self._processes, self._keepers = {}, [], {}
+        if self._sweeper is not None:
+            self._sweeper.kill()
+            self._sweeper.communicate()
+            self._sweeper = None
 
     def address(self, host: str, *, cable: int = 0, version: int = 4) -> str:
         """Return a host's IP address on a cable, numbered as in the file; `version` is 4 or 6."""

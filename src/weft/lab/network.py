@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from weft.errors import InvalidParamError
-from weft.lab.shaping import DELAY, RATE, Way, shape
+from weft.lab.shaping import DELAY, LEAST_BPS, MOST_BPS, MOST_S, RATE, Way, bps, seconds, shape
 from weft.topo import cpulist
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")
@@ -115,7 +115,11 @@ def parse(record: Mapping[str, Any]) -> Network:
 
 
 def _host(name: str, table: Any) -> Host:
-    if not _NAME.fullmatch(name) or name == SWITCH:
+    if name == "localhost":
+        raise InvalidParamError(f"host {name!r}: each host has this name for itself; choose another")
+    if re.fullmatch(rf"{SWITCH}\d*", name):
+        raise InvalidParamError(f"host {name!r}: switches have this name; choose another")
+    if not _NAME.fullmatch(name):
         raise InvalidParamError(f"host {name!r}: a name is a lower-case letter and up to 14 more, digits or hyphens")
     _refuse_others(f"host {name}", table, {"cpus"})
     cpus = table.get("cpus")
@@ -164,6 +168,8 @@ def _rate(what: str, table: Mapping[str, Any], key: str) -> str | None:
     rate = table.get(key)
     if rate is not None and not RATE.fullmatch(str(rate)):
         raise InvalidParamError(f'{what}: {key}={rate!r} is not a rate such as "100mbit" (kbit, mbit, gbit)')
+    if rate is not None and not LEAST_BPS <= bps(rate) <= MOST_BPS:
+        raise InvalidParamError(f"{what}: {key}={rate!r} is not between 1kbit and 1000gbit")
     return rate
 
 
@@ -171,6 +177,8 @@ def _delay(what: str, table: Mapping[str, Any]) -> str | None:
     delay = table.get("delay")
     if delay is not None and not DELAY.fullmatch(str(delay)):
         raise InvalidParamError(f'{what}: delay={delay!r} is not a time such as "5ms" (us, ms, s)')
+    if delay is not None and seconds(delay) > MOST_S:
+        raise InvalidParamError(f"{what}: delay={delay!r} is longer than {MOST_S}s")
     return delay
 
 

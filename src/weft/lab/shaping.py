@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
-DELAY = re.compile(r"\d+(?:\.\d+)?(?:us|ms|s)")
+DELAY = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+#: Bits per second, and seconds. tc takes no longer delay than 274 s, and no burst above 4 GiB.
+LEAST_BPS, MOST_BPS, MOST_S = 1e3, 1e12, 270
 #: The burst of a shaper: 10 ms of the rate, and two of the largest packets that a veth takes.
 _BURST_S, _BURST_NBYTES = 0.01, 128 << 10
 #: The rate that HTB treats as no limit, and the guaranteed rate of each class, which borrows the rest.
@@ -43,6 +46,20 @@ class Way(NamedTuple):
     addresses: tuple[str, str]
     rate: str | None = None
     delay: str | None = None
+
+
+def bps(rate: str) -> float:
+    """Return the bits per second of a rate such as ``100mbit``."""
+    match = RATE.fullmatch(rate)
+    assert match is not None
+    return float(match[1]) * _BITS[match[2]]
+
+
+def seconds(delay: str) -> float:
+    """Return the seconds of a delay such as ``5ms``."""
+    match = DELAY.fullmatch(delay)
+    assert match is not None
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def shape(
@@ -98,6 +115,4 @@ def _tree(
 
 
 def _burst(rate: str) -> int:
-    match = RATE.fullmatch(rate)
-    assert match is not None
-    return max(int(float(match[1]) * _BITS[match[2]] / 8 * _BURST_S), _BURST_NBYTES)
+    return max(int(bps(rate) / 8 * _BURST_S), _BURST_NBYTES)

@@ -207,6 +207,14 @@ async def _ask(rpc: Any, address: str, op: str, **what: Any) -> dict[str, Any] |
         rpc.reuse(address, comm)
 
 
+def relay_of_large(model: LinkModel, source: str, destination: str, now_s: float) -> str:
+    """Return the worker through which a large value is predicted to come, as of now; empty if it comes directly."""
+    if model.seconds(source, destination, _UNKNOWN_NBYTES, now_s) < _WORTH_ASKING_S:
+        return ""
+    found = route(model, source, destination, _UNKNOWN_NBYTES, now_s)
+    return found.worker if found is not None else ""
+
+
 def name_relay(model: LinkModel, known: Any, **asked: Any) -> dict[str, Any]:
     """Answer a worker that asks for a relay. Every value of the question is validated.
 

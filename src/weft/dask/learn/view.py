@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import heapq
 import html
 import json
 import math
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft._units import format_deviation, format_rate
+from weft.dask.learn.relays import relay_of_large
 from weft.dask.observe.traffic import EXTENSION
 from weft.links import LinkModel
 
@@ -73,6 +75,8 @@ class Links:
         The scheduler's setting: ``learn``, ``observe`` or ``off``.
     decides : bool
         Whether Dask's decisions use it now: `mode` is ``learn``, and the links differ.
+    relayed : list of dict
+        Of the slowest links, those that large values avoid if `mode` is ``learn``, each with its ``relay``.
     ports : list of dict
         Bytes per second into or out of a host's port, where concurrent transfers have shown it.
     samples, refused : int
@@ -83,6 +87,7 @@ class Links:
         self.links = [Link(**row) for row in told["links"]]
         self.mode: str = told["mode"]
         self.decides: bool = told["decides"]
+        self.relayed: list[dict[str, str]] = told["relayed"]
         self.ports: list[dict[str, Any]] = told["ports"]
         self.samples: int = told["samples"]
         self.refused: int = told["refused"]
@@ -94,18 +99,21 @@ class Links:
 
     def to_json(self) -> str:
         """Return everything as JSON."""
-        told = {name: getattr(self, name) for name in ("mode", "decides", "samples", "refused", "ports")}
+        told = {name: getattr(self, name) for name in ("mode", "decides", "samples", "refused", "relayed", "ports")}
         return json.dumps({**told, "links": self.rows}, indent=1)
 
     @property
     def _caption(self) -> str:
         decides = {
-            (False, "learn"): "the links do not differ: Dask makes every decision",
+            (False, "learn"): "it is not certain that links differ: Dask places, steals and copies tasks",
             (True, "learn"): "the links differ: weft places, steals and copies tasks by these figures",
         }.get((self.decides, self.mode), f"weft.links is {self.mode!r}: Dask makes every decision")
         ports = [f"{p['direction']} of {p['host']}: {format_rate(p['bandwidth_Bps'])}" for p in self.ports]
         refused = [f"{self.refused} of {self.samples + self.refused} measurements were refused"] if self.refused else []
-        return "\n".join([decides, *ports[:10], *refused])
+        relayed = [
+            f"large values from {r['source']} to {r['destination']} go through {r['relay']}" for r in self.relayed
+        ]
+        return "\n".join([decides, *(relayed[:10] if self.mode == "learn" else []), *ports[:10], *refused])
 
     def _names(self) -> list[str]:
         return sorted({link.source for link in self.links} | {link.destination for link in self.links})[:_MOST_IN_MAP]
@@ -204,8 +212,11 @@ def _html_cell(link: Link | None, shade: dict[float, int]) -> str:
 def tell(model: LinkModel, names: dict[str, str], now_s: float) -> dict[str, Any]:
     """Return what a model has learned about measured pairs, and about ports, as JSON-able values."""
     links: list[dict[str, Any]] = []
+    slowest: list[tuple[float, str, str]] = []
     for (source, destination, memory), level in model.pairs.items():
         known = model.predict(source, destination, now_s, memory)
+        if memory == "host":
+            slowest.append((-known.seconds_per_byte, source, destination))
         link = Link(
             names.get(source, source),
             names.get(destination, destination),
@@ -223,13 +234,18 @@ def tell(model: LinkModel, names: dict[str, str], now_s: float) -> dict[str, Any
         {"direction": direction, "host": host, "bandwidth_Bps": 1 / model.port_seconds_per_byte(direction, host)}
         for direction, host in model.ports
     ]
-    return {"links": links, "ports": ports, "samples": model.samples, "refused": model.refused}
+    relayed = [
+        {"source": names.get(a, a), "destination": names.get(b, b), "relay": names.get(relay, relay)}
+        for _, a, b in heapq.nsmallest(_MOST_SHOWN, slowest)
+        if (relay := relay_of_large(model, a, b, now_s))
+    ]
+    return {"links": links, "relayed": relayed, "ports": ports, "samples": model.samples, "refused": model.refused}
 
 
 def _on_scheduler(dask_scheduler: Any) -> dict[str, Any]:
     extension = dask_scheduler.extensions.get(EXTENSION)
     if extension is None:  # its workers use another protocol
-        return {"links": [], "ports": [], "samples": 0, "refused": 0, "mode": "off", "decides": False}
+        return {"links": [], "relayed": [], "ports": [], "samples": 0, "refused": 0, "mode": "off", "decides": False}
     links = extension.links
     names = {address: str(ws.name) for address, ws in dask_scheduler.workers.items()}
     told = tell(links.model, names, time.monotonic())
