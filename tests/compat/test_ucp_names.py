@@ -3,6 +3,7 @@
 
 import array
 import asyncio
+import concurrent.futures
 import subprocess
 import sys
 
@@ -202,3 +203,22 @@ def test_how_sizes_and_times_are_written():
     assert [utils.format_time(t) for t in (2e-8, 2e-5, 0.02, 2)] == ["20.000 ns", "20.000 us", "20.000 ms", "2.000 s"]
     assert ucp.utils.hmean([1, 2, 2]) == pytest.approx(1.5)
     assert ucp.utils.hmean([]) == 0
+
+
+def in_another_thread(function):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+def test_another_thread_is_refused_and_the_context_stays(fds):
+    async def run():
+        ucp.create_listener(print).close()
+
+    address = ucp.get_worker_address()
+    before = fds()
+    for use in (ucp.reset, ucp.progress, lambda: asyncio.run(run())):
+        with pytest.raises(UCXError, match="another thread"):
+            in_another_thread(use)
+    assert ucp.get_worker_address() == address
+    assert fds() == before
+    asyncio.run(run())
