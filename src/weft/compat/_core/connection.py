@@ -202,11 +202,18 @@ class Connection:
             return bytearray(data)
         try:
             message = allocate(data.nbytes)
-            if data.nbytes:
-                memoryview(message).cast("B")[:] = data
         except Exception as e:  # noqa: BLE001  (the allocator is the user's: who receives is told)
             return e
-        return message
+        made = "the host allocator returned"
+        try:
+            memory = memoryview(message)
+            if memory.nbytes == data.nbytes:
+                if data.nbytes:
+                    memory.cast("B")[:] = data
+                return message
+        except (TypeError, BufferError):
+            return TypeError(f"{made} {type(message).__name__}, which is no writable buffer")
+        return ValueError(f"{made} {memory.nbytes} bytes for a message of {data.nbytes} bytes")
 
     def _deliver(self, message: Any) -> None:
         while self._readers:
