@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -72,6 +73,23 @@ def test_versions():
     assert ucp.__ucx_version__ == ".".join(map(str, ucp.get_ucx_version()))
     with pytest.raises(AttributeError):
         _ = ucp.no_such_name
+
+
+def test_names_of_other_packages_are_found_when_they_are_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dask.utils", None)
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    from weft.compat.ucp._libs.utils import nvtx_annotate, parse_bytes
+
+    assert parse_bytes is None
+    with nvtx_annotate("name", color="red"):
+        pass
+    dask_utils = types.SimpleNamespace(parse_bytes=int)
+    monkeypatch.setitem(sys.modules, "dask.utils", dask_utils)
+    assert utils.parse_bytes is int
+    monkeypatch.setitem(sys.modules, "nvtx", types.SimpleNamespace(annotate=print))
+    assert utils.nvtx_annotate is print
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = utils.no_such_name
 
 
 def test_init_twice_is_refused():
