@@ -90,7 +90,7 @@ def test_any_thread_may_abort(other):
 def test_a_forked_child_is_refused_and_its_parent_goes_on(other):
     _, peer = other
     address = peer.remote_address
-    listener = weft.listen("127.0.0.1:0")
+    listener, opened = weft.listen("127.0.0.1:0"), weft.listen("127.0.0.1:0").__enter__()
     waiting = peer.recv()
     pid = os.fork()
     if pid == 0:
@@ -102,6 +102,8 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(other):
             lambda: waiting.wait(1),
             lambda: weft.connect(address).open(),
             lambda: listener.__enter__().accept(1),
+            lambda: opened.address,
+            lambda: opened.bound_address,
             lambda: asyncio.run(weft.connect(address)._open()),
         )
         for use in uses:
@@ -115,7 +117,8 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(other):
         del peer, waiting
         gc.collect()
         os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    opened.stop()
     peer.send(b"x").wait(HANG_S)
     assert waiting.wait(HANG_S) == b"x"
 

@@ -309,6 +309,20 @@ def test_a_library_without_a_version_is_no_libucp(fake: Callable[..., Path]) -> 
     assert f"{file} is not a libucp" in refusal(WEFT_LIBUCX=file)
 
 
+def test_a_libucp_without_the_functions_is_refused_by_path(fake: Callable[..., Path]) -> None:
+    file = fake()
+    code = """
+import weft
+try:
+    weft.ucx_library()
+except weft.LoadError as error:
+    print(error)
+"""
+    text = python(code, WEFT_LIBUCX=file)
+    assert f"cannot use {file}: libucp has no symbol ucp_" in text
+    assert "Remedy: pip install libucx-cu12" in text
+
+
 # --- what is mapped already ---------------------------------------------------------------------------------
 
 

@@ -101,6 +101,11 @@ def load() -> Library:
         return _load()
 
 
+def unusable(path: str, cause: object) -> LoadError:
+    """Return the error for the libucp at `path`, which was loaded but lacks what weft needs."""
+    return _error(f"cannot use {path}: {cause}", _REMEDY)
+
+
 def mapped(maps: str) -> dict[str, str]:
     """List the UCX libraries in a process's memory map.
 

@@ -30,6 +30,8 @@ STDOUT = Path("-")
 COLORS = ("auto", "always", "never")
 #: Timers reject numbers above some bound, which differs between them.
 LONGEST_S = 1e8
+#: Counts above this are mistakes: Python's loops end at 2**63, and at less if they keep their numbers.
+MOST = 10**7
 
 Number = TypeVar("Number", int, float)
 
@@ -207,9 +209,9 @@ def refuse_unused(why: str, **given: object) -> None:
 
 def count(text: str) -> int:
     """Read a number from 1 up, for argparse."""
-    if not text.isdecimal() or int(text) == 0:
+    if not text.isdecimal() or int(text[:99]) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
-    return int(text)
+    return _bounded(text, int(text[:99]))
 
 
 def port(text: str) -> int:
@@ -217,6 +219,17 @@ def port(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port between 1 and 65535")
     return int(text)
+
+
+def whole(text: str) -> int:
+    """Read a whole number above 0, for argparse."""
+    return _bounded(text, positive(int, text))
+
+
+def _bounded(text: str, value: int) -> int:
+    if value > MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is above {MOST}")
+    return value
 
 
 def positive(kind: Callable[[str], Number], text: str) -> Number:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from weft import _load, _native
-from weft.errors import InvalidParamError
+from weft.errors import InvalidParamError, LoadError
 
 #: weft's defaults. With peer-error handling, UCX hides shared memory unless told that it may report errors (by the
 #: name MM: UCX 1.16 does not accept POSIX_ERROR_HANDLING in ucp_config_modify). posix notices a peer's death late, so
@@ -65,7 +65,10 @@ def ucx_library() -> _load.Library:
     """
     library: _load.Library = _native.keep_sighup(_load.load)
     if not _native.bound():
-        _native.bind(library.path)
+        try:
+            _native.bind(library.path)
+        except LoadError as error:
+            raise _load.unusable(library.path, error) from None
     return library
 
 
@@ -98,6 +101,9 @@ class Context(_native.Context):
     def __init__(self, settings: Mapping[str, str] | None = None, *, features: Iterable[str] = ()) -> None:
         ucx_library()
         explicit = dict(named(settings or {}))
+        told = explicit.get("TLS", os.environ.get("UCX_TLS"))
+        if told is not None and not told.strip(" ,"):
+            raise InvalidParamError("Context: UCX_TLS is empty, so UCX has no transport; unset it, or name transports")
         tls = explicit.get("TLS") or os.environ.get("UCX_TLS") or DEFAULTS["TLS"]
         devices = explicit.get("NET_DEVICES") or os.environ.get("UCX_NET_DEVICES") or "all"
         mine = DEFAULTS | (tcp_segments(explicit) if self._same_settings else {})

@@ -20,7 +20,7 @@ from weft._connect.address import is_wildcard, join, of_socket, outward, resolve
 from weft._connect.admission import SameHostListener, process_of, same_user
 from weft._connect.encryption import EncryptionPolicy, policy_of
 from weft._connect.handshake_io import LONG_S, out_of_descriptors, run, run_blocking
-from weft._connect.links import Workers, workers_of_loop, workers_of_thread
+from weft._connect.links import Workers, forked, workers_of_loop, workers_of_thread
 from weft._connect.message import checked, seconds
 from weft._connect.route import Route
 from weft._connect.sockets import close_in_child
@@ -131,6 +131,8 @@ class Listener:
 
     def _listening(self) -> socket.socket:
         for sock in self._sockets:
+            if sock.fileno() < 0:
+                raise forked()  # closed there, see close_in_child
             return sock
         raise ClosedError("the listener is not open: use it inside `with weft.listen(...)`")
 

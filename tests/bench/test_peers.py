@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -96,6 +97,19 @@ def test_what_uv_said_is_the_reason(said, reason):
     code = "import sys; [print(line, file=sys.stderr) for line in sys.argv[1:]]; sys.exit(2)"
     with pytest.raises(BenchError, match=f": {reason}$"):
         install._run([sys.executable, "-X", "utf8", "-c", code, *said])
+
+
+def test_an_installation_ends_with_the_benchmark(tmp_path, spawn):
+    os.mkfifo(fifo := tmp_path / "fifo")
+    code = """
+import sys
+from weft.bench.peers import install
+install._run([sys.executable, "-c", "import sys, time; f = open(sys.argv[1], 'wb', 0); time.sleep(600)", sys.argv[1]])
+"""
+    child = spawn(code, str(fifo))
+    with open(fifo) as installing:
+        child.process.terminate()
+        assert installing.read() == ""  # all who could write are gone
 
 
 def test_figures_of_perftest():

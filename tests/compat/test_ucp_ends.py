@@ -18,6 +18,7 @@ from weft.compat.ucp.exceptions import (
     UCXCloseError,
     UCXConnectionReset,
     UCXError,
+    UCXMsgTruncated,
     UCXUnreachable,
 )
 
@@ -35,7 +36,7 @@ def test_close_lets_the_peer_receive_what_was_sent():
             await here.am_send(b"2")
             await here.close()
             assert here.closed()
-            await until(lambda: there._close_after_n_recv == 2)
+            await until(lambda: there._ep.goodbye)
             assert not there.closed()
             received = bytearray(1)
             await there.recv(received)
@@ -57,6 +58,150 @@ def test_close_cancels_what_waits(api, who):
             with pytest.raises(UCXCanceled, match=r"Recv #000" if api == "tag" else r"AM Recv #000.*am_recv"):
                 await waiting
             assert here.closed()
+
+    asyncio.run(run())
+
+
+async def does_not_fit(here, there, api):
+    await here.send(b"12345")
+    with pytest.raises(UCXMsgTruncated):
+        await there.recv(bytearray(4 if api == "shorter" else 6))
+
+
+async def cannot_be_sent(here, there, api):
+    with pytest.raises(ValueError, match="not contiguous"):
+        await (here.send if api == "tag" else here.am_send)(memoryview(bytes(10))[::2])
+
+
+async def no_memory(here, there, api):
+    ucp.register_am_allocator(lambda nbytes: {}[nbytes], "host")
+    await here.am_send(b"1")
+    with pytest.raises(KeyError):
+        await there.am_recv()
+
+
+async def for_the_worker(here, there, api):
+    await here.send(b"1", tag=5, force_tag=True)
+    await ucp.recv(bytearray(1), tag=5)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize(
+    ("transfer", "api"),
+    [
+        (does_not_fit, "shorter"),
+        (does_not_fit, "longer"),
+        (cannot_be_sent, "tag"),
+        (cannot_be_sent, "am"),
+        (no_memory, "am"),
+        (for_the_worker, "tag"),
+    ],
+)
+def test_close_reaches_a_peer_that_lacks_a_message(transfer, api, waits):
+    calls = []
+
+    async def run():
+        async with pair() as (here, there):
+            await transfer(here, there, api)
+            there.set_close_callback(lambda: calls.append(1))
+            receiving = [there.recv(bytearray(1)), there.am_recv()] if waits else []
+            tasks = [asyncio.create_task(each) for each in receiving]
+            await asyncio.sleep(0)
+            await here.close()
+            await until(there.closed)
+            for task in tasks:
+                with pytest.raises(UCXCanceled):
+                    await task
+            with pytest.raises(UCXCloseError):
+                await there.recv(bytearray(1))
+
+    asyncio.run(run())
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("api", ["tag", "am"])
+def test_a_receive_after_the_last_message_ends(api):
+    """The peer has closed, and one of its messages is for nobody."""
+
+    async def run():
+        async with pair() as (here, there):
+            await here.send(b"1", tag="nobody's")
+            await here.close()
+            await until(lambda: there._ep.goodbye)
+            assert not there.closed()
+            with pytest.raises(UCXCanceled):
+                await (there.recv(bytearray(1)) if api == "tag" else there.am_recv())
+            assert there.closed()
+            received = bytearray(1)
+            await there.recv(received, tag="nobody's")
+            assert received == b"1"
+
+    asyncio.run(run())
+
+
+def test_a_message_with_a_forced_tag_outlasts_the_goodbye():
+    async def run():
+        async with pair() as (here, there):
+            await here.send(b"1", tag=5, force_tag=True)
+            await here.close()
+            await until(there.closed)
+            received = bytearray(1)
+            await there.recv(received, tag=5, force_tag=True)
+            assert received == b"1"
+            with pytest.raises(UCXCloseError):
+                await there.recv(received, tag=5, force_tag=True)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("transports", ["posix,self", "tcp,self"])
+@pytest.mark.parametrize("api", ["tag", "forced", "am"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_large_messages_before_a_goodbye_arrive(transports, api, waits, spawn):
+    code = """
+import asyncio, sys
+from weft.compat import ucp
+
+async def main(transports, api, port):
+    ucp.init({"TLS": transports})
+    ep = await ucp.create_endpoint("127.0.0.1", int(port))
+    forced = {"tag": 5, "force_tag": True} if api == "forced" else {}
+    data = [bytes([i]) * 10_000_000 for i in range(3)]
+    sending = [asyncio.create_task(ep.am_send(d) if api == "am" else ep.send(d, **forced)) for d in data]
+    await asyncio.sleep(0)
+    await ep.close()
+    await asyncio.gather(*sending, return_exceptions=True)
+    await asyncio.to_thread(sys.stdin.readline)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+    async def run():
+        ucp.reset()
+        ucp.init({"TLS": transports})
+        accepted = asyncio.get_running_loop().create_future()
+        listener = ucp.create_listener(accepted.set_result)
+        child = spawn(code, transports, api, str(listener.port))
+        there = await accepted
+        forced = {"tag": 5, "force_tag": True} if api == "forced" else {}
+
+        async def receive():
+            if api == "am":
+                return await there.am_recv()
+            received = bytearray(10_000_000)
+            await there.recv(received, **forced)
+            return received
+
+        if not waits:
+            await until(lambda: there._ep.goodbye)
+        tasks = [asyncio.create_task(receive()) for _ in range(3)]
+        for i, task in enumerate(tasks):
+            received = await task
+            assert received == bytes([i]) * 10_000_000
+        await until(there.closed)
+        child.say()
+        child.wait()
+        listener.close()
 
     asyncio.run(run())
 

@@ -149,6 +149,33 @@ def test_an_allocator_that_fails_tells_who_receives():
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("nbytes", "sent"), [(2, b"abc"), (4, b"abc"), (1, b"")])
+def test_an_allocator_of_another_size_is_named(nbytes, sent):
+    ucp.register_am_allocator(lambda _: bytearray(nbytes), "host")
+
+    async def run():
+        async with pair() as (here, there):
+            await here.am_send(sent)
+            with pytest.raises(
+                ValueError, match=f"host allocator returned {nbytes} bytes for a message of {len(sent)}"
+            ):
+                await there.am_recv()
+
+    asyncio.run(run())
+
+
+def test_an_allocator_without_memory_is_named():
+    ucp.register_am_allocator(str, "host")
+
+    async def run():
+        async with pair() as (here, there):
+            await here.am_send(b"abc")
+            with pytest.raises(TypeError, match="host allocator returned str, which is no writable buffer"):
+                await there.am_recv()
+
+    asyncio.run(run())
+
+
 def test_no_allocator_of_unknown_memory():
     with pytest.raises(UCXError, match="Allocator type not supported"):
         ucp.register_am_allocator(bytearray, "tape")

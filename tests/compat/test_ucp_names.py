@@ -3,8 +3,10 @@
 
 import array
 import asyncio
+import concurrent.futures
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -71,6 +73,23 @@ def test_versions():
     assert ucp.__ucx_version__ == ".".join(map(str, ucp.get_ucx_version()))
     with pytest.raises(AttributeError):
         _ = ucp.no_such_name
+
+
+def test_names_of_other_packages_are_found_when_they_are_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dask.utils", None)
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    from weft.compat.ucp._libs.utils import nvtx_annotate, parse_bytes
+
+    assert parse_bytes is None
+    with nvtx_annotate("name", color="red"):
+        pass
+    dask_utils = types.SimpleNamespace(parse_bytes=int)
+    monkeypatch.setitem(sys.modules, "dask.utils", dask_utils)
+    assert utils.parse_bytes is int
+    monkeypatch.setitem(sys.modules, "nvtx", types.SimpleNamespace(annotate=print))
+    assert utils.nvtx_annotate is print
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = utils.no_such_name
 
 
 def test_init_twice_is_refused():
@@ -202,3 +221,22 @@ def test_how_sizes_and_times_are_written():
     assert [utils.format_time(t) for t in (2e-8, 2e-5, 0.02, 2)] == ["20.000 ns", "20.000 us", "20.000 ms", "2.000 s"]
     assert ucp.utils.hmean([1, 2, 2]) == pytest.approx(1.5)
     assert ucp.utils.hmean([]) == 0
+
+
+def in_another_thread(function):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+def test_another_thread_is_refused_and_the_context_stays(fds):
+    async def run():
+        ucp.create_listener(print).close()
+
+    address = ucp.get_worker_address()
+    before = fds()
+    for use in (ucp.reset, ucp.progress, lambda: asyncio.run(run())):
+        with pytest.raises(UCXError, match="another thread"):
+            in_another_thread(use)
+    assert ucp.get_worker_address() == address
+    assert fds() == before
+    asyncio.run(run())

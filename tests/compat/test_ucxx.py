@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import gc
 import pickle
 import shutil
 import subprocess
@@ -320,6 +321,50 @@ def test_the_core_sends_and_receives():
         several = back.tag_recv_multi(libucxx.UCXXTag(1))
         ended((here, out.tag_send_multi((b"f", b"gh"), libucxx.UCXXTag(1))), (there, several))
         assert [bytes(buffer) for buffer in several.py_buffers] == [b"f", b"gh"]
+
+
+def test_the_core_tells_of_a_request():
+    with core_pair() as (here, out, there, back):
+        received = bytearray(1)
+        recv, send = back.tag_recv(received, libucxx.UCXXTag(7)), out.tag_send(b"a", libucxx.UCXXTag(7))
+        assert recv.status == 1
+        ended((here, send), (there, recv))
+        assert (recv.status, recv.future.done()) == (0, True)
+        short = back.tag_recv(received, libucxx.UCXXTag(8))
+        out.tag_send(b"abc", libucxx.UCXXTag(8))
+        while not short.completed:
+            here.progress()
+        assert short.status == -9
+        listener = libucxx.UCXListener.create(there, 0, print, deliver_endpoint=True)
+        assert listener.enable_python_future is False
+
+
+def test_a_worker_of_the_core_makes_endpoints():
+    context = libucxx.UCXContext({"TLS": "posix,self"})
+    here, there = libucxx.UCXWorker(context), libucxx.UCXWorker(context)
+    accepted = []
+    listener = libucxx.UCXListener.create(there, 0, accepted.append, deliver_endpoint=True)
+    near = here.create_endpoint_from_hostname("127.0.0.1", listener.port, True)
+    far = here.create_endpoint_from_worker_address(there.address, True)
+    while not accepted:
+        there.progress()
+    assert near.alive
+    assert far.alive
+    for each in (near, far, *accepted):
+        each.close()
+
+
+def test_an_error_that_nobody_asks_for_is_not_logged(caplog):
+    with core_pair() as (_here, _out, there, back):
+        request = back.tag_recv(bytearray(1), libucxx.UCXXTag(0))
+        there.progress()
+        back.close()
+        while not request.completed:
+            there.progress()
+        there.progress()  # its callbacks
+        del request
+        gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_the_core_tells_of_the_end():

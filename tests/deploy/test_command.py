@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Options, and what they come to; the scripts have tests of their own."""
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -116,6 +118,7 @@ def test_errors_are_one_line(arguments, why, capsys):
         ["slurm", "--protocol", "../x"],
         ["ssh"],
         ["ssh", "--hosts", "a,b", "--port", "99999"],
+        ["slurm", "--nodes", "9" * 20],
         ["azure"],
         [*AZURE, "--drivers", "x"],
     ],
@@ -123,3 +126,15 @@ def test_errors_are_one_line(arguments, why, capsys):
 def test_usage(arguments):
     with pytest.raises(SystemExit):
         cli.main(["deploy", *arguments])
+
+
+def test_a_package_without_a_name(capsys):
+    assert cli.main(["deploy", "azure", "--package", "", "--cloud-init"]) == 2
+    assert "--package is empty" in capsys.readouterr().err
+
+
+def test_a_script_is_utf_8_in_any_locale():
+    command = [sys.executable, "-m", "weft", "deploy", "slurm", "--job-name", "größe"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=100)
+    assert "größe".encode() in done.stdout

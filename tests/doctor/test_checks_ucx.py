@@ -25,6 +25,12 @@ def test_a_system_libucp_that_is_too_old(machine):
     assert (found.level, found.what) == (Level.ERROR, "UCX 1.13.1-1 is too old: weft needs 1.16 or newer")
 
 
+def test_a_libucp_whose_load_says_nothing(machine):
+    found = checks_ucx.library(machine(commands={ucx.LOAD: None}))
+    assert found.level is Level.NOTE
+    assert f"{ucx.LOAD}: no answer" in found.evidence
+
+
 def test_the_modules_are_named(machine):
     assert checks_ucx.library(machine("dgx1")).evidence[1] == "modules: cma, ib"
 
@@ -81,6 +87,8 @@ def test_names_that_ucx_does_not_know(machine, environ, said, level):
         ({"UCX_NET_DEVICES": "mlx5_0:1"}, Level.ERROR, "names mlx5_0:1, which is not here"),
         ({"UCX_NET_DEVICES": "mlx5_0:1,eth0"}, Level.WARNING, "names mlx5_0:1, which is not here"),
         ({"UCX_NET_DEVICES": "eth0"}, Level.OK, "leave weft's defaults whole"),
+        ({"UCX_TLS": ""}, Level.ERROR, "names no transport"),
+        ({"UCX_TLS": " ,"}, Level.ERROR, "names no transport"),
         ({"UCX_PROTO_ENABLE": "n"}, Level.NOTE, "older protocols"),
         ({"UCX_LOG_LEVEL": "trace"}, Level.NOTE, "write for each message"),
         ({}, Level.OK, "no UCX_* variable is set"),
@@ -95,6 +103,7 @@ def test_settings_that_defeat_wefts(machine, environ, level, said):
 @pytest.mark.parametrize(
     ("tls", "remedy", "source"),
     [
+        ("", "unset UCX_TLS, or name transports", "UCX: ucx_info -d"),
         ("foo", "unset UCX_TLS, or correct the name", "UCX: ucx_info -d"),
         ("self", "unset UCX_TLS, or add posix and tcp", "docs/design.md: shared memory that reports a dead peer"),
         ("posix,self", "unset UCX_TLS, or add tcp", "docs/design.md: shared memory that reports a dead peer"),

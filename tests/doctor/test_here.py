@@ -10,7 +10,8 @@ import sys
 import psutil
 
 import weft
-from weft.doctor import here, ucx
+from weft.doctor import checks_ucx, here, ucx
+from weft.doctor.finding import Level
 
 
 def test_what_is_read_of_this_machine():
@@ -31,6 +32,23 @@ def test_the_libucp_that_is_named_is_the_one_that_is_loaded():
     assert (chosen.path, chosen.origin) == (library.path, library.origin)
     if chosen.origin == "wheel":
         assert chosen.version.startswith(".".join(map(str, library.version)))
+
+
+def test_a_libucp_that_cannot_be_loaded_is_an_error(monkeypatch):
+    monkeypatch.setenv("WEFT_LIBUCX", "/etc/passwd")
+    monkeypatch.setattr(here, "LIMIT_S", 60)
+    found = checks_ucx.library(here.read())
+    assert found.level is Level.ERROR
+    assert found.what.startswith("load UCX: cannot load /etc/passwd: ")
+    assert found.remedy.startswith("pip install libucx-cu12")
+
+
+def test_a_libucp_that_can_be_loaded(monkeypatch):
+    monkeypatch.setenv("WEFT_LIBUCX", weft.ucx_library().path)
+    monkeypatch.setattr(here, "LIMIT_S", 60)
+    machine = here.read()
+    assert machine.commands[ucx.LOAD] == ".".join(map(str, weft.ucx_library().version)) + "\n"
+    assert checks_ucx.library(machine).level is Level.OK
 
 
 def test_what_commands_say():

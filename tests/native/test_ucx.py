@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""UCX in this process: where its words go."""
+"""UCX in this process: where its words go, and settings that leave it no transport."""
 
 import os
 import subprocess
 import sys
 
 import pytest
+
+import weft
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -21,3 +23,11 @@ def test_ucx_logs_to_stderr_unless_told_where(tmp_path, asked):
     assert done.stdout.endswith("mine\n")
     assert ("UCX INFO" in done.stderr) is not asked
     assert log.exists() is asked
+
+
+@pytest.mark.parametrize("settings", [{"TLS": ""}, None])
+def test_no_transport_at_all_is_refused(monkeypatch, settings):
+    monkeypatch.setenv("UCX_TLS", "tcp" if settings else "")
+    with pytest.raises(weft.InvalidParamError, match="UCX_TLS is empty, so UCX has no transport; unset it"):
+        weft.Context(settings)
+    weft.Context({"TLS": "self"})

@@ -63,6 +63,7 @@ def test_stdin(capsys, monkeypatch):
     ("arguments", "why"),
     [
         (["--nvidia-smi", "/no/such"], "No such file"),
+        (["--nvidia-smi", "/dev/zero"], "/dev/zero: more than 1048576 characters are no such table"),
         (["--plan", "--per", "gpu"], "plan per gpu: no GPU found"),
         (["--plan", "--memory-limit", "4"], "memory limit '4': write a size from 1 MiB up such as 4GiB"),
         (["--plan", "--memory-limit", "0.5"], "which is not known here"),

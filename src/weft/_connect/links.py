@@ -404,7 +404,12 @@ def _close_orphan(workers: Workers) -> None:
 
 def _refuse_fork() -> None:
     if _native.forked():
-        raise ThreadError(
-            "this process was forked from one that uses weft and cannot use weft itself;"
-            " start processes with spawn or forkserver"
-        )
+        raise forked()
+
+
+def forked() -> ThreadError:
+    """Return the error for the use of weft in a child that was forked from its user."""
+    return ThreadError(
+        "this process was forked from one that uses weft and cannot use weft itself;"
+        " start processes with spawn or forkserver"
+    )

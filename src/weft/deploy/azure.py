@@ -74,6 +74,8 @@ class ScaleSet:
     def __post_init__(self) -> None:
         for each in fields(self):
             one_line(f"--{each.name.replace('_', '-')}", str(getattr(self, each.name)))
+        if not self.package:
+            raise InvalidParamError("--package is empty: give a name, a URL or a wheel")
         if self.ssh_from:
             try:
                 ipaddress.ip_network(self.ssh_from)

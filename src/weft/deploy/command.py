@@ -78,10 +78,14 @@ def run(args: argparse.Namespace) -> int:
     """
     text = {"slurm": _slurm, "ssh": _ssh, "azure": _azure}[args.target](args)
     try:
-        text.encode()
+        script = text.encode()
     except UnicodeEncodeError as error:
         raise InvalidParamError(f"an option is not UTF-8: {error}") from None
-    print(text, end="")
+    if (binary := getattr(sys.stdout, "buffer", None)) is None:
+        print(text, end="")
+    else:  # a script is UTF-8, whatever the terminal's encoding is
+        sys.stdout.flush()
+        binary.write(script)
     return 0
 
 

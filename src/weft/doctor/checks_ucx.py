@@ -47,6 +47,13 @@ def library(machine: Machine) -> Finding:
             remedy="pip install libucx-cu12, or a newer UCX and WEFT_LIBUCX with its path",
             source="docs/design.md: finding libucp",
         )
+    loaded = machine.commands.get(ucx.LOAD, "")
+    if loaded is None:
+        return note(f"{found}: cannot tell whether it can be loaded", said, f"{ucx.LOAD}: no answer")
+    if loaded.startswith("error: "):
+        cause, _, remedy = loaded.strip().removeprefix("error: ").partition(". Remedy: ")
+        source = "docs/design.md: finding libucp"
+        return error(cause, said, str(found), remedy=remedy.rstrip("."), source=source)
     return ok(str(found), said, f"modules: {', '.join(_modules(found)) or 'none'}")
 
 
@@ -128,6 +135,9 @@ def settings(machine: Machine) -> Finding:
         what = f"UCX_TLS={brief(str(tls))}: {', '.join(map(brief, unknown))} {are} of UCX's; {some} are, for example"
         what += "; UCX finds none to use" if none else ""
         found.append((Level.ERROR if none else Level.WARNING, what, "unset UCX_TLS, or correct the name"))
+    elif tls is not None and not _names(tls) and not tls.startswith("^"):
+        what = f"UCX_TLS={brief(tls)} names no transport: UCX finds none to use"
+        found.append((Level.ERROR, what, "unset UCX_TLS, or name transports"))
     if tls is not None and len(unknown) < len(_names(tls)):
         found += _transports(tls)
     for name in ("UCX_MM_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING"):
@@ -147,12 +157,13 @@ def settings(machine: Machine) -> Finding:
     remedies = dict.fromkeys(remedy for _, _, remedy in found)
     remedy = "; ".join(each for each in remedies if not any(other.startswith(f"{each},") for other in remedies))
     what = "; ".join(text for _, text, _ in found)
+    wrong = unknown or not _names("default" if tls is None else tls)
     return Finding(
         max(level for level, _, _ in found),
         what,
         tuple(evidence),
         remedy,
-        "UCX: ucx_info -d" if unknown else "docs/design.md: shared memory that reports a dead peer",
+        "UCX: ucx_info -d" if wrong else "docs/design.md: shared memory that reports a dead peer",
     )
 
 

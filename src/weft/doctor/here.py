@@ -48,6 +48,9 @@ def read(*, firewall: bool = False) -> Machine:
     if firewall:
         programs |= PROGRAMS
     environment = machine.environ
+    found = ucx.chosen(machine)
+    if found is not None and found.origin != "wheel":
+        programs[ucx.LOAD] = sys.executable
     if ucx.variables(machine):
         programs[ucx.ASK_SETTINGS], environment = ucx.tool(machine)
     return dataclasses.replace(machine, commands=_ask(programs, environment, LIMIT_S))

@@ -11,6 +11,8 @@ from weft.doctor.machine import Machine
 
 #: The command whose output lists every setting that this UCX knows.
 ASK_SETTINGS = "ucx_info -c -a -f"
+#: The command that loads the chosen libucp: what files show does not tell whether it can be used.
+LOAD = "python -m weft.doctor.load_ucx"
 _NAMES = ("libucp.so", "libucp.so.0")
 
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
@@ -23,6 +23,7 @@ DESCRIPTION = """
 Show the sockets, NUMA nodes, caches, GPUs and network devices of this machine, and how they are connected. With --plan,
 show where Dask workers would run, and why.
 """
+_MOST_CHARACTERS = 1 << 20
 EXAMPLES = ("weft topo", "weft topo --plan --per l3", "nvidia-smi topo -m | weft topo --nvidia-smi -")
 
 
@@ -129,9 +130,12 @@ def _described(file: str | None) -> Topology:
     if file is None:
         return discovery.read(driver=nvml.load(), environ=os.environ)
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        with contextlib.nullcontext(sys.stdin) if file == "-" else open(file, encoding="utf-8") as source:
+            text = source.read(_MOST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidParamError(f"--nvidia-smi {file}: {error}") from error
+    if len(text) > _MOST_CHARACTERS:
+        raise InvalidParamError(f"--nvidia-smi {file}: more than {_MOST_CHARACTERS} characters are no such table")
     return nvidia_smi.topology(nvidia_smi.parse(text, name=file), source=f"nvidia-smi topo -m in {file}")
 
 

@@ -9,11 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from weft import _options
-from weft._options import positive, timeout
+from weft._options import timeout, whole
 from weft._units import parse_size
-
-#: A whole number above 0.
-whole = functools.partial(positive, int)
 
 
 def add_rounds(

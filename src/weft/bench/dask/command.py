@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft import _options, lab
-from weft._options import positive, protocols
+from weft._options import positive, protocols, whole
 from weft._units import format_size
 from weft.bench.charts import command as plot
 from weft.bench.common import lab_hosts, options, outcome
 from weft.bench.common.errors import BenchError, UsageError
-from weft.bench.common.options import size, sizes, whole
+from weft.bench.common.options import size, sizes
 from weft.bench.dask import dask_cuda, lab_clusters, printed, report, rounds
 from weft.bench.dask.clusters import WORKERS, Deployment
 

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help=f"whose decisions, in turns: Dask's own (stock), weft's (learned) {shown}",
     )
-    add("--times", type=options.whole, default=1, metavar="N", help=f"runs of each job in each cluster {shown}")
+    add("--times", type=_options.whole, default=1, metavar="N", help=f"runs of each job in each cluster {shown}")
     options.add_output(parser, SCENARIOS)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft import _options, lab
-from weft._options import positive, protocols, timeout
+from weft._options import protocols, timeout, whole
 from weft.bench.charts import command as plot
 from weft.bench.common import environment, lab_hosts, options, outcome
 from weft.bench.common.errors import UsageError
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-nanny", dest="nannies", action="store_false", help="start workers without nannies, as a lab does")
     add(
         "--ulimit",
-        type=options.whole,
+        type=whole,
         metavar="N",
         help="soft limit of open files of each process (default: the hard limit)",
     )
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--size", type=options.size, default=Plan._field_defaults["nbytes"], metavar="SIZE", help=alone)
     add(
         "--later",
-        type=options.whole,
+        type=whole,
         default=Plan._field_defaults["later"],
         metavar="N",
         help="all-to-alls after the first (default: %(default)s)",
@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def counts(text: str) -> list[int]:
     """Read numbers of workers with commas between them, each two or more, each once."""
-    found = [positive(int, part.strip()) for part in text.split(",")]
+    found = [whole(part.strip()) for part in text.split(",")]
     if min(found) < 2:
         raise argparse.ArgumentTypeError(f"{text!r}: one worker has no other to fetch from")
     return list(dict.fromkeys(found))

@@ -223,7 +223,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     memories = functools.partial(options.some_of, MEMORIES)
     add("--memory", type=memories, default="reused", metavar="KINDS", help=memory)
     window = f"messages sent before any is waited for, at most 64 MiB of them (default: {FULL['window']})"
-    add("--window", type=options.whole, metavar="N", help=window)
+    add("--window", type=_options.whole, metavar="N", help=window)
     options.add_rounds(parser, None, shown=FULL["rounds"])
     options.add_seconds_per_cell(parser, None, shown=FULL["seconds_per_cell"])
     add(

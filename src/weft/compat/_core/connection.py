@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import secrets
+import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import weft
 from weft.compat._core.exceptions import (
@@ -19,6 +21,23 @@ from weft.compat._core.exceptions import (
     UCXError,
 )
 from weft.compat._core.worker import AM_ID, DATA, GOODBYE, HEAD, RESET, UNASKED, Wire
+
+_FORCED = struct.Struct("<Q")
+
+
+class Goodbye(NamedTuple):
+    """The numbers of messages that the peer sent before its goodbye, without and with a forced tag."""
+
+    sent: int
+    forced: int
+
+
+class Pending(enum.IntEnum):
+    """The kinds of pending operations, in the order in which the end of a connection reaches them."""
+
+    SEND = 0
+    RECV = 1
+    FORCED_RECV = 2
 
 
 class Connection:
@@ -41,14 +60,14 @@ class Connection:
         self.handle = secrets.randbits(48)  # a substitute for the address of a ucp_ep_h
         self.peer_key: int | None = None  # None: made from a worker's address
         self.initialized = True
-        self._on_goodbye: Callable[[int], object] | None = None
-        self._goodbye: int | None = None
+        self.goodbye: Goodbye | None = None
+        self._on_goodbye: Callable[[], object] | None = None
         self._error: UCXError | None = None
         self._error_handling = error_handling
         self._on_close: Callable[[], object] | None = None
         self._arrived: deque[Any] = deque()
         self._readers: deque[asyncio.Future[Any]] = deque()
-        self._pending: set[weft.Request[Any]] = set()
+        self._pending: dict[weft.Request[Any], Pending] = {}
         self._withdrawn: set[weft.Request[Any]] = set()
         self.said_goodbye = False
         wire.connections.add(self)
@@ -97,11 +116,11 @@ class Connection:
         """Set a function to call once, when either side ends the connection."""
         self._on_close = callback
 
-    def set_goodbye_callback(self, callback: Callable[[int], object]) -> None:
-        """Set a function to call with the number of messages in the peer's goodbye, also if that came already."""
+    def set_goodbye_callback(self, callback: Callable[[], object]) -> None:
+        """Set a function to call when the peer says goodbye, also if it did already."""
         self._on_goodbye = callback
-        if self._goodbye is not None:
-            callback(self._goodbye)
+        if self.goodbye is not None:
+            callback()
 
     # ---- transfers
 
@@ -115,6 +134,8 @@ class Connection:
         self.worker.take()
         if not self._arrived:
             self.raise_unless_open()
+            if self.goodbye is not None:
+                raise UCXCanceledError("am_recv: the peer closed the endpoint, and no message is left")
             reader = asyncio.get_running_loop().create_future()
             self._readers.append(reader)
             self.worker.reading.add(self)
@@ -134,7 +155,12 @@ class Connection:
             raise message
         return message
 
-    async def ended(self, request: weft.Request[Any]) -> Any:
+    @property
+    def reading(self) -> bool:
+        """Whether an :meth:`am_recv` waits."""
+        return bool(self._readers)
+
+    async def ended(self, request: weft.Request[Any], kind: Pending) -> Any:
         """Wait for `request`, but only as long as this connection lasts.
 
         Raises
@@ -144,7 +170,7 @@ class Connection:
         """
         if request.done():
             return await request
-        self._pending.add(request)
+        self._pending[request] = kind
         try:
             return await request
         except asyncio.CancelledError:
@@ -153,7 +179,7 @@ class Connection:
                 raise
             raise UCXCanceledError("the endpoint was closed") from None
         finally:
-            self._pending.discard(request)
+            self._pending.pop(request, None)
             self._withdrawn.discard(request)
 
     # ---- incoming messages
@@ -161,9 +187,10 @@ class Connection:
     def take(self, kind: int, count: int, data: memoryview) -> None:
         """Handle an active message for this connection."""
         if kind == GOODBYE:
-            self._goodbye = count
+            forced = _FORCED.unpack(data)[0] if data.nbytes == _FORCED.size else 0
+            self.goodbye = Goodbye(count, forced)
             if self._on_goodbye is not None:
-                self._on_goodbye(count)
+                self._on_goodbye()
         elif kind == RESET:
             self.lose()
         else:
@@ -175,11 +202,18 @@ class Connection:
             return bytearray(data)
         try:
             message = allocate(data.nbytes)
-            if data.nbytes:
-                memoryview(message).cast("B")[:] = data
         except Exception as e:  # noqa: BLE001  (the allocator is the user's: who receives is told)
             return e
-        return message
+        made = "the host allocator returned"
+        try:
+            memory = memoryview(message)
+            if memory.nbytes == data.nbytes:
+                if data.nbytes:
+                    memory.cast("B")[:] = data
+                return message
+        except (TypeError, BufferError):
+            return TypeError(f"{made} {type(message).__name__}, which is no writable buffer")
+        return ValueError(f"{made} {memory.nbytes} bytes for a message of {data.nbytes} bytes")
 
     def _deliver(self, message: Any) -> None:
         while self._readers:
@@ -195,40 +229,49 @@ class Connection:
 
     # ---- end
 
-    def say_goodbye(self, sent: int) -> weft.Request[None]:
+    def say_goodbye(self, goodbye: Goodbye) -> weft.Request[None]:
         """Tell the peer how many messages were sent; it ends the connection once it has received them."""
         assert self.peer_key is not None
         self.said_goodbye = True
-        return self.wire.endpoint.am_send(AM_ID, HEAD.pack(self.peer_key, GOODBYE, sent))
+        head = HEAD.pack(self.peer_key, GOODBYE, goodbye.sent)
+        return self.wire.endpoint.am_send(AM_ID, head, _FORCED.pack(goodbye.forced))
 
     def lose(self) -> None:
         """Handle the end or the loss of the peer."""
         if not self.open:
+            self._withdraw(Pending.FORCED_RECV)
             return
         if self.peer_key is None:
             self._error = UCXEndpointTimeoutError(f"Endpoint {self.handle:#x} error: Endpoint timeout")
         else:
             self._error = UCXConnectionResetError(f"Endpoint {self.handle:#x} error: Connection reset by remote peer")
-        self._withdraw()
+        self._withdraw(Pending.FORCED_RECV)
+        self._call_back()
+
+    def finish(self, most: Pending) -> None:
+        """End the connection after the peer's goodbye: cancel pending operations, up to this kind.
+
+        Messages that have arrived can still be received.
+        """
+        self.initialized = False
+        self._withdraw(most)
         self._call_back()
 
     def close(self) -> None:
         """End the connection at once: cancel pending operations, and tell the peer, unless it has already ended it."""
-        if not self.initialized:
-            return
         was_open = self.open
         self.initialized = False
         self.wire.connections.discard(self)
         self.worker.connections.pop(self.key, None)
-        self._withdraw()
+        self._withdraw(Pending.FORCED_RECV)
         if was_open and self.peer_key is not None and not self.said_goodbye and not self.wire.lost:
             with contextlib.suppress(weft.Error):  # the connection ends in any case
                 self.wire.endpoint.am_send(AM_ID, HEAD.pack(self.peer_key, RESET, 0))
         self._call_back()
 
-    def _withdraw(self) -> None:
-        for request in list(self._pending):
-            if request.cancel():
+    def _withdraw(self, most: Pending) -> None:
+        for request, kind in list(self._pending.items()):
+            if kind <= most and request.cancel():
                 self._withdrawn.add(request)
         while self._readers:
             reader = self._readers.popleft()

@@ -87,7 +87,10 @@ class ApplicationContext(Generic[E, L]):
                 return
         if self._worker is None:
             self._worker = Worker(self.native, self.allocator())
-        self._worker.attach(event_loop)
+        try:
+            self._worker.attach(event_loop)
+        except weft.ThreadError as e:
+            raise translated(e, "continuous_ucx_progress") from None
 
     def endpoint(self, joined: handshake.Joined) -> E:
         """Return the endpoint of a new connection."""

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import weft
 from weft.compat._core.array import Array, asarray
-from weft.compat._core.connection import Connection
+from weft.compat._core.connection import Connection, Pending
 from weft.compat._core.exceptions import (
     UCXCanceledError,
     UCXCloseError,
@@ -33,6 +33,10 @@ def plain(buffer: Any) -> tuple[Any, int]:
         return array.data, array.nbytes
     view = memoryview(buffer)
     return view, view.nbytes
+
+
+def _forced(tag: Any, force_tag: bool) -> bool:
+    return bool(force_tag) and tag is not None
 
 
 class Context(Protocol):
@@ -64,6 +68,8 @@ class Endpoint:
         self._ctx: Context | None = ctx
         self._uid = endpoint.handle
         self._tags = None if tags is None else {"msg_send": tags.send, "msg_recv": tags.recv}
+        self._sent = [0, 0]  # without and with a forced tag
+        self._taken = [0, 0]  # likewise, also with an error
         self._send_count = 0
         self._recv_count = 0
         self._finished_recv_count = 0
@@ -103,6 +109,12 @@ class Endpoint:
         self._ep = None
         self._ctx = None
 
+    def _finish(self, most: Pending) -> None:
+        """End after the peer's goodbye; messages that have arrived can still be received."""
+        if self._ep is not None:
+            self._ep.finish(most)
+        self._ctx = None
+
     def _usable(self) -> Connection:
         """Return the connection to send on, or raise the error that ended it."""
         ep = self.connection
@@ -140,7 +152,9 @@ class Endpoint:
         count = self._send_count
         self._send_count += 1
         try:
-            await ep.ended(ep.wire.endpoint.tag_send(data, number))
+            request = ep.wire.endpoint.tag_send(data, number)
+            self._sent[_forced(tag, force_tag)] += 1
+            await ep.ended(request, Pending.SEND)
         except (weft.Error, UCXCanceledError) as e:
             raise self._why(ep, e, f"[Send #{count:03}]", number, nbytes) from None
 
@@ -151,7 +165,9 @@ class Endpoint:
         count = self._send_count
         self._send_count += 1
         try:
-            await ep.ended(ep.am_send(data))
+            request = ep.am_send(data)
+            self._sent[False] += 1
+            await ep.ended(request, Pending.SEND)
         except (weft.Error, UCXCanceledError) as e:
             raise self._why(ep, e, f"[AM Send #{count:03}]", None, nbytes) from None
 
@@ -188,7 +204,13 @@ class Endpoint:
         number = self._tag(tag, force_tag, "msg_recv")
         data, nbytes = plain(buffer)
         post = functools.partial(self.connection.worker.native.tag_recv, data, number, mask)
-        await self._received(post, nbytes, number, mask)
+        forced = _forced(tag, force_tag)
+        try:
+            await self._received(post, nbytes, number, mask, forced=forced)
+        except UCXMessageTruncatedError:
+            self._took(forced)
+            raise
+        self._took(forced)
         self._count_received()
 
     async def _received(
@@ -198,6 +220,7 @@ class Endpoint:
         tag: int,
         mask: int = ALL_BITS,
         *,
+        forced: bool = False,
         taken: bool = False,
     ) -> None:
         """Receive a message of `nbytes`, posted by `post`; if the connection is closed, it must be there or `taken`."""
@@ -205,11 +228,13 @@ class Endpoint:
         count = self._recv_count
         self._recv_count += 1
         try:
-            if not ep.open and not taken:
+            if not taken and (not ep.open or ep.goodbye is not None):
                 ep.worker.progress()  # messages that have arrived can still be received
                 if ep.worker.native.tag_probe(tag, mask) is None:
                     ep.raise_unless_open()
-            received, _ = await ep.ended(post())
+                    self._finish(Pending.SEND)
+                    raise UCXCanceledError("the peer closed the endpoint, and no such message is left")
+            received, _ = await ep.ended(post(), Pending.FORCED_RECV if forced else Pending.RECV)
         except (weft.Error, UCXCanceledError, UCXCloseError) as e:
             what = f"[Recv #{count:03}] ep: {self._uid:#x}, tag: {tag:#x}, nbytes: {nbytes}"
             raise type(e)(f"<{what}>: {e}") if isinstance(e, UCXError) else translated(e, what) from None
@@ -225,9 +250,19 @@ class Endpoint:
         try:
             message = await ep.am_recv()
         except (UCXCanceledError, UCXCloseError) as e:
+            if ep.goodbye is not None:
+                self._finish(Pending.SEND)
             raise type(e)(f"<[AM Recv #{count:03}] ep: {self._uid:#x}>: {e}") from None
+        except Exception:  # the allocator's
+            self._took(forced=False)
+            raise
+        self._took(forced=False)
         self._count_received()
         return message
+
+    def _took(self, forced: bool) -> None:
+        """Count a message of the peer, also one that did not fit."""
+        self._taken[forced] += 1
 
     def _count_received(self) -> None:
         self._finished_recv_count += 1

@@ -75,7 +75,7 @@ class Process(Generic[E, L]):
         Raises
         ------
         UCXError
-            Endpoints or listeners are open.
+            Endpoints or listeners are open, or the context belongs to another thread.
         """
         ctx, self.ctx = self.ctx, None
         if ctx is None:
@@ -84,7 +84,11 @@ class Process(Generic[E, L]):
         still_open = ctx.open_objects()
         if still_open:
             raise UCXError(f"Trying to reset UCX but not all Endpoints and/or Listeners are closed(): {still_open}")
-        ctx.close()
+        try:
+            ctx.close()
+        except weft.ThreadError as e:
+            self.ctx = ctx
+            raise translated(e, "reset") from None
 
     def create_listener(
         self,
@@ -146,7 +150,10 @@ class Process(Generic[E, L]):
 
     def progress(self) -> None:
         """Progress the worker once. A running loop does this by itself."""
-        self.get().core.progress()
+        try:
+            self.get().core.progress()
+        except weft.ThreadError as e:
+            raise translated(e, "progress") from None
 
     def continuous_ucx_progress(self, event_loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Progress in this loop, by default the running one; functions that make endpoints already do so."""

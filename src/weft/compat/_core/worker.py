@@ -142,6 +142,7 @@ class Worker:
 
     def close(self) -> None:
         """Close all connections and the worker."""
+        self.native.progress()  # in another thread this raises before anything is closed
         for connection in list(self.connections.values()):
             connection.close()
         for task in self.handshakes:

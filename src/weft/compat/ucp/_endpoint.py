@@ -9,7 +9,7 @@ import weakref
 
 import weft
 from weft.compat._core import endpoint, listener
-from weft.compat._core.connection import Connection
+from weft.compat._core.connection import Connection, Goodbye, Pending
 from weft.compat._core.exceptions import UCXError, translated
 
 log = logging.getLogger("ucx")
@@ -26,9 +26,9 @@ class Endpoint(endpoint.Endpoint):
         self._shutting_down_peer = False
         myself = weakref.ref(self)
 
-        def on_goodbye(count: int) -> None:
+        def on_goodbye() -> None:
             if (ep := myself()) is not None:
-                ep._take_goodbye(count)
+                ep._obey_goodbye()
 
         connection.set_goodbye_callback(on_goodbye)
 
@@ -55,29 +55,40 @@ class Endpoint(endpoint.Endpoint):
     async def _say_goodbye(self, ep: Connection) -> None:
         if ep.peer_key is None:
             return
-        what = f"[Send shutdown] ep: {self.uid:#x}, close_after_n_recv: {self._send_count}"
+        what = f"[Send shutdown] ep: {self.uid:#x}, close_after_n_recv: {sum(self._sent)}"
         try:
             ep.wire.look()
             if ep.wire.lost:
                 raise UCXError(f"<{what}>: Connection reset by remote peer")
-            await ep.say_goodbye(self._send_count)
+            await ep.say_goodbye(Goodbye(*self._sent))
         except (weft.Error, UCXError) as e:
             error = e if isinstance(e, UCXError) else UCXError(f"<{what}>: {e}")
             logging.warning("closing %#x: the peer is already gone: %r", self.uid, error)
 
-    def _take_goodbye(self, count: int) -> None:
-        if self.closed():
+    def _took(self, forced: bool) -> None:
+        super()._took(forced)
+        self._obey_goodbye()
+
+    def _obey_goodbye(self) -> None:
+        """End once everything has been received that the peer sent before its goodbye.
+
+        A worker's ``recv`` may have taken messages with forced tags, so only receives with forced tags wait for them.
+        """
+        if self._ep is None or (goodbye := self._ep.goodbye) is None:
+            return
+        taken, forced = self._taken
+        if taken >= goodbye.sent and forced >= goodbye.forced:
             self.abort()
-        elif self._close_after_n_recv is None and count > self._finished_recv_count:
-            self._close_after_n_recv = count
-        elif count <= self._finished_recv_count:
-            self.abort()
+        elif taken >= goodbye.sent:
+            self._finish(Pending.RECV)
+        elif self._ep.reading:  # every active message that was sent is here
+            self._finish(Pending.SEND)
 
     async def flush(self) -> None:
         """Wait until the peer's worker has received everything that was sent before."""
         ep = self._usable()
         try:
-            await ep.ended(ep.wire.endpoint.flush())
+            await ep.ended(ep.wire.endpoint.flush(), Pending.SEND)
         except weft.Error as e:
             raise translated(e, f"[Flush] ep: {self.uid:#x}") from None
 

@@ -207,6 +207,9 @@ class UCXEndpoint:
         return UCXRequest(self._worker, self._endpoint.recv_multi(tag, force_tag=True))
 
 
+UCXWorker.endpoint_type = UCXEndpoint
+
+
 class UCXListener:
     """Accepts connections; made by :meth:`create`. It stops listening when it is deleted."""
 
@@ -259,6 +262,11 @@ class UCXListener:
     def ip(self) -> str:
         """The bound address."""
         return self._listener.ip
+
+    @property
+    def enable_python_future(self) -> bool:
+        """Its worker's setting, which has no effect."""
+        return self._worker.enable_python_future
 
     @property
     def ucxx_ptr(self) -> int:

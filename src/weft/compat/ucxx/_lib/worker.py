@@ -7,17 +7,31 @@ import asyncio
 import enum
 import threading
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import weft
 from weft.compat._core import describe
 from weft.compat._core.address import UCXAddress
 from weft.compat._core.context import ApplicationContext
 from weft.compat._core.endpoint import plain
-from weft.compat._core.exceptions import UCXCanceledError, UCXUnsupportedError
+from weft.compat._core.exceptions import (
+    UCXCanceledError,
+    UCXConnectionResetError,
+    UCXEndpointTimeoutError,
+    UCXMessageTruncatedError,
+    UCXUnsupportedError,
+)
 from weft.compat.ucxx._lib.pointers import no_pointer
 from weft.compat.ucxx._lib.tag import TagProbeResult, UCXXTag, UCXXTagMask, UCXXTagMaskFull
 
+_OK, _INPROGRESS, _IO_ERROR = 0, 1, -3
+#: Of the errors with which a transfer ends. Source: ``ucs/type/status.h``.
+_STATUSES: dict[type[BaseException], int] = {
+    UCXMessageTruncatedError: -9,
+    UCXCanceledError: -16,
+    UCXConnectionResetError: -25,
+    UCXEndpointTimeoutError: -80,
+}
 _EVENT_S = 0.1  # the longest that progress_worker_event sleeps
 
 
@@ -78,6 +92,7 @@ class UCXRequest:
         self._task = this_loop().create_task(coroutine)
         worker.pending.add(self._task)
         self._task.add_done_callback(worker.pending.discard)
+        self._task.add_done_callback(_look)
 
     @property
     def completed(self) -> bool:
@@ -92,6 +107,22 @@ class UCXRequest:
             raise UCXCanceledError("the request was cancelled")
         if self._task.done() and (error := self._task.exception()) is not None:
             raise error
+
+    @property
+    def status(self) -> int:
+        """UCX's status: 0 once it has succeeded, 1 before it ends, and below 0 for an error."""
+        if not self.completed:
+            return _INPROGRESS
+        try:
+            self.check_error()
+        except Exception as error:  # noqa: BLE001  (its class is what is asked for)
+            return _STATUSES.get(type(error), _IO_ERROR)
+        return _OK
+
+    @property
+    def future(self) -> asyncio.Future[Any]:
+        """A future that ends with it, to be awaited in the loop that progresses it."""
+        return self._task
 
     @property
     def recv_buffer(self) -> Any:
@@ -120,6 +151,8 @@ class UCXRequest:
 
 class UCXWorker:
     """A worker. It belongs to the thread that made it, and progresses when that thread calls :meth:`progress`."""
+
+    endpoint_type: ClassVar[Any]  #: ``UCXEndpoint``, which is made of a worker and thus defined later.
 
     def __init__(
         self, context: Makes, enable_delayed_submission: bool = False, enable_python_future: bool = False
@@ -163,6 +196,16 @@ class UCXWorker:
         """Raise ValueError unless the context was made with `feature`."""
         if not self.feature_flags & feature.value:
             raise ValueError(f"UCXContext must be created with `Feature.{feature.name}`")
+
+    # ---- connections
+
+    def create_endpoint_from_hostname(self, ip_address: str, port: int, endpoint_error_handling: bool) -> Any:
+        """Connect to a listener: :meth:`UCXEndpoint.create`."""
+        return self.endpoint_type.create(self, ip_address, port, endpoint_error_handling)
+
+    def create_endpoint_from_worker_address(self, address: UCXAddress, endpoint_error_handling: bool) -> Any:
+        """Connect to a worker: :meth:`UCXEndpoint.create_from_worker_address`."""
+        return self.endpoint_type.create_from_worker_address(self, address, endpoint_error_handling)
 
     # ---- description
 
@@ -252,6 +295,12 @@ class UCXWorker:
     def tag_recv_with_handle(self, arr: Any, probe_result: TagProbeResult) -> UCXRequest:
         """Receive the message that a probe removed from the queue."""
         return UCXRequest(self, _awaited(self._core.native.tag_msg_recv(plain(arr)[0], probe_result.take())))
+
+
+def _look(task: asyncio.Task[Any]) -> None:
+    """Take note of its error, which asyncio would log: who does not ask for it does not want it."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _awaited(request: weft.Request[Any]) -> None:

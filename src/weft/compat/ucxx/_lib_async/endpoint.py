@@ -12,6 +12,7 @@ import numpy as np
 
 import weft
 from weft.compat._core import endpoint
+from weft.compat._core.connection import Pending
 from weft.compat._core.endpoint import plain
 from weft.compat._core.exceptions import UCXCanceledError
 from weft.compat.ucxx._lib.pointers import no_pointer
@@ -83,7 +84,7 @@ class Endpoint(endpoint.Endpoint):
         count = self._send_count
         self._send_count += 1
         try:
-            await ep.ended(ep.wire.endpoint.tag_send_many(everything, number))
+            await ep.ended(ep.wire.endpoint.tag_send_many(everything, number), Pending.SEND)
         except (weft.Error, UCXCanceledError) as e:
             nbytes = sum(nbytes for _, nbytes in frames)
             raise self._why(ep, e, f"[Send Multi #{count:03}]", number, nbytes) from None
