@@ -148,6 +148,16 @@ def test_a_firewall_that_drops_incoming_connects_of_one_side_is_no_obstacle(host
     assert (calling.wait(), listening.wait()) == (0, 0)
 
 
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="needs iptables")
+def test_a_firewall_that_refuses_ucx_is_named(hosts):
+    a, b = hosts
+    address = a.python(ECHO, bound(a, "IPv4")).line()
+    rule = f"-A INPUT -p tcp --syn ! --dport {address.rpartition(':')[2]} -j REJECT --reject-with tcp-reset"
+    a.firewall("IPv4", *rule.split())
+    calling = b.python("try: meet('connect', sys.argv[1])\nexcept weft.UnreachableError as e: say(e)", address)
+    assert "UCX's connection was refused (are UCX's own ports filtered" in calling.line()
+
+
 def test_who_shares_the_ipc_namespace_but_not_the_host_gets_tcp(hosts):
     """As two containers with ``--ipc=host`` do."""
     a, b = hosts

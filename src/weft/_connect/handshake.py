@@ -223,6 +223,7 @@ def client(
         try:
             if address is not None and not same_host:
                 yield Attend(worker.native, worker.native.flush())
+                link.check(name)
             yield encode(address=address)
             yield from _receive(what)
         except BaseException:

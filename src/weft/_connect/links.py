@@ -143,10 +143,16 @@ class Link:
             self.native.join(address, fd, memory)
         except UnreachableError as e:
             _close(fd)
-            raise UnreachableError(f"connect to {name}: {e}{_hint(self.worker.same_host)}") from None
+            raise UnreachableError(f"connect to {name}: {e}{_hint(same_host=self.worker.same_host)}") from None
         except BaseException:
             _close(fd)
             raise
+
+    def check(self, name: str) -> None:
+        """Raise if the new link was lost before it was of use."""
+        if self.lost:
+            why = f"no usable transport to the worker's address: UCX's connection was refused{_hint(same_host=False)}"
+            raise UnreachableError(f"connect to {name}: {why}")
 
     def settle(self) -> bool:
         """Let other handshakes use the link, now that both sides have it. Return whether this handshake made it."""
@@ -340,7 +346,7 @@ async def _until_shutdown(workers: Workers) -> AsyncGenerator[None]:
         workers.close()
 
 
-def _hint(same_host: bool) -> str:
+def _hint(*, same_host: bool) -> str:
     """Return a known reason why UCX may have no way to the peer."""
     if not same_host:
         return (
