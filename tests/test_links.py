@@ -120,9 +120,9 @@ def test_processes_whose_tcp_segments_differ_are_told_so(spawn, caplog, name):
         child = spawn(OTHER_QUEUE.replace(str(UCX), str(TCP)), listener.address, env={f"UCX_{name}": "64k"})
         with pytest.raises(weft.TimedOutError):
             listener.accept(5)
-        assert "SEG_SIZE is 256k here and 64k there" in child.line()
-        assert "SEG_SIZE is 256k here and 64k there" in caplog.text
-        with pytest.raises(weft.UnreachableError, match="SEG_SIZE is 64k here and 256k there"):
+        assert "SEG_SIZE is 262144 here and 65536 there" in child.line()
+        assert "SEG_SIZE is 262144 here and 65536 there" in caplog.text
+        with pytest.raises(weft.UnreachableError, match="SEG_SIZE is 65536 here and 262144 there"):
             weft.connect(child.line(), settings=TCP).open()
     assert child.line() == "nobody"
     assert child.wait(HANG_S) == 0
@@ -130,10 +130,16 @@ def test_processes_whose_tcp_segments_differ_are_told_so(spawn, caplog, name):
 
 def test_tcp_segments_are_of_one_size_unless_both_are_told(monkeypatch):
     monkeypatch.setenv("UCX_TCP_RX_SEG_SIZE", "1m")
-    assert set(config.tcp_segments({}).values()) == {"1m"}
-    assert set(config.tcp_segments({"TCP_TX_SEG_SIZE": "64k"}).values()) == {"64k", "1m"}
+    assert set(config.tcp_segments({}).values()) == {"1048576"}
+    assert set(config.tcp_segments({"TCP_TX_SEG_SIZE": "64k"}).values()) == {"65536", "1048576"}
     monkeypatch.delenv("UCX_TCP_RX_SEG_SIZE")
-    assert config.tcp_segments({"TCP_TX_SEG_SIZE": "64k"})["TCP_RX_SEG_SIZE"] == "64k"
+    assert config.tcp_segments({"TCP_TX_SEG_SIZE": "64k"})["TCP_RX_SEG_SIZE"] == "65536"
+
+
+def test_tcp_segments_that_are_written_differently_are_the_same():
+    written = ["262144", "256k", "256K", "256kb", "256KB", "262144b"]
+    assert {config.tcp_segments({"TCP_TX_SEG_SIZE": size})["TCP_TX_SEG_SIZE"] for size in written} == {"262144"}
+    assert config.tcp_segments({"TCP_TX_SEG_SIZE": "inf"})["TCP_TX_SEG_SIZE"] == "inf"
 
 
 def test_a_worker_sends_over_tcp_to_peers_with_ucxs_own_segments():

@@ -146,10 +146,17 @@ def _told(name: str, given: Mapping[str, str]) -> str | None:
 
 
 def tcp_segments(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the sizes of tcp's segments: those `given`, else the user's ``UCX_*``, else weft's."""
+    """Return the sizes of tcp's segments in bytes: those `given`, else the user's ``UCX_*``, else weft's."""
     names = ("TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE")
     told = {name: given.get(name) or os.environ.get(f"UCX_{name}") for name in names}
-    return {name: value or next(filter(None, told.values()), _TCP_SEGMENT) for name, value in told.items()}
+    return {name: _in_bytes(value or next(filter(None, told.values()), _TCP_SEGMENT)) for name, value in told.items()}
+
+
+def _in_bytes(size: str) -> str:
+    """Write a size of UCX's (``64k``, ``64KB``) as a number of bytes; what is none stays, for UCX to refuse."""
+    number, unit = size[: len(size.rstrip("bBkKmMgG"))], size[len(size.rstrip("bBkKmMgG")) :].lower()
+    scale = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+    return str(int(number) * scale[unit]) if number.isdecimal() and unit in scale else size
 
 
 def _used(settings: Mapping[str, str], tls: str, devices: str) -> dict[str, str]:

@@ -22,6 +22,14 @@ async def test_a_nanny_that_has_gone_does_not_hold_up_its_worker() -> None:
         await asyncio.wait_for(worker.close(nanny=False), 20)
 
 
+async def test_a_worker_that_is_closing_already_is_closed_without_an_error() -> None:
+    async with Scheduler(**OPTIONS) as scheduler:
+        worker = await Worker(scheduler.address, nthreads=1, nanny="ucx://127.0.0.1:1")
+        await worker.rpc.close()  # as Worker.close does before it ends
+        await asyncio.wait_for(worker.stream_handlers["close"](reason="test"), 20)
+        await asyncio.wait_for(worker.close(nanny=False), 20)
+
+
 async def test_a_nanny_is_told_that_its_worker_closes() -> None:
     async with Scheduler(**OPTIONS) as scheduler, Nanny(scheduler.address, nthreads=1) as nanny:
         scheduler.stream_comms[nanny.worker_address].send({"op": "close", "reason": "test"})

@@ -23,10 +23,11 @@ from distributed.comm.addressing import get_address_host, parse_host_port, unpar
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector, FatalCommClosedError
 from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
-from distributed.utils import ensure_ip, get_ip, get_ipv6, nbytes
+from distributed.utils import ensure_ip, get_ip, nbytes
 from distributed.worker import Worker
 
 from weft import _native
+from weft._connect.address import source_towards
 from weft._connect.encryption import EncryptionPolicy
 from weft._connect.route import NoRouteError
 from weft.connect import connect
@@ -473,7 +474,7 @@ def _host_towards(scheduler: str, bound: str) -> str | None:
     host = ensure_ip(get_address_host(scheduler))
     if (":" in host) != (":" in bound):
         return None
-    return str(get_ipv6(host) if ":" in host else get_ip(host))
+    return source_towards(host) if ":" in host else str(get_ip(host))
 
 
 def _arrays_of_tasks_in_pool() -> None:

@@ -123,7 +123,8 @@ def close_beside_its_nanny(worker: Worker) -> None:
         owner = here()
         assert owner is not None, "owner calls its handlers"
         if owner.nanny:
-            with contextlib.suppress(OSError):  # nobody listens there any more, or the worker has closed meanwhile
+            # Nobody listens there any more, or the worker has closed meanwhile, and its pool of connections.
+            with contextlib.suppress(OSError, RuntimeError):
                 async with owner.rpc(owner.nanny) as nanny:
                     await nanny.close_gracefully(reason=reason)
         await owner.close(nanny=False, reason=reason)
