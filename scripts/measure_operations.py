@@ -67,7 +67,8 @@ class Process:
         if row.loop == "many":
             self.peer = self.joined(pipe, first)
             return
-        self.context = weft.Context({"TLS": row.tls}, features=["rma"] if row.loop in ("put", "get") else ())
+        features = ["rma"] if row.loop in ("put", "get") else []
+        self.context = weft.config.PairedContext({"TLS": row.tls}, features=features)
         self.worker = weft.Worker(self.context)
         self.memory = self.context.mem_alloc(row.nbytes) if row.loop in ("put", "get") else None
         key = self.memory.rkey_pack() if self.memory else None
@@ -190,7 +191,7 @@ def weft_seconds(row: Row, cores: list[int]) -> float:
 
 def perftest_with_errors_seconds(row: Row, cores: list[int]) -> float:
     """Run it as weft has UCX run: told of a peer that dies, for which tcp copies what it sends, in weft's segments."""
-    settings = {f"UCX_{name}": value for name, value in weft.config.DEFAULTS.items() if name.startswith("TCP_")}
+    settings = {f"UCX_{name}": value for name, value in weft.config.tcp_segments({}).items()}
     return perftest_seconds(row, cores, ["-e"], settings)
 
 
