@@ -118,8 +118,9 @@ def test_what_fails_on_the_way_leaves_nothing(monkeypatch):
 
 
 OWNER = """
-import os, sys
+import os, signal, sys
 from weft import lab
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 from weft.lab import lab as labs
 labs._SWEEPER = sys.argv[1] if sys.argv[1:] else labs._SWEEPER
 with lab.Lab(lab.parse({"hosts": {"a": {}}})) as standing:

@@ -40,7 +40,7 @@ class Option(NamedTuple):
     name: str
     default: str | None
     text: str
-    read: Callable[[str], Any] = whole
+    read: Callable[[str], Any] = functools.partial(positive, int)
     short: str | None = None
 
 
