@@ -18,8 +18,6 @@ from weft import config
 from weft._connect import admission, handshake, handshake_io, links, message
 from weft._connect.admission import SameHostListener
 
-#: From a caller with weft's own settings.
-HELLO = json.dumps({"info": {}, "segments": config.tcp_segments({})}).encode()
 FUZZ_CASES = int(os.environ.get("WEFT_TEST_FUZZ", "2000"))
 
 
@@ -145,15 +143,17 @@ def test_a_refusal_is_told_and_its_length_bounded(room):
 
 
 def test_an_address_that_is_too_short_for_one_does_not_reach_ucx(room):
-    stream = words(HELLO) + words(b'{"route": "network"}')
-    stream += words(b'{"worker": "%s", "channel": "1", "link": {"id": "1", "new": true}}' % fuzz.HIGH.encode())
+    stream = words(b'{"info": {}}') + words(b'{"route": "network"}')
+    link, segments = {"id": "1", "new": True}, config.tcp_segments({})
+    asks = {"worker": fuzz.HIGH, "channel": "1", "link": link, "segments": segments}
+    stream += words(json.dumps(asks).encode())
     with pytest.raises(weft.HandshakeError, match="address has 2 B"):
         outcome(room, "server", stream + words(b'{"address": "0000"}'))
 
 
 def test_who_claims_to_be_this_process_over_the_network_is_refused(room):
     """A link to oneself has no socket that tells of its end: a stranger must not get one."""
-    stream = words(HELLO) + words(b'{"route": "network"}')
+    stream = words(b'{"info": {}}') + words(b'{"route": "network"}')
     stream += words(b'{"worker": "%s", "channel": "1", "link": {"id": "1", "new": true}}' % fuzz.LOW.encode())
     with pytest.raises(weft.HandshakeError, match="claims to be this process"):
         outcome(room, "server", stream)

@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 from scripts import fuzz_handshake as fuzz
@@ -110,8 +111,12 @@ def test_processes_whose_queues_differ_are_told_so(spawn, caplog, name, value, o
 
 
 TCP = {"TLS": "tcp,self"}
+takes_tcp_settings = pytest.mark.skipif(
+    weft.ucx_library().version < (1, 17), reason="UCX 1.16 takes tcp's settings from the environment only"
+)
 
 
+@takes_tcp_settings
 @pytest.mark.parametrize("name", ["TX", "RX"])
 def test_processes_whose_tcp_segments_differ_are_told_so(spawn, caplog, name):
     """A sender fills the other's buffers by its own settings: it ended the receiver with SIGSEGV."""
@@ -128,6 +133,7 @@ def test_processes_whose_tcp_segments_differ_are_told_so(spawn, caplog, name):
     assert child.wait(HANG_S) == 0
 
 
+@takes_tcp_settings
 def test_tcp_segments_are_of_one_size_unless_both_are_told(monkeypatch):
     monkeypatch.setenv("UCX_TCP_RX_SEG_SIZE", "1m")
     assert set(config.tcp_segments({}).values()) == {"1048576"}
@@ -136,10 +142,18 @@ def test_tcp_segments_are_of_one_size_unless_both_are_told(monkeypatch):
     assert config.tcp_segments({"TCP_TX_SEG_SIZE": "64k"})["TCP_RX_SEG_SIZE"] == "65536"
 
 
+@takes_tcp_settings
 def test_tcp_segments_that_are_written_differently_are_the_same():
     written = ["262144", "256k", "256K", "256kb", "256KB", "262144b"]
     assert {config.tcp_segments({"TCP_TX_SEG_SIZE": size})["TCP_TX_SEG_SIZE"] for size in written} == {"262144"}
     assert config.tcp_segments({"TCP_TX_SEG_SIZE": "inf"})["TCP_TX_SEG_SIZE"] == "inf"
+
+
+def test_ucx_1_16_takes_tcps_segments_from_the_environment_only(monkeypatch):
+    monkeypatch.setattr(config, "ucx_library", lambda: SimpleNamespace(version=(1, 16, 0)))
+    monkeypatch.setenv("UCX_TCP_RX_SEG_SIZE", "1m")
+    told = config.tcp_segments({"TCP_TX_SEG_SIZE": "64k", "TCP_RX_SEG_SIZE": "64k"})
+    assert told == {"TCP_TX_SEG_SIZE": "8192", "TCP_RX_SEG_SIZE": "1048576"}
 
 
 def test_a_worker_sends_over_tcp_to_peers_with_ucxs_own_segments():

@@ -147,6 +147,9 @@ def _told(name: str, given: Mapping[str, str]) -> str | None:
 
 def tcp_segments(given: Mapping[str, str]) -> dict[str, str]:
     """Return the sizes of tcp's segments in bytes: those `given`, else the user's ``UCX_*``, else weft's."""
+    if ucx_library().version < (1, 17):  # it takes them from the environment only
+        own = {"TCP_TX_SEG_SIZE": "8k", "TCP_RX_SEG_SIZE": "64k"}
+        return {name: _in_bytes(os.environ.get(f"UCX_{name}") or size) for name, size in own.items()}
     names = ("TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE")
     told = {name: given.get(name) or os.environ.get(f"UCX_{name}") for name in names}
     return {name: _in_bytes(value or next(filter(None, told.values()), _TCP_SEGMENT)) for name, value in told.items()}

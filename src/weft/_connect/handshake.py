@@ -6,7 +6,7 @@ process to wait for. ``handshake_io`` runs the steps over a socket, blocking or 
 only once. ``weft._tls.session`` wraps the steps in TLS.
 
 Client                                     Server
-magic, version, hello {payload, ring, queue, segments} ->
+magic, version, hello {payload, ring, queue} ->
                                        <-  magic, version, hello {unix socket, nonce, payload, ring, worker?}
 (connects to the unix socket, writes the nonce: proves same host and user)
 
@@ -20,7 +20,7 @@ address?                               ->  (joins the link)
 With UCX:
 route {same host or network}           ->
                                        <-  worker {id}
-worker {id}, channel, link?            ->
+worker {id}, channel, link?, segments  ->
                                        <-  channel, link?, address?
 (joins the link, opens the channel; across the network, waits until UCX reaches the server)
 address?                               ->  (joins the link, opens the channel)
@@ -62,7 +62,6 @@ from weft._connect.message import (
     worker_of,
 )
 from weft._connect.route import NoRouteError, Route
-from weft.config import tcp_segments
 from weft.errors import (
     ClosedError,
     EncryptionError,
@@ -184,8 +183,7 @@ def client(
     """
     what = f"connect to {name}"
     rings = ring.offer(dict(route.ucx))
-    mine = {"queue": route.queue, "segments": tcp_segments(dict(route.ucx))}
-    yield encode(info=info, payload=policy, memory_only=route.memory_only, ring=rings, **mine)
+    yield encode(info=info, payload=policy, memory_only=route.memory_only, ring=rings, queue=route.queue)
     hello = yield from _receive(what)
     remote = field(hello, "info", dict, what)
     why_ucx = ring.why_ucx(rings, hello.get("ring"))
@@ -214,7 +212,8 @@ def client(
         if worker.id <= remote_id:
             link, decision = yield from worker.decide(remote_id)
         channel_id = new_channel_id()
-        yield encode(worker=worker.id, channel=f"{channel_id:x}", link=decision)
+        segments = route.segments(same_host=same_host)
+        yield encode(worker=worker.id, channel=f"{channel_id:x}", link=decision, segments=segments)
         reply = yield from _receive(what)
         if link is None:
             link = worker.follow(remote_id, field(reply, "link", dict, what), what)
@@ -283,7 +282,6 @@ def server(
             return (yield from _accept_ring(workers, ring_worker, name, unix, message, remote))
         if same_host:
             _compare("POSIX_", route.queue, field(hello, "queue", dict, what), what)
-        _compare("", route.segments(same_host=same_host), field(hello, "segments", dict, what), what)
         worker = workers.worker(route, same_host=same_host)
         yield encode(worker=worker.id)
         message = yield from _receive(what)
@@ -293,6 +291,7 @@ def server(
             link, decision = yield from worker.decide(remote_id)
         else:
             link = worker.follow(remote_id, field(message, "link", dict, what), what)
+        _compare("", route.segments(same_host=same_host), field(message, "segments", dict, what), what)
         address = link.prepare(unix or sock, name)
         channel_id = new_channel_id()
         yield encode(channel=f"{channel_id:x}", link=decision, address=address)
