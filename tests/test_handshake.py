@@ -295,3 +295,15 @@ def test_threads_that_accept_side_by_side_each_get_their_caller(same_host):
     finally:
         sys.setswitchinterval(switch)
     assert not failures
+
+
+def test_a_listener_that_a_signal_handler_closes_in_the_middle_is_closed(same_host, monkeypatch):
+    def receive(_):
+        same_host.close()
+        return False
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.connect(b"\0" + same_host.name.encode())
+        monkeypatch.setattr(same_host, "_receive", receive)
+        assert same_host.accept(b"n" * 16) is None
+        assert caller.recv(1) == b""

@@ -8,6 +8,7 @@ Precedence: an explicit argument, then the user's ``UCX_*``, then weft's default
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 
 from weft import _load, _native
@@ -157,9 +158,10 @@ def tcp_segments(given: Mapping[str, str]) -> dict[str, str]:
 
 def _in_bytes(size: str) -> str:
     """Write a size of UCX's (``64k``, ``64KB``) as a number of bytes; what is none stays, for UCX to refuse."""
-    number, unit = size[: len(size.rstrip("bBkKmMgG"))], size[len(size.rstrip("bBkKmMgG")) :].lower()
-    scale = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
-    return str(int(number) * scale[unit]) if number.isdecimal() and unit in scale else size
+    if (told := re.fullmatch(r"([0-9]+)([kmg]?)b?", size, re.IGNORECASE)) is None:
+        return size
+    number, unit = told.groups()
+    return str(int(number) << 10 * " kmg".index(unit.lower() or " "))
 
 
 def _used(settings: Mapping[str, str], tls: str, devices: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ class SameHostListener:
         self._socket.listen(1024)
         close_in_child(self._socket)
         self._callers: dict[socket.socket, bytes] = {}  # oldest first, with the bytes received from each
-        self._lock = threading.Lock()  # threads may accept side by side
+        self._lock = threading.RLock()  # threads may accept side by side; a signal handler may close in the middle
 
     @property
     def closed(self) -> bool:
@@ -86,7 +86,7 @@ class SameHostListener:
             return False
 
     def _reject(self, caller: socket.socket) -> None:
-        del self._callers[caller]
+        self._callers.pop(caller, None)
         caller.close()
 
     def close(self) -> None:

@@ -389,7 +389,7 @@ def _compare(prefix: str, mine: dict[str, str], theirs: dict[str, Any], what: st
         if theirs.get(name) != value:
             raise InvalidParamError(
                 f"{what}: UCX_{prefix}{name} is {value} here and {str(theirs.get(name))[:20]} there; both sides need"
-                " the same value, because each fills the other's buffers by its own"
+                " the same value, because each fills the other's buffers by its own setting"
             )
 
 

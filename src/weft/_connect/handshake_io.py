@@ -113,7 +113,7 @@ class _Blocking:
         self._worker = step.worker
         if step.request is not None:
             with contextlib.suppress(Error):  # what follows tells
-                step.request.wait(_REACH_S)
+                step.request.wait(min(_REACH_S, max(self._deadline - time.monotonic(), 0.0)))
 
     def _progress(self) -> None:
         """Progress the worker, if there is one, until the socket can be read."""

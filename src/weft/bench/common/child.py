@@ -8,6 +8,7 @@ and its parent say to each other is at the head of ``c_loop.cpp``.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import mmap
 import signal
@@ -24,6 +25,15 @@ CLOSE_S = 10.0
 SMALL_NBYTES = 8192
 #: Smaller messages are copied: the pool has no blocks for them.
 LENT_LEAST_NBYTES = 64 << 10
+
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def end_with_parent() -> None:
+    """Let the kernel end this process when its parent ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def trips_of(nbytes: int) -> int:

@@ -6,21 +6,18 @@ They cannot share one: ucx-py, UCXX and weft each pin a UCX of their own.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from weft.bench.common.child import end_with_parent
 from weft.bench.common.errors import BenchError
 
 LIMIT_S = 600.0
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
 def folder() -> Path:
@@ -65,14 +62,10 @@ def version(python: Path, package: str) -> str:
     return _run([str(python), "-c", code, package]).strip()
 
 
-def _end_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(
-            command, capture_output=True, check=True, text=True, timeout=LIMIT_S, preexec_fn=_end_with_parent
+            command, capture_output=True, check=True, text=True, timeout=LIMIT_S, preexec_fn=end_with_parent
         )
     except subprocess.CalledProcessError as error:
         said = error.stderr.strip().splitlines() or [f"ended with status {error.returncode}"]

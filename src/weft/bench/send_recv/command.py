@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from weft import _options
 from weft._options import port, timeout
 from weft._reachable import why_unreachable
 from weft._units import format_nbytes
+from weft.bench.common.child import end_with_parent
 from weft.bench.send_recv import loops
 from weft.topo import discovery
 
@@ -63,7 +63,6 @@ UNITS = {
 }
 START_S = 60.0
 CHILD = "import sys; from weft.bench.send_recv.command import serve; serve(sys.argv[1])"
-_PR_SET_PDEATHSIG = 1
 
 
 def parse_bytes(text: str) -> int:
@@ -325,7 +324,7 @@ def serve(options: str) -> None:
     """Run the server that :func:`run` started, with its options as JSON."""
     args = argparse.Namespace(**json.loads(options))
     # whatever ends the parent ends this; who finds it gone already has no one to tell the port, which is an error, too
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent()
     try:
         with _within(args.timeout):
             _serve(args)
