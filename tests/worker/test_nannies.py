@@ -21,7 +21,7 @@ from weft.worker import nannies
 
 COMMAND = [sys.executable, "-m", "weft", "worker"]
 
-# Tornado leaves a socket to the garbage collector where its connect is cancelled just as it succeeds.
+# distributed's connect over tcp can leave a socket of tornado's to the garbage collector; weft's own do not warn.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
