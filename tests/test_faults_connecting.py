@@ -120,9 +120,9 @@ async def until(condition):
 def test_a_connector_killed_at_each_step(spawn, fds, caplog, by, decides, carrier, step):
     by(carrier)
     caplog.set_level("INFO", "weft")
-    # Once it has said its address, the listener's side is complete: its handler has a peer, and loses it.
-    complete = (decides, carrier, step) in {("here", "near", 1), ("here", "ring", 5), ("here", "ucx", 10)}
-    told = "a handler ended" if complete else "rejected a connection"
+    # Once it has said its address, the listener's side may be complete when it dies: its handler loses its peer.
+    said_all = (decides, carrier, step) in {("here", "near", 1), ("here", "ring", 5), ("here", "ucx", 10)}
+    told = ("a handler ended", "rejected a connection") if said_all else ("rejected a connection",)
 
     async def main():
         async with weft.listen("127.0.0.1:0", echo) as listener:
@@ -132,7 +132,7 @@ def test_a_connector_killed_at_each_step(spawn, fds, caplog, by, decides, carrie
             pipes = fds() - before
             assert await asyncio.to_thread(victim.line) == "there"
             victim.kill(reap=False)
-            await until(lambda: told in caplog.text)
+            await until(lambda: any(text in caplog.text for text in told))
             await works(listener.address)
             # Its call at the side door is heard to have ended when the next one comes.
             await until(lambda: fds() <= before + pipes)
