@@ -427,7 +427,11 @@ void Channel::end_receives() noexcept {
 bool Channel::withdraw(Request *request) noexcept {
     if (std::erase_if(placed_receives, [&](auto &entry) { return entry.second == request; })) return true;
     if (std::erase(receives, request)) {
-        if (put_back(request)) deliver();
+        // A reader that this ended would look pending until the next turn, and might be cancelled meanwhile.
+        if (put_back(request))
+            worker->defer([channel = shared_from_this()] {
+                if (!channel->closed) channel->deliver();
+            });
     } else {
         if (!std::erase(sends, request)) return false;
         resume();  // it may have been blocking a smaller one, or the goodbye

@@ -255,6 +255,11 @@ PyObject *Request::deliver(bool from_wait) {
 bool Request::cancel() {
     if (state != State::pending) return false;
     worker->check_owner("cancel");
+    if (ended) {  // it has its result; only the turn that says so is still to come
+        state = State::done;
+        wake();
+        return false;
+    }
     give_up();
     return true;
 }
