@@ -83,6 +83,32 @@ def test_full_shm_is_a_named_error(spawn):
     assert child.wait(HANG_S) == 0
 
 
+def test_read_only_shm_is_a_named_error(spawn):
+    code = (
+        SMALL_SHM
+        + """
+subprocess.run(["mount", "-o", "remount,ro", "/dev/shm"], check=True)
+import weft
+try:
+    weft.Worker(weft.Context(UCX))
+except weft.NoMemoryError as e:
+    print(e, flush=True)
+with weft.listen("127.0.0.1:0") as listener:
+    caller = threading.Thread(target=lambda: weft.connect(listener.address).open().send(b"by ring").wait(60))
+    caller.start()
+    print(bytes(listener.accept(100).recv().wait(60)).decode(), flush=True)
+"""
+    )
+    child = spawn(code)
+    line = child.line()
+    if line.startswith("skip"):
+        pytest.skip(line)
+    assert line.startswith("Context: /dev/shm is read-only")
+    assert "remount,rw" in line
+    assert child.line() == "by ring"
+    assert child.wait(HANG_S) == 0
+
+
 FULL_LATER = (
     SMALL_SHM
     + '''

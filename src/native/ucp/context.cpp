@@ -71,6 +71,11 @@ uint64_t feature_bits(nb::handle names) {
 void check_shm(const char *op, uint64_t needed) {
     struct statvfs shm;
     if (statvfs("/dev/shm", &shm) != 0) return;
+    if (needed && (shm.f_flag & ST_RDONLY))
+        raise("NoMemoryError",
+              std::string(op) + ": /dev/shm is read-only, and shared memory needs " + std::to_string(needed >> 10) +
+                  " KiB there; make it writable (mount -o remount,rw /dev/shm), or remove posix from UCX_TLS",
+              op);
     uint64_t free = uint64_t(shm.f_bavail) * shm.f_frsize;
     if (free < needed)
         raise("NoMemoryError",
