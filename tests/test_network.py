@@ -132,6 +132,23 @@ def test_messages_both_ways(hosts, family):
     assert (calling.wait(), listening.wait()) == (0, 0)
 
 
+def test_a_link_local_address_keeps_its_device(hosts):
+    """Without the device, nobody can connect to what a peer names as its address."""
+    a, b = hosts
+    ends = "\nwith meet(*sys.argv[1:]) as peer: say(peer.local_address, peer.remote_address)"
+
+    for host, own in ((a, "fe80::a"), (b, "fe80::b")):
+        host.ip("-6", "addr", "flush", "dev", host.device, "scope", "link")
+        host.ip("addr", "add", f"{own}/64", "dev", host.device, "nodad")  # usable at once
+    listening = a.python(ends, "listen", f"[fe80::a%{a.device}]:0")
+    address = listening.line()
+    calling = b.python(ends, "connect", address.replace(f"%{a.device}", f"%{b.device}"))
+    assert listening.line().startswith(f"{address} [fe80::b%{a.device}]:")
+    local, remote = calling.line().split()
+    assert local.startswith(f"[fe80::b%{b.device}]:")
+    assert remote == address.replace(f"%{a.device}", f"%{b.device}")
+
+
 @pytest.mark.skipif(shutil.which("iptables") is None, reason="needs iptables")
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 @pytest.mark.parametrize("firewalled", ["caller", "listener"])

@@ -354,7 +354,7 @@ class Listener:
 def _caller(sock: socket.socket) -> str:
     """Name the other end of an accepted socket, for messages."""
     try:
-        return f"process {process_of(sock)}" if sock.family == socket.AF_UNIX else join(*sock.getpeername()[:2])
+        return f"process {process_of(sock)}" if sock.family == socket.AF_UNIX else join(*of_socket(sock.getpeername()))
     except OSError:  # it has reset the connection
         return "an unknown address"
 

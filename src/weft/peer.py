@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from weft import _frames, _native
-from weft._connect.address import join
+from weft._connect.address import join, of_socket
 from weft._connect.channel_protocol import Channel
 from weft._connect.sockets import OwnedSocket, keep_alive, round_trip_of
 from weft._request import PythonRequest, detached
@@ -450,7 +450,7 @@ def _unpickle(message: _frames.Message) -> tuple[Any, list[Request[Any]]]:
 
 def peer_of(joined: Joined, sock: socket.socket) -> Peer:
     """Make a peer from the result of a handshake over `sock`. The caller closes `sock`."""
-    local, remote = joined.ends or (join(*sock.getsockname()[:2]), join(*sock.getpeername()[:2]))
+    local, remote = joined.ends or (join(*of_socket(sock.getsockname())), join(*of_socket(sock.getpeername())))
     channel, config = joined.channel, None
     if joined.link is None or channel is None:
         channel = _over_tls(joined, sock)
@@ -480,7 +480,7 @@ def _over_tls(joined: Joined, sock: socket.socket) -> TlsChannel:
     keep_alive(sock)
     own = OwnedSocket.duplicate(sock)
     own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    channel = TlsChannel(joined.session, own, join(*sock.getpeername()[:2]))
+    channel = TlsChannel(joined.session, own, join(*of_socket(sock.getpeername())))
     joined.workers.abort_with(channel)
     return channel
 
