@@ -158,6 +158,7 @@ def test_a_name_that_is_none(name):
     [
         ({"info": {"x": "x" * 50_000}}, "info has 50009 B as JSON, and the limit is 49152"),
         ({"info": {"x": {1, 2}}}, "info must be JSON-able"),
+        ({"info": {"x": math.nan}}, "info must be JSON-able"),
         ({"info": 5}, "info=5 is not a dict"),
         ({"settings": {"TLS": 5}}, "TLS=5 is int"),
         ({"settings": "TLS=tcp"}, "'TLS=tcp' is not a mapping"),
@@ -210,6 +211,12 @@ def test_a_timeout_that_is_none(timeout):
         weft.connect("127.0.0.1:1", timeout=timeout)
     with weft.listen("127.0.0.1:0") as listener, pytest.raises(weft.InvalidParamError, match="not a number of seconds"):
         listener.accept(timeout)
+
+
+@pytest.mark.parametrize("flow", [-1, "x", None])
+def test_a_flow_that_is_none(flow):
+    with pytest.raises(weft.InvalidParamError, match=f"flow={flow!r} is not a number from 0 up"):
+        weft.connect("127.0.0.1:1", flow=flow)
 
 
 def test_no_port_and_no_sense():

@@ -91,6 +91,8 @@ def connect(
     if not port:
         raise InvalidParamError(f"connect to {address!r}: a port is needed, as in host:13337")
     info, timeout = checked("connect", info), seconds("connect", timeout)
+    if not isinstance(flow, int) or flow < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        raise InvalidParamError(f"connect: flow={flow!r} is not a number from 0 up")
     return Connecting(host, port, timeout, info, named(settings or {}), ssl, policy_of(ssl, payload), flow)
 
 

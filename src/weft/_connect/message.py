@@ -44,8 +44,8 @@ def checked(op: str, info: dict[str, Any] | None) -> dict[str, Any]:
     if not isinstance(info, dict | None):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise InvalidParamError(f"{op}: info={info!r} is not a dict")
     try:
-        nbytes = len(json.dumps(info or {}))
-    except (TypeError, ValueError) as e:
+        nbytes = len(json.dumps(info or {}, allow_nan=False))
+    except (TypeError, ValueError) as e:  # ValueError: NaN, or a dict within itself
         raise InvalidParamError(f"{op}: info must be JSON-able: {e}") from None
     if nbytes > _MAX_NBYTES - _BESIDE_NBYTES:
         most = _MAX_NBYTES - _BESIDE_NBYTES
