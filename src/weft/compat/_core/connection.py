@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import logging
 import secrets
 import struct
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,6 +23,8 @@ from weft.compat._core.exceptions import (
     UCXError,
 )
 from weft.compat._core.worker import AM_ID, DATA, GOODBYE, HEAD, RESET, UNASKED, Wire
+
+log = logging.getLogger("ucx")
 
 _FORCED = struct.Struct("<Q")
 
@@ -280,5 +284,9 @@ class Connection:
 
     def _call_back(self) -> None:
         callback, self._on_close = self._on_close, None
-        if callback is not None:
+        if callback is None:
+            return
+        try:
             callback()
+        except Exception:  # noqa: BLE001  (the program's own: it must not stop the others on the wire)
+            log.error("the close callback failed:\n%s", traceback.format_exc().rstrip())
