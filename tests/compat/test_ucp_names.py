@@ -152,9 +152,26 @@ def test_reset_with_open_objects_is_refused():
         listener = ucp.create_listener(print)
         with pytest.raises(UCXError, match="Trying to reset UCX but not all Endpoints and/or Listeners are closed"):
             ucp.reset()
+        with pytest.raises(UCXError, match="another thread"):
+            in_another_thread(ucp.reset)
         listener.close()
 
     asyncio.run(run())
+
+
+def test_a_refused_reset_leaves_the_context_for_the_next(fds):
+    async def run():
+        async with pair():
+            with pytest.raises(UCXError):
+                ucp.reset()
+
+    before = ucp.get_worker_address()
+    asyncio.run(run())
+    assert ucp.get_worker_address() == before
+    opened = fds()
+    ucp.reset()
+    assert fds() < opened
+    assert ucp.core._ctx is None
 
 
 def test_two_loops_one_after_the_other():

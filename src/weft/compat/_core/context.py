@@ -171,6 +171,11 @@ class ApplicationContext(Generic[E, L]):
         """List the endpoints and listeners that this side has not closed."""
         return [each for each in self.open if not each.released]
 
+    def check_thread(self) -> None:
+        """Raise weft's ThreadError if the worker belongs to another thread."""
+        if self._worker is not None:
+            self._worker.native.progress()
+
     def close(self) -> None:
         """Destroy the worker."""
         if self._worker is not None:
