@@ -4,13 +4,14 @@
 import array
 import asyncio
 import concurrent.futures
+import functools
 import subprocess
 import sys
 import types
 
 import numpy as np
 import pytest
-from tests.compat.pairs import pair
+from tests.compat.pairs import connected, pair
 
 import weft
 from weft.compat import PATH, ucp
@@ -184,6 +185,41 @@ def test_two_loops_one_after_the_other():
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("api", ["am", "tag"])
+def test_endpoints_of_an_ended_loop_receive_in_the_next(api):
+    here, there = asyncio.run(connected())
+
+    async def run():
+        receive = there.am_recv if api == "am" else functools.partial(there.recv, bytearray(1))
+        waiting = asyncio.create_task(receive())
+        await asyncio.sleep(0)
+        await (here.am_send if api == "am" else here.send)(b"x")
+        await asyncio.wait_for(waiting, 10)
+        waiting = asyncio.create_task(receive())
+        await asyncio.sleep(0)
+        here.abort()
+        with pytest.raises(UCXError):
+            await asyncio.wait_for(waiting, 10)
+        there.abort()
+
+    asyncio.run(run())
+
+
+def test_a_message_that_arrived_between_two_loops_is_received():
+    here, there = asyncio.run(connected())
+    worker = here.connection.worker
+    here.connection.am_send(b"x")
+    while not worker._incoming.done():
+        worker.native.progress()
+
+    async def run():
+        assert await asyncio.wait_for(there.am_recv(), 10) == b"x"
+        here.abort()
+        there.abort()
+
+    asyncio.run(run())
+
+
 def test_an_address_of_this_host(monkeypatch):
     assert ucp.get_address("lo") == "127.0.0.1"
     monkeypatch.setenv("UCXPY_IFNAME", "lo")
@@ -243,6 +279,15 @@ def test_how_sizes_and_times_are_written():
 def in_another_thread(function):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
+
+
+def test_another_thread_cannot_receive():
+    async def run():
+        async with pair() as (here, _):
+            with pytest.raises(UCXError, match="another thread"):
+                in_another_thread(lambda: asyncio.run(asyncio.wait_for(here.am_recv(), 10)))
+
+    asyncio.run(run())
 
 
 def test_another_thread_is_refused_and_the_context_stays(fds):

@@ -135,12 +135,14 @@ class Connection:
 
     async def am_recv(self) -> Any:
         """Receive the next active message."""
+        loop = asyncio.get_running_loop()
+        self.worker.attach(loop)
         self.worker.take()
         if not self._arrived:
             self.raise_unless_open()
             if self.goodbye is not None:
                 raise UCXCanceledError("am_recv: the peer closed the endpoint, and no message is left")
-            reader = asyncio.get_running_loop().create_future()
+            reader = loop.create_future()
             self._readers.append(reader)
             self.worker.reading.add(self)
             try:
@@ -176,6 +178,7 @@ class Connection:
             return await request
         self._pending[request] = kind
         try:
+            self.worker.attach(asyncio.get_running_loop())  # the end of the connection is noticed there
             return await request
         except asyncio.CancelledError:
             task = asyncio.current_task()

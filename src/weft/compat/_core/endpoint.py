@@ -253,6 +253,8 @@ class Endpoint:
             if ep.goodbye is not None:
                 self._finish(Pending.SEND)
             raise type(e)(f"<[AM Recv #{count:03}] ep: {self._uid:#x}>: {e}") from None
+        except weft.Error as e:
+            raise translated(e, f"[AM Recv #{count:03}] ep: {self._uid:#x}") from None
         except Exception:  # the allocator's
             self._took(forced=False)
             raise
