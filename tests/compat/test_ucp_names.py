@@ -18,6 +18,7 @@ from weft.compat import PATH, ucp
 from weft.compat.ucp._libs import utils
 from weft.compat.ucp._libs.arr import Array, asarray
 from weft.compat.ucp.exceptions import UCXBaseException, UCXConfigError, UCXError
+from weft.compat.ucxx.exceptions import UCXBusyError
 
 USES = """
 import ucp, ucp.exceptions
@@ -301,4 +302,35 @@ def test_another_thread_is_refused_and_the_context_stays(fds):
             in_another_thread(use)
     assert ucp.get_worker_address() == address
     assert fds() == before
+    asyncio.run(run())
+
+
+FORKED = """
+import os
+from weft.compat import ucp
+ucp.get_worker_address()
+ucp.reset()
+if os.fork():
+    os.wait()
+else:
+    try:
+        ucp.get_worker_address()
+    except ucp.UCXError as e:
+        print(e, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_forked_child_is_refused():
+    told = python(FORKED).stdout
+    assert "was forked" in told
+
+
+def test_a_port_in_use_is_named():
+    async def run():
+        listener = ucp.create_listener(print)
+        with pytest.raises(UCXBusyError, match=f"port {listener.port}: Address already in use"):
+            ucp.create_listener(print, listener.port)
+        listener.close()
+
     asyncio.run(run())

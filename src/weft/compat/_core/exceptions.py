@@ -11,6 +11,10 @@ class UCXError(Exception):
     """UCX failed. Base of all."""
 
 
+class UCXBusyError(UCXError):
+    """The port is in use."""
+
+
 class UCXInvalidParamError(UCXError):
     """UCX does not accept an argument."""
 

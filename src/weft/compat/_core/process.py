@@ -113,6 +113,11 @@ class Process(Generic[E, L]):
         -------
         Listener
             It stops listening when it is deleted.
+
+        Raises
+        ------
+        UCXError
+            The port is in use, or this process may not listen there.
         """
         return self.get().create_listener(callback_func, port, endpoint_error_handling, connect_timeout)
 
