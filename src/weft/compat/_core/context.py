@@ -16,7 +16,7 @@ import weft
 from weft.compat._core import describe, handshake
 from weft.compat._core.address import UCXAddress
 from weft.compat._core.connection import Connection
-from weft.compat._core.endpoint import ALL_BITS, Endpoint, Tags, plain
+from weft.compat._core.endpoint import ALL_BITS, Endpoint, Tags, plain, tag_number
 from weft.compat._core.exceptions import UCXBusyError, UCXConfigError, UCXError, UCXMessageTruncatedError, translated
 from weft.compat._core.listener import Listener
 from weft.compat._core.worker import Worker
@@ -168,7 +168,7 @@ class ApplicationContext(Generic[E, L]):
         """Receive into `buffer` a message that any endpoint sent with this forced tag."""
         worker = self.core
         data, nbytes = plain(buffer)
-        tag = int(tag)
+        tag = tag_number(tag)
         what = f"[Worker Recv] tag: {tag:#x}, nbytes: {nbytes}"
         try:
             received, _ = await worker.native.tag_recv(data, tag, mask)
