@@ -285,6 +285,28 @@ def test_the_close_callback_is_called_once(who):
     assert calls == [1]
 
 
+def test_a_close_callback_is_called_though_the_goodbye_came_before_the_endpoint(monkeypatch):
+    make = ucp.core.ApplicationContext.endpoint
+    early, calls = [], []
+
+    def endpoint(self, joined):
+        self.core.progress()
+        early.append(joined.connection.goodbye is not None)
+        return make(self, joined)
+
+    async def run():
+        listener = ucp.create_listener(lambda ep: ep.set_close_callback(lambda: calls.append(1)))
+        here = await ucp.create_endpoint("127.0.0.1", listener.port)
+        await here.close()
+        await asyncio.wait_for(until(lambda: calls), 5)
+        listener.close()
+
+    monkeypatch.setattr(ucp.core.ApplicationContext, "endpoint", endpoint)
+    asyncio.run(run())
+    assert early == [False, True]
+    assert calls == [1]
+
+
 def fail():
     raise ValueError("the program's own")
 

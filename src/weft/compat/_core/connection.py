@@ -121,10 +121,10 @@ class Connection:
         self._on_close = callback
 
     def set_goodbye_callback(self, callback: Callable[[], object]) -> None:
-        """Set a function to call when the peer says goodbye, also if it did already."""
+        """Set a function to call when the peer says goodbye; if it did already, once the endpoint's user has it."""
         self._on_goodbye = callback
         if self.goodbye is not None:
-            callback()
+            asyncio.get_running_loop().call_soon(callback)
 
     # ---- transfers
 
