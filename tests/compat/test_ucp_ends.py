@@ -285,6 +285,60 @@ def test_the_close_callback_is_called_once(who):
     assert calls == [1]
 
 
+def test_a_close_callback_is_called_though_the_goodbye_came_before_the_endpoint(monkeypatch):
+    make = ucp.core.ApplicationContext.endpoint
+    early, calls = [], []
+
+    def endpoint(self, joined):
+        self.core.progress()
+        early.append(joined.connection.goodbye is not None)
+        return make(self, joined)
+
+    async def run():
+        listener = ucp.create_listener(lambda ep: ep.set_close_callback(lambda: calls.append(1)))
+        here = await ucp.create_endpoint("127.0.0.1", listener.port)
+        await here.close()
+        await asyncio.wait_for(until(lambda: calls), 5)
+        listener.close()
+
+    monkeypatch.setattr(ucp.core.ApplicationContext, "endpoint", endpoint)
+    asyncio.run(run())
+    assert early == [False, True]
+    assert calls == [1]
+
+
+def fail():
+    raise ValueError("the program's own")
+
+
+def test_a_close_callback_that_fails_is_logged_and_stops_no_other_endpoint(caplog):
+    async def run():
+        async with pair() as (here, there), pair() as (sender, receiver):
+            there.set_close_callback(fail)
+            here.abort()
+            await until(there.closed)
+            await sender.am_send(b"x")
+            assert await asyncio.wait_for(receiver.am_recv(), 10) == b"x"
+            sender.set_close_callback(fail)
+            sender.abort()
+
+    asyncio.run(run())
+    assert caplog.text.count("ValueError: the program's own") == 2
+    assert "Exception in callback" not in caplog.text  # the loop's words
+
+
+def test_a_lost_peer_is_told_to_each_endpoint_though_a_callback_fails():
+    async def run():
+        async with pair() as (here, there), pair() as (other, another):
+            ends = here, there, other, another
+            for ep in ends:
+                ep.set_close_callback(fail)
+            here.connection.wire.lose()
+            assert all(ep.closed() for ep in ends)
+
+    asyncio.run(run())
+
+
 def test_close_after_n_recv():
     async def run():
         async with pair() as (here, there):

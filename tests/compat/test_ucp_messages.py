@@ -81,6 +81,21 @@ def test_a_forced_tag_is_for_the_whole_worker(tag):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("tag", [-1, 1 << 64])
+def test_a_forced_tag_out_of_range_is_refused(tag):
+    async def run():
+        async with pair() as (here, there):
+            for use in (
+                here.send(b"abc", tag=tag, force_tag=True),
+                there.recv(bytearray(3), tag=tag, force_tag=True),
+                ucp.recv(bytearray(3), tag),
+            ):
+                with pytest.raises(OverflowError, match=f"{tag} is not an unsigned 64-bit number"):
+                    await use
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("nbytes", [0, *SIZES])
 def test_objects_say_how_large_they_are(nbytes):
     async def run():

@@ -4,19 +4,21 @@
 import array
 import asyncio
 import concurrent.futures
+import functools
 import subprocess
 import sys
 import types
 
 import numpy as np
 import pytest
-from tests.compat.pairs import pair
+from tests.compat.pairs import connected, pair
 
 import weft
 from weft.compat import PATH, ucp
 from weft.compat.ucp._libs import utils
 from weft.compat.ucp._libs.arr import Array, asarray
 from weft.compat.ucp.exceptions import UCXBaseException, UCXConfigError, UCXError
+from weft.compat.ucxx.exceptions import UCXBusyError
 
 USES = """
 import ucp, ucp.exceptions
@@ -152,9 +154,26 @@ def test_reset_with_open_objects_is_refused():
         listener = ucp.create_listener(print)
         with pytest.raises(UCXError, match="Trying to reset UCX but not all Endpoints and/or Listeners are closed"):
             ucp.reset()
+        with pytest.raises(UCXError, match="another thread"):
+            in_another_thread(ucp.reset)
         listener.close()
 
     asyncio.run(run())
+
+
+def test_a_refused_reset_leaves_the_context_for_the_next(fds):
+    async def run():
+        async with pair():
+            with pytest.raises(UCXError):
+                ucp.reset()
+
+    before = ucp.get_worker_address()
+    asyncio.run(run())
+    assert ucp.get_worker_address() == before
+    opened = fds()
+    ucp.reset()
+    assert fds() < opened
+    assert ucp.core._ctx is None
 
 
 def test_two_loops_one_after_the_other():
@@ -164,6 +183,41 @@ def test_two_loops_one_after_the_other():
             assert await there.am_recv() == b"x"
 
     asyncio.run(run())
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("api", ["am", "tag"])
+def test_endpoints_of_an_ended_loop_receive_in_the_next(api):
+    here, there = asyncio.run(connected())
+
+    async def run():
+        receive = there.am_recv if api == "am" else functools.partial(there.recv, bytearray(1))
+        waiting = asyncio.create_task(receive())
+        await asyncio.sleep(0)
+        await (here.am_send if api == "am" else here.send)(b"x")
+        await asyncio.wait_for(waiting, 10)
+        waiting = asyncio.create_task(receive())
+        await asyncio.sleep(0)
+        here.abort()
+        with pytest.raises(UCXError):
+            await asyncio.wait_for(waiting, 10)
+        there.abort()
+
+    asyncio.run(run())
+
+
+def test_a_message_that_arrived_between_two_loops_is_received():
+    here, there = asyncio.run(connected())
+    worker = here.connection.worker
+    here.connection.am_send(b"x")
+    while not worker._incoming.done():
+        worker.native.progress()
+
+    async def run():
+        assert await asyncio.wait_for(there.am_recv(), 10) == b"x"
+        here.abort()
+        there.abort()
+
     asyncio.run(run())
 
 
@@ -228,6 +282,15 @@ def in_another_thread(function):
         return pool.submit(function).result()
 
 
+def test_another_thread_cannot_receive():
+    async def run():
+        async with pair() as (here, _):
+            with pytest.raises(UCXError, match="another thread"):
+                in_another_thread(lambda: asyncio.run(asyncio.wait_for(here.am_recv(), 10)))
+
+    asyncio.run(run())
+
+
 def test_another_thread_is_refused_and_the_context_stays(fds):
     async def run():
         ucp.create_listener(print).close()
@@ -235,8 +298,40 @@ def test_another_thread_is_refused_and_the_context_stays(fds):
     address = ucp.get_worker_address()
     before = fds()
     for use in (ucp.reset, ucp.progress, lambda: asyncio.run(run())):
-        with pytest.raises(UCXError, match="another thread"):
+        with pytest.raises(UCXError, match=r"another thread; .* call reset\(\) there before it ends"):
             in_another_thread(use)
     assert ucp.get_worker_address() == address
     assert fds() == before
+    asyncio.run(run())
+
+
+FORKED = """
+import os
+from weft.compat import ucp
+ucp.get_worker_address()
+ucp.reset()
+if os.fork():
+    os.wait()
+else:
+    try:
+        ucp.get_worker_address()
+    except ucp.UCXError as e:
+        print(e, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_forked_child_is_refused():
+    told = python(FORKED).stdout
+    assert "was forked" in told
+    assert "reset()" not in told
+
+
+def test_a_port_in_use_is_named():
+    async def run():
+        listener = ucp.create_listener(print)
+        with pytest.raises(UCXBusyError, match=f"port {listener.port}: Address already in use"):
+            ucp.create_listener(print, listener.port)
+        listener.close()
+
     asyncio.run(run())

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import logging
 import secrets
 import struct
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,6 +23,8 @@ from weft.compat._core.exceptions import (
     UCXError,
 )
 from weft.compat._core.worker import AM_ID, DATA, GOODBYE, HEAD, RESET, UNASKED, Wire
+
+log = logging.getLogger("ucx")
 
 _FORCED = struct.Struct("<Q")
 
@@ -117,10 +121,10 @@ class Connection:
         self._on_close = callback
 
     def set_goodbye_callback(self, callback: Callable[[], object]) -> None:
-        """Set a function to call when the peer says goodbye, also if it did already."""
+        """Set a function to call when the peer says goodbye; if it did already, once the endpoint's user has it."""
         self._on_goodbye = callback
         if self.goodbye is not None:
-            callback()
+            asyncio.get_running_loop().call_soon(callback)
 
     # ---- transfers
 
@@ -131,12 +135,14 @@ class Connection:
 
     async def am_recv(self) -> Any:
         """Receive the next active message."""
+        loop = asyncio.get_running_loop()
+        self.worker.attach(loop)
         self.worker.take()
         if not self._arrived:
             self.raise_unless_open()
             if self.goodbye is not None:
                 raise UCXCanceledError("am_recv: the peer closed the endpoint, and no message is left")
-            reader = asyncio.get_running_loop().create_future()
+            reader = loop.create_future()
             self._readers.append(reader)
             self.worker.reading.add(self)
             try:
@@ -172,6 +178,7 @@ class Connection:
             return await request
         self._pending[request] = kind
         try:
+            self.worker.attach(asyncio.get_running_loop())  # the end of the connection is noticed there
             return await request
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -280,5 +287,9 @@ class Connection:
 
     def _call_back(self) -> None:
         callback, self._on_close = self._on_close, None
-        if callback is not None:
+        if callback is None:
+            return
+        try:
             callback()
+        except Exception:  # noqa: BLE001  (the program's own: it must not stop the others on the wire)
+            log.error("the close callback failed:\n%s", traceback.format_exc().rstrip())

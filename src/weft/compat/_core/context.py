@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -15,8 +16,8 @@ import weft
 from weft.compat._core import describe, handshake
 from weft.compat._core.address import UCXAddress
 from weft.compat._core.connection import Connection
-from weft.compat._core.endpoint import ALL_BITS, Endpoint, Tags, plain
-from weft.compat._core.exceptions import UCXConfigError, UCXMessageTruncatedError, translated
+from weft.compat._core.endpoint import ALL_BITS, Endpoint, Tags, plain, tag_number
+from weft.compat._core.exceptions import UCXBusyError, UCXConfigError, UCXError, UCXMessageTruncatedError, translated
 from weft.compat._core.listener import Listener
 from weft.compat._core.worker import Worker
 
@@ -61,9 +62,16 @@ class ApplicationContext(Generic[E, L]):
     @property
     def core(self) -> Worker:
         """The worker, attached to the running loop if there is one."""
-        if self._worker is None:
-            self._worker = Worker(self.native, self.allocator())
+        worker = self._made()
         self.continuous_ucx_progress()
+        return worker
+
+    def _made(self) -> Worker:
+        if self._worker is None:
+            try:
+                self._worker = Worker(self.native, self.allocator())
+            except weft.Error as e:
+                raise translated(e, "init") from None
         return self._worker
 
     @property
@@ -85,10 +93,8 @@ class ApplicationContext(Generic[E, L]):
                 event_loop = asyncio.get_running_loop()
             except RuntimeError:
                 return
-        if self._worker is None:
-            self._worker = Worker(self.native, self.allocator())
         try:
-            self._worker.attach(event_loop)
+            self._made().attach(event_loop)
         except weft.ThreadError as e:
             raise translated(e, "continuous_ucx_progress") from None
 
@@ -106,7 +112,11 @@ class ApplicationContext(Generic[E, L]):
     ) -> L:
         """Listen; see :meth:`weft.compat._core.process.Process.create_listener`."""
         timeout = self.connect_timeout if connect_timeout is None else connect_timeout
-        listener = self.listener_type(self, port or 0, callback_func, endpoint_error_handling, timeout)
+        try:
+            listener = self.listener_type(self, port or 0, callback_func, endpoint_error_handling, timeout)
+        except OSError as e:
+            failed = UCXBusyError if e.errno == errno.EADDRINUSE else UCXError
+            raise failed(f"create_listener on port {port or 'any'}: {e.strerror}") from None
         self.open.add(listener)
         return cast("L", listener)
 
@@ -158,7 +168,7 @@ class ApplicationContext(Generic[E, L]):
         """Receive into `buffer` a message that any endpoint sent with this forced tag."""
         worker = self.core
         data, nbytes = plain(buffer)
-        tag = int(tag)
+        tag = tag_number(tag)
         what = f"[Worker Recv] tag: {tag:#x}, nbytes: {nbytes}"
         try:
             received, _ = await worker.native.tag_recv(data, tag, mask)
@@ -170,6 +180,11 @@ class ApplicationContext(Generic[E, L]):
     def open_objects(self) -> list[Endpoint | Listener]:
         """List the endpoints and listeners that this side has not closed."""
         return [each for each in self.open if not each.released]
+
+    def check_thread(self) -> None:
+        """Raise weft's ThreadError if the worker belongs to another thread."""
+        if self._worker is not None:
+            self._worker.native.progress()
 
     def close(self) -> None:
         """Destroy the worker."""

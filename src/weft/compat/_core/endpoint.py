@@ -35,6 +35,14 @@ def plain(buffer: Any) -> tuple[Any, int]:
     return view, view.nbytes
 
 
+def tag_number(tag: Any) -> int:
+    """Return a forced tag as UCX's tag; raise OverflowError if it does not fit."""
+    number = operator.index(tag)
+    if not 0 <= number <= ALL_BITS:
+        raise OverflowError(f"tag: {number} is not an unsigned 64-bit number")
+    return number
+
+
 def _forced(tag: Any, force_tag: bool) -> bool:
     return bool(force_tag) and tag is not None
 
@@ -131,7 +139,7 @@ class Endpoint:
                 raise ValueError("an endpoint made from a worker's address has no tags: give tag=<int>, force_tag=True")
             return self._tags[mine]
         if force_tag:
-            return operator.index(tag)
+            return tag_number(tag)
         # hash() of a string differs between processes
         return hash64bits(self._tag(None, False, mine), tag if isinstance(tag, str | bytes) else hash(tag))
 
@@ -253,6 +261,8 @@ class Endpoint:
             if ep.goodbye is not None:
                 self._finish(Pending.SEND)
             raise type(e)(f"<[AM Recv #{count:03}] ep: {self._uid:#x}>: {e}") from None
+        except weft.Error as e:
+            raise translated(e, f"[AM Recv #{count:03}] ep: {self._uid:#x}") from None
         except Exception:  # the allocator's
             self._took(forced=False)
             raise

@@ -4,11 +4,15 @@
 ucx-py's names are aliases of these classes. All of them derive from :class:`UCXError`, as in UCXX.
 """
 
-from weft import errors
+from weft import _native, errors
 
 
 class UCXError(Exception):
     """UCX failed. Base of all."""
+
+
+class UCXBusyError(UCXError):
+    """The port is in use."""
 
 
 class UCXInvalidParamError(UCXError):
@@ -79,5 +83,7 @@ def translated(error: Exception, what: object) -> Exception:
         return UCXUnreachableError(f"<{what}>: Destination is unreachable: {error}")
     if isinstance(error, UCXError):
         return error
+    if isinstance(error, errors.ThreadError) and not _native.forked():
+        return UCXError(f"<{what}>: {error}; to change threads, call reset() there before it ends")
     found = (_CLASSES[each] for each in type(error).__mro__ if each in _CLASSES)
     return next(found, UCXError)(f"<{what}>: {error}")

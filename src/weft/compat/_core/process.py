@@ -75,20 +75,20 @@ class Process(Generic[E, L]):
         Raises
         ------
         UCXError
-            Endpoints or listeners are open, or the context belongs to another thread.
+            Endpoints or listeners are open, or the context belongs to another thread. The context stays as it is.
         """
-        ctx, self.ctx = self.ctx, None
+        ctx = self.ctx
         if ctx is None:
             return
-        gc.collect()
-        still_open = ctx.open_objects()
-        if still_open:
-            raise UCXError(f"Trying to reset UCX but not all Endpoints and/or Listeners are closed(): {still_open}")
         try:
-            ctx.close()
+            ctx.check_thread()
         except weft.ThreadError as e:
-            self.ctx = ctx
             raise translated(e, "reset") from None
+        gc.collect()
+        if still_open := ctx.open_objects():
+            raise UCXError(f"Trying to reset UCX but not all Endpoints and/or Listeners are closed(): {still_open}")
+        self.ctx = None
+        ctx.close()
 
     def create_listener(
         self,
@@ -113,6 +113,11 @@ class Process(Generic[E, L]):
         -------
         Listener
             It stops listening when it is deleted.
+
+        Raises
+        ------
+        UCXError
+            The port is in use, or this process may not listen there.
         """
         return self.get().create_listener(callback_func, port, endpoint_error_handling, connect_timeout)
 

@@ -87,6 +87,7 @@ class Worker:
             if self._told and self._incoming.cancel():
                 self._incoming = self.native.am_recv(AM_ID)
             self._told = False
+            self.take()  # a request that is done stays with the ended loop
         self._listen()
 
     def _listen(self) -> None:

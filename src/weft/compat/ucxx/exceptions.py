@@ -2,6 +2,7 @@
 """UCXX's exceptions: one for each UCX status. weft raises those in ``weft.compat._core.exceptions``."""
 
 from weft.compat._core.exceptions import (
+    UCXBusyError,
     UCXCanceledError,
     UCXCloseError,
     UCXConfigError,
@@ -27,10 +28,6 @@ class UCXAlreadyExistsError(UCXError):
 
 class UCXBufferTooSmallError(UCXError):
     """``UCS_ERR_BUFFER_TOO_SMALL``."""
-
-
-class UCXBusyError(UCXError):
-    """``UCS_ERR_BUSY``."""
 
 
 class UCXExceedsLimitError(UCXError):
