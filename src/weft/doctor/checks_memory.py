@@ -54,6 +54,8 @@ def shared_memory(machine: Machine) -> Finding:
         evidence.append(f"{_SHM}: {len(left)} files of UCX's, in use or left by processes that were killed")
     clean = "python -c 'import weft.memory; weft.memory.remove_orphans()' removes unused files; " if left else ""
     remedy = f"{clean}{_grow(machine)}"
+    if machine.shm_read_only:
+        return _read_only(machine, why, evidence)
     if not why:
         return _beside_the_ring(free, evidence, remedy)
     evidence.append(f"UCX carries messages between processes of this host: {why}")
@@ -81,6 +83,20 @@ def _without_shm(why: str) -> Finding:
         remedy=remedy,
         source="docs/design.md: shared memory",
     )
+
+
+def _read_only(machine: Machine, why: str, evidence: list[str]) -> Finding:
+    evidence[0] += ", read-only"
+    remedy = _grow(machine) if machine.container else f"mount -o remount,rw {_SHM}"
+    if not why:
+        what = f"{_SHM} is read-only: no low-level worker can be made; connections on this host do not need it"
+        return note(what, *evidence, remedy=remedy, source=_SHM_SOURCE)
+    name, is_set, _ = why.partition(" is set")
+    if is_set:
+        remedy += f", or unset {name}"
+    what = f"{_SHM} is read-only: UCX's posix cannot be used"
+    carries = f"UCX carries messages between processes of this host: {why}"
+    return error(what, *evidence, carries, remedy=remedy, source="docs/design.md: shared memory")
 
 
 def _beside_the_ring(free: int, evidence: list[str], remedy: str) -> Finding:
