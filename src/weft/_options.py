@@ -204,6 +204,15 @@ def refuse_unused(why: str, **given: object) -> None:
         raise InvalidParamError(f"{', '.join(names)}: {why}")
 
 
+def why_unread(error: OSError | ValueError) -> str:
+    """Return why a file cannot be read, for a message that names it."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON (line {error.lineno}, column {error.colno})"
+    return "not text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
 # --- values -------------------------------------------------------------------------------------------------
 
 
