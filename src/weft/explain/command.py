@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     console = _options.console(args.color, highlight=False, markup=False)
     with _options.written(args.json, explanation.json()) as text:
         if text and console.is_terminal:
-            console.print(explanation)
+            console.print(explanation, crop=False)
         elif text:
             print(explanation.text(sys.stdout.encoding or "utf-8"))
     return 0
