@@ -82,7 +82,7 @@ def add_json(parser: argparse.ArgumentParser, names: Collection[str] = ()) -> No
 
 def add_color(parser: argparse.ArgumentParser) -> None:
     """Add ``--color``, as read by `console`."""
-    text = "auto, always or never (default: auto: in a terminal, unless NO_COLOR is set)"
+    text = "auto, always or never (default: auto: in a terminal; NO_COLOR keeps bold, never does not)"
     parser.add_argument("--color", choices=COLORS, default="auto", metavar="WHEN", help=text)
 
 
