@@ -147,7 +147,7 @@ def test_an_address_of_another_host():
 
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "a" * 300, "a..b"])
 def test_a_name_that_is_none(name):
-    with pytest.raises(weft.UnreachableError, match="no such host"):
+    with pytest.raises(weft.UnreachableError, match=r"no such host: [^[]*$"):
         weft.connect(f"{name}:1").open()
     with pytest.raises(weft.AddressError):
         weft.listen(f"{name}:1").__enter__()

@@ -223,14 +223,29 @@ def test_the_command_prints_and_writes(capsys, tmp_path):
     (entry,) = record["records"]
     assert {"cpu_model", "commit"} <= record["environment"].keys()
     assert entry["ways"]["stock"]["workers"] == 8
-    (tmp_path / "no.json").write_text("[1]")
-    assert _cli.main(["simulate", "none", "--lab", str(tmp_path / "no.json")]) == 2
     (tmp_path / "empty.json").write_text('{"records": []}')
     capsys.readouterr()
     assert _cli.main(["simulate", "none", "--lab", str(tmp_path / "empty.json")]) == 2
     assert (
         "empty.json: none of its runs can be simulated\nweft simulate: nothing was simulated" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[1]", "not a record of weft bench links"),
+        ('{"rows": 3}', "not a record of weft bench links"),
+        ("print(1)", "not JSON (line 1, column 1)"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_other_files_are_refused(text, why, tmp_path, capsys):
+    file = tmp_path / "x.json"
+    if text:
+        file.write_text(text)
+    assert _cli.main(["simulate", "none", "--lab", str(file)]) == 2
+    assert capsys.readouterr().err == f"weft simulate: --lab {file}: {why}\n"
 
 
 def test_what_never_ends_is_said():

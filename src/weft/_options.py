@@ -82,7 +82,7 @@ def add_json(parser: argparse.ArgumentParser, names: Collection[str] = ()) -> No
 
 def add_color(parser: argparse.ArgumentParser) -> None:
     """Add ``--color``, as read by `console`."""
-    text = "auto, always or never (default: auto: in a terminal, unless NO_COLOR is set)"
+    text = "auto, always or never (default: auto: in a terminal; NO_COLOR keeps bold, never does not)"
     parser.add_argument("--color", choices=COLORS, default="auto", metavar="WHEN", help=text)
 
 
@@ -202,6 +202,15 @@ def refuse_unused(why: str, **given: object) -> None:
     names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False, (), [], "")]
     if names:
         raise InvalidParamError(f"{', '.join(names)}: {why}")
+
+
+def why_unread(error: OSError | ValueError) -> str:
+    """Return why a file cannot be read, for a message that names it."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON (line {error.lineno}, column {error.colno})"
+    return "not text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 # --- values -------------------------------------------------------------------------------------------------

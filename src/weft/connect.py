@@ -123,7 +123,7 @@ class Connecting:
         try:
             return resolve(self._host, self._port, passive=False)
         except OSError as e:
-            raise UnreachableError(f"connect to {name}: no such host: {e}") from None
+            raise UnreachableError(f"connect to {name}: no such host: {e.strerror or e}") from None
 
     def _reach(self, family: socket.AddressFamily, sockaddr: tuple[str, int]) -> local.Reached | None:
         """Try the local handshake with a listener of this host, if it is available to this connection."""

@@ -4,6 +4,7 @@
 import argparse
 import copy
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,13 @@ LINKS = '{"command": "weft bench links", "records": [{"scenario": "fanout", "run
 def test_other_files_are_refused(content, tmp_path, capsys):
     (tmp_path / "x.json").write_text(content)
     assert compared(tmp_path / "x.json", PUBLISHED / "demo.json") == 2
-    assert "x.json is no" in capsys.readouterr().err
+    assert re.search(r"x\.json(: not JSON| is no)", capsys.readouterr().err)
+
+
+def test_a_file_that_is_not_there(tmp_path, capsys):
+    file = tmp_path / "x.json"
+    assert compared(file, file) == 2
+    assert capsys.readouterr().err == f"weft bench compare: {file}: No such file or directory\n"
 
 
 def test_a_record_of_links_is_refused_by_its_name(tmp_path, capsys):

@@ -36,6 +36,14 @@ def test_what_cannot_be_installed_is_missing_and_the_rest_is_measured(tmp_path, 
     assert "missing: pyzmq block: needs uv to install it" in capsys.readouterr().out
 
 
+def test_nothing_but_what_is_missing_is_printed_where_all_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert bench(tmp_path, "--libraries", "pyzmq") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert all(line.startswith("missing: pyzmq") for line in lines)
+
+
 @pytest.mark.slow
 def test_a_library_that_is_not_in_its_environment_is_missing(tmp_path, monkeypatch, capsys):
     # this interpreter stands for an environment: its loops are found without weft being imported there

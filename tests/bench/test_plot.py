@@ -62,7 +62,7 @@ def test_page_is_whole_and_escaped(path, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[", "is not a record"),
+        ("[", "x.json: not JSON (line 1, column 2)\n"),
         ("{}", "is not what a benchmark that can be drawn wrote with --json"),
         ('{"records": [{"reuse_alloc": true}]}', "is not what a benchmark that can be drawn"),
         ('{"command": "weft bench sweep", "records": []}', "or nothing was measured"),

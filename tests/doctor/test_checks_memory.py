@@ -31,6 +31,26 @@ def test_no_dev_shm(machine):
     assert checks_memory.shared_memory(machine(shm_nbytes=None)).level is Level.NOTE
 
 
+@pytest.mark.parametrize(
+    ("name", "environ", "level", "remedy"),
+    [
+        ("bare", {}, Level.NOTE, "mount -o remount,rw /dev/shm"),
+        ("bare", {"UCX_TLS": "posix,self"}, Level.ERROR, "mount -o remount,rw /dev/shm, or unset UCX_TLS"),
+        ("container", {}, Level.NOTE, "start the container with --shm-size=8g, or --ipc=host"),
+    ],
+)
+def test_a_read_only_dev_shm(machine, name, environ, level, remedy):
+    found = checks_memory.shared_memory(machine(name, environ=environ, shm_read_only=True))
+    assert (found.level, found.remedy) == (level, remedy)
+    assert found.what.startswith("/dev/shm is read-only")
+    assert found.evidence[0].endswith("free, read-only")
+
+
+def test_a_read_only_dev_shm_where_a_process_sees_a_gpu(machine):
+    found = checks_memory.shared_memory(machine(files={"dev/nvidiactl": ""}, shm_read_only=True))
+    assert (found.level, found.remedy) == (Level.ERROR, "mount -o remount,rw /dev/shm")
+
+
 def test_room_for_links_and_not_for_low_level_workers(machine):
     said = [checks_memory.shared_memory(machine(shm_nbytes=(64 << 20, free << 20), **BY_UCX)).what for free in (19, 20)]
     assert said[0].endswith(

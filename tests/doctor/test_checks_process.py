@@ -59,7 +59,7 @@ def test_open_files_where_ucx_carries_messages_within_the_host(machine):
     found = checks_process.open_files(machine(files=files, memfd="memfd_create: Operation not permitted"))
     assert found.what.endswith("room for 142 peers on this host, at 7 for each with UCX")
     assert found.evidence[1].endswith("of this host: no memfd: memfd_create: Operation not permitted")
-    assert (found.level, found.source) == (Level.NOTE, "docs/design.md: a ucp_worker for each link; getrlimit(2)")
+    assert (found.level, found.source) == (Level.NOTE, "weft's docs, design: a ucp_worker for each link; getrlimit(2)")
 
 
 @pytest.mark.parametrize(

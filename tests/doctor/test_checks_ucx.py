@@ -105,8 +105,8 @@ def test_settings_that_defeat_wefts(machine, environ, level, said):
     [
         ("", "unset UCX_TLS, or name transports", "UCX: ucx_info -d"),
         ("foo", "unset UCX_TLS, or correct the name", "UCX: ucx_info -d"),
-        ("self", "unset UCX_TLS, or add posix and tcp", "docs/design.md: shared memory that reports a dead peer"),
-        ("posix,self", "unset UCX_TLS, or add tcp", "docs/design.md: shared memory that reports a dead peer"),
+        ("self", "unset UCX_TLS, or add posix and tcp", "weft's docs, design: shared memory that reports a dead peer"),
+        ("posix,self", "unset UCX_TLS, or add tcp", "weft's docs, design: shared memory that reports a dead peer"),
     ],
 )
 def test_a_remedy_is_said_once(machine, tls, remedy, source):

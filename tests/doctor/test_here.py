@@ -25,6 +25,14 @@ def test_what_is_read_of_this_machine():
     assert not machine.has("/no/such/file")
 
 
+def test_a_read_only_dev_shm(monkeypatch):
+    mounted = [*os.statvfs("/dev/shm")]
+    mounted[8] |= os.ST_RDONLY
+    assert not here.files().shm_read_only
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(mounted))
+    assert here.files().shm_read_only
+
+
 def test_the_libucp_that_is_named_is_the_one_that_is_loaded():
     chosen = ucx.chosen(here.read())
     assert chosen is not None

@@ -2,11 +2,13 @@
 """Connections explained: two workers of this process, each in a thread of its own, joined by a ring or by UCX."""
 
 import contextlib
+import io
 import json
 import logging
 import threading
 
 import pytest
+from rich.console import Console
 
 import weft
 from weft import explain
@@ -202,6 +204,17 @@ def test_a_logger_that_takes_it_gets_it(monkeypatch, capfd, caplog):
         pass
     assert not capfd.readouterr().err
     assert len([record for record in caplog.messages if f"{new_scope()} tag(" in record]) == 2
+
+
+@pytest.mark.parametrize("settings", [None, {"TLS": "posix,self,tcp"}])
+def test_words_stay_whole_on_a_narrow_terminal(settings):
+    with connected(settings) as peer:
+        told = peer.explain()
+    console = Console(width=60, file=io.StringIO(), highlight=False, markup=False)
+    console.print(told)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    words = {word for line in lines for word in line.split()}
+    assert words >= {"send_frames", "descriptor", *({"rendezvous", "posix/memory"} if settings else {"announced,"})}
 
 
 def test_who_set_what(monkeypatch):

@@ -27,7 +27,7 @@ def test_it_needs_root(tmp_path, capsys, monkeypatch):
     (tmp_path / "one.toml").write_text(FILE)
     for arguments in ([str(tmp_path / "one.toml"), "true"], ["--clean"]):
         assert cli.main(["lab", *arguments]) == 1
-        assert "need root" in capsys.readouterr().err
+        assert capsys.readouterr().err.startswith("weft lab: network namespaces need root")
 
 
 def test_it_needs_tools(tmp_path, capsys, monkeypatch):

@@ -67,19 +67,22 @@ def test_a_file(tmp_path):
         (f"{LINKED}rate_per_flow = '0kbit'", "rate_per_flow='0kbit' is not between 1kbit and 1000gbit"),
         (f"{PAIRED}between = ['a', 'b']\nrate = '0.1kbit'", "link 0, pair 0: rate='0.1kbit' is not between"),
         (f"{LINKED}delay = '275s'", "link 0: delay='275s' is longer than 270s"),
-        ("[hosts.a", "lab "),
+        ("[hosts.a", "not TOML: "),
     ],
 )
 def test_what_is_no_lab(text, said, tmp_path):
     (tmp_path / "x.toml").write_text(text)
-    with pytest.raises(weft.InvalidParamError, match=r"lab .*x\.toml: ") as e:
+    with pytest.raises(weft.InvalidParamError, match=r"^/.*x\.toml: ") as e:
         network.read(tmp_path / "x.toml")
     assert said in str(e.value)
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(weft.InvalidParamError, match="No such file"):
+    with pytest.raises(weft.InvalidParamError, match=r"none\.toml: No such file or directory$"):
         network.read(tmp_path / "none.toml")
+    (tmp_path / "x.toml").write_bytes(b"\xff")
+    with pytest.raises(weft.InvalidParamError, match=r"x\.toml: not text in UTF-8$"):
+        network.read(tmp_path / "x.toml")
 
 
 def test_a_cable_with_rate_and_delay():

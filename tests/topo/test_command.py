@@ -62,7 +62,7 @@ def test_stdin(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--nvidia-smi", "/no/such"], "No such file"),
+        (["--nvidia-smi", "/no/such"], "weft topo: --nvidia-smi /no/such: No such file or directory\n"),
         (["--nvidia-smi", "/dev/zero"], "/dev/zero: more than 1048576 characters are no such table"),
         (["--plan", "--per", "gpu"], "plan per gpu: no GPU found"),
         (["--plan", "--memory-limit", "4"], "memory limit '4': write a size from 1 MiB up such as 4GiB"),

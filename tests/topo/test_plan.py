@@ -112,7 +112,14 @@ def test_a_quota_for_fewer_workers_than_places_leaves_places_free(sockets):
 def test_what_is_asked_for_wins(sockets):
     made = plan(sockets, PlanOptions("l3", workers=3, threads=7, memory_nbytes=123))
     assert [(worker.threads, worker.memory_nbytes) for worker in made.workers] == [(7, 123)] * 3
+    assert {worker.reasons["memory"] for worker in made.workers} == {"asked for"}
     assert made.notes[-1] == "1 of 4 places are left free: fewer workers were requested"
+
+
+def test_more_memory_than_the_machine_has_is_said(sockets):
+    has = dataclasses.replace(sockets, memory_nbytes=24 * GIB)
+    made = plan(has, PlanOptions("l3", memory_nbytes=99 << 40))
+    assert {worker.reasons["memory"] for worker in made.workers} == {"asked for; this machine has 24 GiB"}
 
 
 @pytest.mark.parametrize(

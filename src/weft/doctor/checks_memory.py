@@ -13,7 +13,7 @@ from weft.doctor.machine import CAP_SYS_ADMIN, Machine, brief
 from weft.topo import cpulist
 
 _SHM = "/dev/shm"  # noqa: S108
-_SHM_SOURCE = "docs/design.md: full /dev/shm; a ring for links on one host"
+_SHM_SOURCE = "weft's docs, design: full /dev/shm; a ring for links on one host"
 _THP = "sys/kernel/mm/transparent_hugepage"
 _MUCH_SLOWER = 3  # AMD's Zen 3: 10 to 15, and 1 with the remedy
 _THP_SOURCE = "Linux, Documentation/admin-guide/mm/transhuge.rst"
@@ -30,7 +30,7 @@ def memfd(machine: Machine) -> Finding:
         "no memfd: UCX carries messages between processes of this host, and takes room in /dev/shm for each link",
         machine.memfd,
         remedy=f"allow memfd_create and fcntl in {where}{_PROFILE if machine.container else ''}",
-        source="docs/design.md: a ring for links on one host; memfd_create(2), seccomp(2)",
+        source="weft's docs, design: a ring for links on one host; memfd_create(2), seccomp(2)",
     )
 
 
@@ -54,18 +54,20 @@ def shared_memory(machine: Machine) -> Finding:
         evidence.append(f"{_SHM}: {len(left)} files of UCX's, in use or left by processes that were killed")
     clean = "python -c 'import weft.memory; weft.memory.remove_orphans()' removes unused files; " if left else ""
     remedy = f"{clean}{_grow(machine)}"
+    if machine.shm_read_only:
+        return _read_only(machine, why, evidence)
     if not why:
         return _beside_the_ring(free, evidence, remedy)
     evidence.append(f"UCX carries messages between processes of this host: {why}")
     if free < LINK_FREE_NBYTES:
         what = f"{format_nbytes(free)} free in {_SHM}: UCX makes no link below {format_nbytes(LINK_FREE_NBYTES)}"
-        return error(what, *evidence, remedy=remedy, source="docs/design.md: full /dev/shm")
+        return error(what, *evidence, remedy=remedy, source="weft's docs, design: full /dev/shm")
     links = (1 + (free - LINK_FREE_NBYTES) // LINK_SHM_NBYTES) // 2
     if links < 64:
         what = f"{format_nbytes(free)} free in {_SHM}: room for {links} links of UCX's between processes of this host"
         if free < WORKER_FREE_NBYTES:
             what += f", and for no low-level worker, which needs {format_nbytes(WORKER_FREE_NBYTES)}"
-        return warning(what, *evidence, remedy=_grow(machine), source="docs/design.md: shared memory")
+        return warning(what, *evidence, remedy=_grow(machine), source="weft's docs, design: shared memory")
     return ok(f"{format_nbytes(free)} free in {_SHM}: room for {links} links of UCX's", *evidence)
 
 
@@ -79,8 +81,22 @@ def _without_shm(why: str) -> Finding:
         evidence,
         f"UCX carries messages between processes of this host: {why}",
         remedy=remedy,
-        source="docs/design.md: shared memory",
+        source="weft's docs, design: shared memory",
     )
+
+
+def _read_only(machine: Machine, why: str, evidence: list[str]) -> Finding:
+    evidence[0] += ", read-only"
+    remedy = _grow(machine) if machine.container else f"mount -o remount,rw {_SHM}"
+    if not why:
+        what = f"{_SHM} is read-only: no low-level worker can be made; connections on this host do not need it"
+        return note(what, *evidence, remedy=remedy, source=_SHM_SOURCE)
+    name, is_set, _ = why.partition(" is set")
+    if is_set:
+        remedy += f", or unset {name}"
+    what = f"{_SHM} is read-only: UCX's posix cannot be used"
+    carries = f"UCX carries messages between processes of this host: {why}"
+    return error(what, *evidence, carries, remedy=remedy, source="weft's docs, design: shared memory")
 
 
 def _beside_the_ring(free: int, evidence: list[str], remedy: str) -> Finding:
@@ -191,7 +207,7 @@ def copies(machine: Machine) -> Finding:
         f"some copies of 2 KiB to 512 KiB take {usual / close:.0f} times as long as others, but not in weft's rings",
         evidence,
         remedy="where NumPy, UCX or other code copies much: GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1048576",
-        source="docs/design.md: copies in pieces; the GNU C library's manual: hardware capability tunables",
+        source="weft's docs, design: copies in pieces; the GNU C library's manual: hardware capability tunables",
     )
 
 

@@ -115,7 +115,7 @@ def port(number: int) -> Callable[[Machine], Finding]:
                 f"port {number} looks closed from outside: {closed}",
                 *evidence,
                 remedy=f"open it; {tail}; `weft doctor --listen` here and `--pair` there try it",
-                source="docs/design.md: connections",
+                source="weft's docs, design: connections",
             )
         if listening and all(address.startswith("127.") or address == "::1" for address in listening):
             return warning(

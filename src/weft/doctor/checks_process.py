@@ -27,7 +27,7 @@ def namespaces(machine: Machine) -> Finding:
         return ok("no container: processes of this user share memory", *evidence)
     with_own = f", with {', '.join(own)} of its own" if own else ""
     what = f"a container{with_own}: its processes share memory with each other"
-    source = "docs/containers.md; docs/design.md: connections; namespaces(7)"
+    source = "weft's docs, containers; weft's docs, design: connections; namespaces(7)"
     if not (why := why_ucx(machine)):
         what += " and with this user's in the same network namespace, and reach others over the network"
         return note(what, *evidence, remedy=_share_network(machine), source=source)
@@ -83,7 +83,7 @@ def ptrace(machine: Machine) -> Finding:
         f"ptrace_scope is {scope}: cma may not read other processes' memory; UCX copies instead",
         *evidence,
         remedy=f"leave cma out of UCX_TLS (weft does: it aborts the survivor of a killed peer), or {allow}",
-        source="Linux, Documentation/admin-guide/LSM/Yama.rst; docs/design.md: shared memory",
+        source="Linux, Documentation/admin-guide/LSM/Yama.rst; weft's docs, design: shared memory",
     )
 
 
@@ -115,7 +115,7 @@ def open_files(machine: Machine) -> Finding:
         remedy = "start the container with --ulimit nofile=65536:65536"
     else:
         remedy = "raise nofile in /etc/security/limits.d and log in again; a service needs LimitNOFILE=65536"
-    source = f"docs/design.md: {section}; getrlimit(2)"
+    source = f"weft's docs, design: {section}; getrlimit(2)"
     if peers < 64:
         return warning(what, *evidence, remedy=remedy, source=source)
     return note(what, *evidence, remedy=remedy, source=source)
@@ -147,7 +147,7 @@ def file_size(machine: Machine) -> Finding:
         remedy = (
             "allow larger files: fsize in /etc/security/limits.d, and log in again; a service needs LimitFSIZE=infinity"
         )
-    source = "docs/design.md: a ring for links on one host; getrlimit(2)"
+    source = "weft's docs, design: a ring for links on one host; getrlimit(2)"
     if soft < least:
         return error(what, *evidence, remedy=remedy, source=source)
     if not why and soft < 64 * least:
@@ -192,5 +192,5 @@ def clock_source(machine: Machine) -> Finding:
         f"clock source {name}: reading the clock takes a microsecond instead of 25 ns",
         *evidence,
         remedy=remedy,
-        source="Linux, Documentation/timers/timekeeping.rst; docs/design.md: an 8 B message",
+        source="Linux, Documentation/timers/timekeeping.rst; weft's docs, design: an 8 B message",
     )

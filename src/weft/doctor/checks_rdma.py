@@ -106,7 +106,7 @@ def _of_software(machine: Machine, found: list[Nic], evidence: tuple[str, ...]) 
         *evidence,
         *(machine.quote(file) for file in files),
         remedy=f"export {' '.join(missing)}, or UCX may abort or never connect; or leave it out: UCX_TLS=^ib",
-        source="docs/rdma.md; UCX, src/uct/ib/base/ib_device.c",
+        source="weft's docs, rdma; UCX, src/uct/ib/base/ib_device.c",
     )
 
 

@@ -45,14 +45,14 @@ def library(machine: Machine) -> Finding:
             said,
             str(found),
             remedy="pip install libucx-cu12, or a newer UCX and WEFT_LIBUCX with its path",
-            source="docs/design.md: finding libucp",
+            source="weft's docs, design: finding libucp",
         )
     loaded = machine.commands.get(ucx.LOAD, "")
     if loaded is None:
         return note(f"{found}: cannot tell whether it can be loaded", said, f"{ucx.LOAD}: no answer")
     if loaded.startswith("error: "):
         cause, _, remedy = loaded.strip().removeprefix("error: ").partition(". Remedy: ")
-        source = "docs/design.md: finding libucp"
+        source = "weft's docs, design: finding libucp"
         return error(cause, said, str(found), remedy=remedy.rstrip("."), source=source)
     return ok(str(found), said, f"modules: {', '.join(_modules(found)) or 'none'}")
 
@@ -73,14 +73,14 @@ def several(machine: Machine) -> Finding:
             "two sets of UCX libraries are in this process",
             *evidence,
             remedy="keep one: WEFT_LIBUCX with the path of the libucp that the other package uses, or uninstall one",
-            source="docs/design.md: finding libucp",
+            source="weft's docs, design: finding libucp",
         )
     if len(wheels) > 1:
         return warning(
             f"{' and '.join(wheels)} are both installed, into one folder: each overwrote files of the other",
             *evidence,
             remedy=f"pip uninstall {' '.join(wheels)}, then install the one that fits the CUDA driver",
-            source="docs/design.md: finding libucp",
+            source="weft's docs, design: finding libucp",
         )
     system = ucx.system(machine)
     evidence += [str(system)] if system else []
@@ -91,7 +91,7 @@ def several(machine: Machine) -> Finding:
             "several UCX libraries are installed: a process that uses both packages must load only one",
             *evidence,
             remedy="use weft first, or WEFT_LIBUCX with the path of the libucp that the other package brings",
-            source="docs/design.md: finding libucp",
+            source="weft's docs, design: finding libucp",
         )
     return ok(
         "one UCX for a process" if evidence else "no UCX installed: see libucp", *(evidence or ["no libucx wheel"])
@@ -163,7 +163,7 @@ def settings(machine: Machine) -> Finding:
         what,
         tuple(evidence),
         remedy,
-        "UCX: ucx_info -d" if wrong else "docs/design.md: shared memory that reports a dead peer",
+        "UCX: ucx_info -d" if wrong else "weft's docs, design: shared memory that reports a dead peer",
     )
 
 
@@ -234,7 +234,7 @@ def package(machine: Machine) -> Finding:
         *evidence,
         f"{have[other][1]}: no entry point {_distribution.CLAIM}",
         remedy=_distribution.SEPARATE,
-        source="docs/compatibility.md: The other project called weft",
+        source="weft's docs, compatibility: The other project called weft",
     )
 
 
@@ -257,7 +257,7 @@ def scheme(machine: Machine) -> Finding:
             "weft is on the path but not installed: ucx:// is not weft's in workers and schedulers",
             *evidence,
             remedy=f"pip install {_distribution.NAME}; or give Dask --preload weft.dask --preload-nanny weft.dask",
-            source="docs/design.md: Dask",
+            source="weft's docs, design: Dask",
         )
     if not others:
         return ok("ucx:// is weft's", *evidence, "entry point dask.sizeof: weft._claim_scheme")
@@ -266,12 +266,12 @@ def scheme(machine: Machine) -> Finding:
     asked, where = _claim(machine, variable)
     evidence.append(f"{where}: {asked or 'not set'}")
     if asked.lower() in _OFF:
-        return note("ucx:// is distributed-ucxx's, as configured", *evidence, source="docs/design.md: Dask")
+        return note("ucx:// is distributed-ucxx's, as configured", *evidence, source="weft's docs, design: Dask")
     return note(
         "ucx:// is weft's; distributed-ucxx is installed too",
         *evidence,
         remedy=f"uninstall it, or set {variable}=false to leave ucx:// to it",
-        source="docs/design.md: Dask",
+        source="weft's docs, design: Dask",
     )
 
 

@@ -60,7 +60,8 @@ def files() -> Machine:
     """Look at this machine without starting anything."""
     folders = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
     host, environ = socket.gethostname(), dict(os.environ)
-    return Machine(Path("/"), environ, {}, folders, host, _space(), memfd(), copies(), _synchronised())
+    nbytes, read_only = _shm()
+    return Machine(Path("/"), environ, {}, folders, host, nbytes, read_only, memfd(), copies(), _synchronised())
 
 
 def _ask(programs: Mapping[str, str], environment: Mapping[str, str], limit_s: float) -> dict[str, str | None]:
@@ -93,12 +94,12 @@ def _answer(process: subprocess.Popen[str], until: float) -> str | None:
     return said if process.returncode == 0 else None
 
 
-def _space() -> tuple[int, int] | None:
+def _shm() -> tuple[tuple[int, int] | None, bool]:
     try:
         shm = os.statvfs("/dev/shm")  # noqa: S108
     except OSError:
-        return None
-    return shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
+        return None, False
+    return (shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize), bool(shm.f_flag & os.ST_RDONLY)
 
 
 def memfd() -> str:

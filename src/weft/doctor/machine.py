@@ -44,6 +44,8 @@ class Machine:
         The machine's host name.
     shm_nbytes : tuple of (int, int), optional
         Size of ``/dev/shm``, and free bytes there.
+    shm_read_only : bool
+        Whether ``/dev/shm`` is mounted read-only.
     memfd : str, optional
         The step that the kernel refused when a memfd was made and sealed; empty if none, None if not tried.
     copies : tuple of (float, float), optional
@@ -59,6 +61,7 @@ class Machine:
     folders: tuple[str, ...] = ()
     host: str = ""
     shm_nbytes: tuple[int, int] | None = None
+    shm_read_only: bool = False
     memfd: str | None = None
     copies: tuple[float, float] | None = None
     synchronised: bool | None = None

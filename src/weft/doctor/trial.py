@@ -33,7 +33,7 @@ TRIALS: Mapping[str, str | None] = {"default": None, "posix": "posix,self", "tcp
 _LINE_NBYTES = 4096
 _REQUESTS = 16
 _CONNECT_S = 5.0
-_SOURCE = "docs/doctor.md: between two machines"
+_SOURCE = "weft's docs, doctor: between two machines"
 
 
 def serve(address: str) -> None:

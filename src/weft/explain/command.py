@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="where weft explain --listen runs (default: a child process here)",
     )
-    parser.add_argument("--listen", metavar="HOST:PORT", help="answer weft explain HOST:PORT until interrupted")
+    text = "answer weft explain HOST:PORT until interrupted; without PORT at any that is free, which is printed"
+    parser.add_argument("--listen", metavar="HOST[:PORT]", help=text)
     parser.add_argument("--once", action="store_true", help="with --listen: answer one caller within 30 s, then end")
     text = "the cluster, or its file, whose knowledge of the link is shown (default: any that knows both hosts)"
     parser.add_argument("--cluster", metavar="NAME", help=text)
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     console = _options.console(args.color, highlight=False, markup=False)
     with _options.written(args.json, explanation.json()) as text:
         if text and console.is_terminal:
-            console.print(explanation)
+            console.print(explanation, crop=False)
         elif text:
             print(explanation.text(sys.stdout.encoding or "utf-8"))
     return 0

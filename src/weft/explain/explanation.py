@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +21,10 @@ from weft.explain.reasons import Setting, Verdict
 #: The scope of a connection that the ring carries, in UCX's words.
 WITHIN_HOST = "intra-node"
 _WIDTH = 120
+#: Columns of a terminal that has room for all columns of the tables with their words whole.
+_WIDE = 80
+#: Characters; a longer name, such as a path, is folded.
+_LONGEST_WORD = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +136,8 @@ class Explanation:
             return lines_of_ring(names)
         return lines(self.settings, self.endpoint, self.scope, names, self.why_ucx)
 
-    def __rich__(self) -> Group:
-        return _tables(self)
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        yield _tables(self, options.max_width)
 
     def __str__(self) -> str:
         return self.text("utf-8")
@@ -163,7 +167,7 @@ def lines_of_ring(transports: Sequence[str]) -> tuple[str, str]:
     return "UCX is not used", f"weft {WITHIN_HOST} message({' '.join(transports)})"
 
 
-def _tables(explanation: Explanation) -> Group:
+def _tables(explanation: Explanation, width: int) -> Group:
     where = "on this host" if explanation.same_host else f"across the network ({explanation.apart})"
     local = explanation.local_address.removesuffix(":0")  # a connection over a Unix socket has no port of its own
     head = [
@@ -175,15 +179,18 @@ def _tables(explanation: Explanation) -> Group:
     lanes = _table("lane", "used for")
     for lane in explanation.lanes:
         lanes.add_row(f"{lane.transport}/{lane.device}", lane.roles)
-    sizes = _table("operation", "size", "protocol", "lanes", "decided by")
+    by = ["decided by"] if width >= _WIDE else []
+    sizes = _table("operation", "size", "protocol", "lanes", *by)
     for size in explanation.sizes:
-        sizes.add_row(size.operation, _range(size), size.protocol, size.lanes, size.layer)
+        sizes.add_row(size.operation, _range(size), size.protocol, size.lanes, *[size.layer] * len(by))
     times = _table("one way", "UCX expects", "measured")
     for time in explanation.times:
         times.add_row(format_size(time.nbytes), format_seconds(time.predicted_s), format_seconds(time.observed_s))
     transports = _table("transport", "", "why", "read from")
     for (used, *why), alike in itertools.groupby(explanation.transports, lambda v: (v.chosen, v.reason, v.evidence)):
         transports.add_row(", ".join(v.transport for v in alike), "used" if used else "-", *why)
+    for table in (sizes, transports):
+        _keep_words(table)
     gap = Text()
     tables = [lanes, sizes, times, *([_learned(explanation.learned)] if explanation.learned else []), transports]
     return Group(*map(Text, head), *(part for table in tables for part in (gap, table)))
@@ -213,6 +220,13 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def _keep_words(table: Table) -> None:
+    """Let columns become no narrower than their longest word; a list of names without spaces is folded."""
+    for column in table.columns:
+        words = " ".join(map(str, (column.header, *column.cells))).split()
+        column.min_width = min(max(map(len, words), default=0), _LONGEST_WORD)
 
 
 def _range(size: Size) -> str:

@@ -173,7 +173,7 @@ class Lab:
         if not self._namespaces:
             raise InvalidParamError("the lab is not running: enter it first, `with Lab(network) as lab`")
         if host not in (each.name for each in self.network.hosts):
-            raise InvalidParamError(f"lab: no host {host!r}; there are {', '.join(h.name for h in self.network.hosts)}")
+            raise InvalidParamError(f"no host {host!r}; there are {', '.join(h.name for h in self.network.hosts)}")
         return self._namespaces[host]
 
     def _write_hosts(self, host: str) -> None:
@@ -206,10 +206,10 @@ class Lab:
         with keeper.stdout, keeper.stderr:
             if not select.select([keeper.stdout], [], [], _UP_S)[0]:
                 keeper.kill()
-                raise TimedOutError(f"lab: the namespaces of host {host} were not there within {_UP_S:.0f} s")
+                raise TimedOutError(f"the namespaces of host {host} were not there within {_UP_S:.0f} s")
             if keeper.stdout.readline() != "up\n":
                 said = keeper.stderr.read().strip()
-                raise UnsupportedError(f"lab: {' '.join(command[:8])}: {said}{_remedy(command, said)}")
+                raise UnsupportedError(f"{' '.join(command[:8])}: {said}{_remedy(command, said)}")
 
     def _wait_until_up(self) -> None:
         until = time.monotonic() + _UP_S
@@ -218,7 +218,7 @@ class Lab:
                 # the kernel brings it up asynchronously, and UCX skips a device that is not up
                 while "state UP" not in self.ip(host, "link", "show", f"lab{i}"):
                     if time.monotonic() > until:
-                        raise TimedOutError(f"lab: the device lab{i} of host {host} did not come up in {_UP_S:.0f} s")
+                        raise TimedOutError(f"the device lab{i} of host {host} did not come up in {_UP_S:.0f} s")
                     time.sleep(0.01)
 
 
@@ -260,7 +260,7 @@ def _remove(namespace: str) -> None:
 
 def _check_root() -> None:
     if os.geteuid() != 0:
-        raise UnsupportedError("lab: network namespaces need root; run it with sudo, or in a container as root")
+        raise UnsupportedError("network namespaces need root; run it with sudo, or in a container as root")
 
 
 def _check_tools() -> None:
@@ -268,7 +268,7 @@ def _check_tools() -> None:
     missing = {tool: package for tool, package in _TOOLS.items() if shutil.which(tool) is None}
     if missing:
         packages = " ".join(dict.fromkeys(missing.values()))
-        raise UnsupportedError(f"lab: {', '.join(missing)} not found; apt-get install {packages}")
+        raise UnsupportedError(f"{', '.join(missing)} not found; apt-get install {packages}")
 
 
 def _check_cpus(network: Network) -> None:
@@ -276,7 +276,7 @@ def _check_cpus(network: Network) -> None:
     for host in network.hosts:
         if host.cpus is not None and not mine.intersection(cpulist.parse(host.cpus)):
             text = f"this process may use none of cpus={host.cpus!r}, only {cpulist.join(mine)}"
-            raise InvalidParamError(f"lab: host {host.name}: {text}")
+            raise InvalidParamError(f"host {host.name}: {text}")
 
 
 def _run(*command: str) -> str:
@@ -284,10 +284,10 @@ def _run(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, start_new_session=True)
     except subprocess.TimeoutExpired:
-        raise TimedOutError(f"lab: {' '.join(command)}: not done within {_COMMAND_S:.0f} s") from None
+        raise TimedOutError(f"{' '.join(command)}: not done within {_COMMAND_S:.0f} s") from None
     if done.returncode != 0:
         said = done.stderr.strip()
-        raise UnsupportedError(f"lab: {' '.join(command)}: {said}{_remedy(command, said)}")
+        raise UnsupportedError(f"{' '.join(command)}: {said}{_remedy(command, said)}")
     return done.stdout
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from weft import _options
 from weft.errors import InvalidParamError
 from weft.lab.shaping import DELAY, LEAST_BPS, MOST_BPS, MOST_S, RATE, Way, bps, seconds, shape
 from weft.topo import cpulist
@@ -91,8 +92,12 @@ def read(path: str | Path) -> Network:
     try:
         text = Path(path).read_text(encoding="utf-8")
         return parse(tomllib.loads(text))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, InvalidParamError) as e:
-        raise InvalidParamError(f"lab {path}: {e}") from None
+    except tomllib.TOMLDecodeError as e:
+        raise InvalidParamError(f"{path}: not TOML: {e}") from None
+    except (OSError, UnicodeDecodeError) as e:
+        raise InvalidParamError(f"{path}: {_options.why_unread(e)}") from None
+    except InvalidParamError as e:
+        raise InvalidParamError(f"{path}: {e}") from None
 
 
 def parse(record: Mapping[str, Any]) -> Network:

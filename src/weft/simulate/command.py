@@ -77,7 +77,7 @@ def _run(args: argparse.Namespace) -> int:
         try:
             compared += [{**row._asdict(), "off": row.off} for row in lab.compare(record)]
         except (KeyError, TypeError, AttributeError) as error:
-            raise InvalidParamError(f"{file} is not a record of weft bench links: {error!r}") from error
+            raise InvalidParamError(f"--lab {file}: not a record of weft bench links") from error
         if len(compared) == before:
             outcome.notes().print(f"{file}: none of its runs can be simulated")
     if not records and not compared:
@@ -97,7 +97,7 @@ def _read(file: Path) -> Any:
     try:
         return json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise InvalidParamError(f"--lab {file}: {error}") from error
+        raise InvalidParamError(f"--lab {file}: {_options.why_unread(error)}") from error
 
 
 def _simulate(networks: Sequence[str], args: argparse.Namespace) -> list[Any]:

@@ -133,7 +133,7 @@ def _described(file: str | None) -> Topology:
         with contextlib.nullcontext(sys.stdin) if file == "-" else open(file, encoding="utf-8") as source:
             text = source.read(_MOST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidParamError(f"--nvidia-smi {file}: {error}") from error
+        raise InvalidParamError(f"--nvidia-smi {file}: {_options.why_unread(error)}") from error
     if len(text) > _MOST_CHARACTERS:
         raise InvalidParamError(f"--nvidia-smi {file}: more than {_MOST_CHARACTERS} characters are no such table")
     return nvidia_smi.topology(nvidia_smi.parse(text, name=file), source=f"nvidia-smi topo -m in {file}")

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from weft._units import format_nbytes
 from weft.errors import InvalidParamError
 from weft.topo import cpulist, network
 from weft.topo.model import Cpu, Gpu, Topology
@@ -293,7 +294,10 @@ def _threads(topology: Topology, options: PlanOptions, place: _Place, workers: i
 
 def _memory(topology: Topology, options: PlanOptions, place: _Place, places: list[_Place]) -> tuple[int | None, str]:
     if options.memory_nbytes is not None:
-        return options.memory_nbytes, "asked for"
+        why, have = "asked for", topology.memory_nbytes
+        if have is not None and options.memory_nbytes > have:
+            why += f"; this machine has {format_nbytes(have)}"
+        return options.memory_nbytes, why
     memory = {node.id: node.memory_nbytes or 0 for node in topology.nodes}
     usable = memory.keys() & set(topology.allowed.nodes if topology.allowed else ()) or memory.keys()
     have = memory.get(place.node if place.node is not None else -1)

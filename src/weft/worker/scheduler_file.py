@@ -22,4 +22,4 @@ def address(file: str) -> str | None:
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     except OSError as error:
-        raise InvalidParamError(f"--scheduler-file {file}: {error}") from error
+        raise InvalidParamError(f"--scheduler-file {file}: {error.strerror}") from error

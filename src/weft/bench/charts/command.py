@@ -17,7 +17,8 @@ from weft.bench.common import outcome
 from weft.bench.common.errors import BenchError, UsageError
 
 DESCRIPTION = """
-Draw the charts of a benchmark from its JSON record, as a picture or as one self-contained HTML page with tables.
+Draw the charts of a benchmark from its JSON record, as a picture or as one self-contained HTML page with tables. Give
+--plot, --html or both.
 """
 EXAMPLES = ("weft bench plot sweep.json --plot sweep.svg", "weft bench plot demo.json --html demo.html")
 PICTURES = (".png", ".svg", ".pdf")

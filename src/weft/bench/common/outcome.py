@@ -71,7 +71,7 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is not a record: {error}") from error
+        raise UsageError(f"{path}: {_options.why_unread(error)}") from error
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 

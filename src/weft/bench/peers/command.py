@@ -129,9 +129,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _show(record: Mapping[str, Any], console: Console) -> None:
-    _options.print_whole(console, table_of(record["records"]))
+    if record["records"]:
+        _options.print_whole(console, table_of(record["records"]))
     for gone in record["missing"]:
         text = f"missing: {gone['library']} {gone['mode']}: {gone['reason']}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    for line in (*losses(record["records"]), *environment.remarks(record["environment"], 2)):
-        console.print(line, highlight=False)
+    if record["records"]:
+        for line in (*losses(record["records"]), *environment.remarks(record["environment"], 2)):
+            console.print(line, highlight=False)
