@@ -186,6 +186,16 @@ class ApplicationContext(Generic[E, L]):
         if self._worker is not None:
             self._worker.native.progress()
 
+    def end(self) -> bool:
+        """Destroy the worker, unless something is open or the worker belongs to another thread. True: it is gone."""
+        if self.open_objects():
+            return False
+        try:
+            self.close()
+        except weft.ThreadError:
+            return False
+        return True
+
     def close(self) -> None:
         """Destroy the worker."""
         if self._worker is not None:

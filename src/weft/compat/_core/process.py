@@ -50,6 +50,7 @@ class Process(Generic[E, L]):
     def __init__(self, make: Callable[[], ApplicationContext[E, L]]) -> None:
         self._make = make
         self.ctx: ApplicationContext[E, L] | None = None
+        self._left: list[ApplicationContext[E, L]] = []  # were to be reset while something was open
 
     def get(self) -> ApplicationContext[E, L]:
         """Return the context."""
@@ -75,20 +76,21 @@ class Process(Generic[E, L]):
         Raises
         ------
         UCXError
-            Endpoints or listeners are open, or the context belongs to another thread. The context stays as it is.
+            The context belongs to another thread, or endpoints or listeners are open: then a later reset destroys it.
         """
         ctx = self.ctx
-        if ctx is None:
-            return
-        try:
-            ctx.check_thread()
-        except weft.ThreadError as e:
-            raise translated(e, "reset") from None
+        if ctx is not None:
+            try:
+                ctx.check_thread()
+            except weft.ThreadError as e:
+                raise translated(e, "reset") from None
+            self.ctx = None
+            self._left.append(ctx)
         gc.collect()
-        if still_open := ctx.open_objects():
+        self._left = [each for each in self._left if not each.end()]
+        if ctx is not None and ctx in self._left:
+            still_open = ctx.open_objects()
             raise UCXError(f"Trying to reset UCX but not all Endpoints and/or Listeners are closed(): {still_open}")
-        self.ctx = None
-        ctx.close()
 
     def create_listener(
         self,
