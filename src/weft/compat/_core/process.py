@@ -76,7 +76,8 @@ class Process(Generic[E, L]):
         Raises
         ------
         UCXError
-            The context belongs to another thread, or endpoints or listeners are open: then a later reset destroys it.
+            The context belongs to another thread, or endpoints or listeners are open. In the second case a later
+            reset, after they are closed, destroys it.
         """
         ctx = self.ctx
         if ctx is not None:
