@@ -407,3 +407,29 @@ def test_a_set_replaced_on_disk_is_refused(fake: Callable[..., Path]) -> None:
     text = json.loads(python(code, file))
     assert f"{file} (deleted)" in text
     assert "restart Python" in text
+
+
+SUBINTERPRETER = """
+import _xxsubinterpreters as interpreters
+import weft
+
+with weft.Worker(weft.Context()) as before:
+    child = interpreters.create()
+    try:
+        interpreters.run_string(child, "import weft")
+    except interpreters.RunFailedError as error:
+        print(error)
+    interpreters.destroy(child)
+    assert not before.closed
+with weft.Worker(weft.Context()):
+    print("the main interpreter works")
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="_xxsubinterpreters is called _interpreters")
+def test_a_subinterpreter_is_refused_and_harms_nobody():
+    done = subprocess.run([sys.executable, "-c", SUBINTERPRETER], capture_output=True, text=True, timeout=60)
+    refusal, *rest = done.stdout.splitlines()
+    assert "weft works in a process's main interpreter only, not in a subinterpreter" in refusal, done.stderr
+    assert rest == ["the main interpreter works"]
+    assert done.returncode == 0, done.stderr

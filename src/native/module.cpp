@@ -8,6 +8,8 @@
 #include "shared/numpy_allocator.hpp"
 #include "ucp/forks.hpp"
 
+// NB_MODULE defines the function that Python calls; here it is another's, see the end of this file.
+#define PyInit__native new_module
 NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // an interpreter may exit with requests pending
     m.attr("__doc__") = "UCP for weft: contexts, workers, endpoints, requests, connections and the receive pool.";
@@ -37,4 +39,12 @@ NB_MODULE(_native, m) {
     define_channel(m);
     define_peer(m);
     define_dlpack_export(m);
+}
+#undef PyInit__native
+
+// nanobind's types and weft's statics belong to the process: a second interpreter would take them from the first.
+extern "C" NB_EXPORT PyObject *PyInit__native() {
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return new_module();
+    PyErr_SetString(PyExc_ImportError, "weft works in a process's main interpreter only, not in a subinterpreter");
+    return nullptr;
 }
