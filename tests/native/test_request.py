@@ -290,6 +290,23 @@ def test_awaiting_outside_a_loop_says_so(worker):
         next(request.__await__())
 
 
+def test_only_operations_make_requests(spawn):
+    child = spawn("""
+        from weft._native import Request
+        try:
+            Request.__new__(Request)
+        except TypeError as error:
+            print(error)
+        try:
+            class Other(Request): ...
+            Other()
+        except TypeError as error:
+            print("no other type:", type(error).__name__)
+    """)
+    assert child.line() == "requests are made by operations only"
+    assert child.line() == "no other type: TypeError"
+
+
 # ---- requests are used again ------------------------------------------------------------------------------------
 
 

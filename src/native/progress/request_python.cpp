@@ -39,10 +39,19 @@ PyObject *slot_self(PyObject *self) {
     return Py_NewRef(self);
 }
 
-PyType_Slot slots[] = {
-    {Py_am_await, reinterpret_cast<void *>(slot_self)},         {Py_tp_iter, reinterpret_cast<void *>(slot_self)},
-    {Py_tp_iternext, reinterpret_cast<void *>(slot_next)},      {Py_am_send, reinterpret_cast<void *>(slot_send)},
-    {Py_tp_dealloc, reinterpret_cast<void *>(recycle_request)}, {0, nullptr}};
+// A request that no operation made has no worker.
+PyObject *refuse_new(PyTypeObject *, PyObject *, PyObject *) {
+    PyErr_SetString(PyExc_TypeError, "requests are made by operations only");
+    return nullptr;
+}
+
+PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void *>(refuse_new)},
+                       {Py_am_await, reinterpret_cast<void *>(slot_self)},
+                       {Py_tp_iter, reinterpret_cast<void *>(slot_self)},
+                       {Py_tp_iternext, reinterpret_cast<void *>(slot_next)},
+                       {Py_am_send, reinterpret_cast<void *>(slot_send)},
+                       {Py_tp_dealloc, reinterpret_cast<void *>(recycle_request)},
+                       {0, nullptr}};
 
 constexpr const char *request_doc =
     R"(An operation under way: wait for it with :meth:`wait`, or ``await`` it.
