@@ -83,6 +83,7 @@ class DLPackArray:
         self.calls: list[dict[str, Any]] = []
         self.deleted = 0
         self.capsule: object = None
+        self.address: int | None = None  # instead of memory's own
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device
@@ -94,9 +95,8 @@ class DLPackArray:
         self._pin = (ctypes.c_char * len(self.memory)).from_buffer(self.memory)
         shape = (ctypes.c_int64 * len(self.shape))(*self.shape)
         strides = None if self.strides is None else (ctypes.c_int64 * len(self.strides))(*self.strides)
-        tensor = Tensor(
-            ctypes.addressof(self._pin), *self.device, len(self.shape), 1, *self.item, shape, strides, self.offset
-        )
+        address = ctypes.addressof(self._pin) if self.address is None else self.address
+        tensor = Tensor(address, *self.device, len(self.shape), 1, *self.item, shape, strides, self.offset)
         deleter = Deleter(self._delete)
         if self.versioned:
             managed: ctypes.Structure = ManagedVersioned(1, 0, None, deleter, self.flags, tensor)

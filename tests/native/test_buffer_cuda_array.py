@@ -65,6 +65,12 @@ def test_a_strided_array_is_refused(endpoint, strides):
         endpoint.tag_send(CudaArray(bytearray(8), strides=strides), 1)
 
 
+@pytest.mark.parametrize("entries", [{"shape": (-1,)}, {"shape": (2**33, 2**33)}, {"data": (0, False)}])
+def test_an_impossible_shape_or_no_memory_is_refused(endpoint, entries):
+    with pytest.raises(weft.InvalidParamError, match="the CudaArray has an impossible shape or no memory"):
+        endpoint.tag_send(CudaArray(bytearray(8), **entries), 1)
+
+
 def test_a_read_only_destination_is_refused(worker, endpoint):
     array = CudaArray(bytearray(8), readonly=True)
     with pytest.raises(weft.ReadOnlyError, match=r"CudaArray.*read-only"):

@@ -92,10 +92,25 @@ Tensor import_tensor(const Demand &demand, nb::dict arguments) {
     return tensor;
 }
 
+int64_t integer(nb::handle number) {
+    const int64_t value = PyLong_AsLongLong(nb::int_(number).ptr());
+    if (value == -1 && PyErr_Occurred()) throw nb::python_error();
+    return value;
+}
+
+// The length in bytes of items of `unit` B each, at `data`.
+size_t length_of(const Demand &demand, size_t ndim, const int64_t *shape, size_t unit, const void *data) {
+    int64_t nbytes = int64_t(unit);
+    bool possible = true;
+    for (size_t i = 0; i < ndim; ++i) possible &= shape[i] >= 0 && !__builtin_mul_overflow(nbytes, shape[i], &nbytes);
+    if (!possible || (nbytes && !data)) demand.refuse("InvalidParamError", "has an impossible shape or no memory");
+    return size_t(nbytes);
+}
+
 void acquire_dlpack(Buffer &buffer, const Demand &demand) {
     nb::object told = demand.object.attr("__dlpack_device__")();
-    const int type = nb::cast<int>(nb::int_(told[0])), id = nb::cast<int>(nb::int_(told[1]));
-    const Device device = device_of(type);
+    const int64_t type = integer(told[0]), id = integer(told[1]);
+    const Device device = device_of(int(type));
     if (device.memory_type == UCS_MEMORY_TYPE_UNKNOWN)
         demand.refuse("UnsupportedError", "is on a device of DLPack type " + std::to_string(type) + " (" + device.name +
                                               "); pass a copy in host memory");
@@ -109,13 +124,13 @@ void acquire_dlpack(Buffer &buffer, const Demand &demand) {
     const size_t item_bits = size_t(tensor.dtype().bits) * tensor.dtype().lanes;
     if (item_bits % 8)
         demand.refuse("UnsupportedError", "has items of " + std::to_string(item_bits) + " bits; pass a view of bytes");
-    const size_t nbytes = tensor.size() * item_bits / 8;
+    void *data = const_cast<void *>(tensor.data());
+    const size_t nbytes = length_of(demand, tensor.ndim(), tensor.shape_ptr(), item_bits / 8, data);
     if (!is_contiguous(nbytes, tensor.ndim(), tensor.shape_ptr(), tensor.stride_ptr(), 1))
         refuse_strided(demand.object, demand.writable, demand.op);
-    void *data = const_cast<void *>(tensor.data());
     if (nbytes && device.memory_type != UCS_MEMORY_TYPE_HOST) {
         if (device.memory_type == UCS_MEMORY_TYPE_ROCM)
-            synchronize_rocm(id, demand.op);
+            synchronize_rocm(int(id), demand.op);
         else
             synchronize_cuda(data, cuda_default_stream, demand.op);
         buffer.memory_type = device.memory_type;
@@ -138,7 +153,7 @@ nb::object entry(nb::handle interface, const char *key) {
 
 std::vector<int64_t> integers(nb::handle sequence) {
     std::vector<int64_t> numbers;
-    for (nb::handle number : nb::tuple(sequence)) numbers.push_back(nb::cast<int64_t>(nb::int_(number)));
+    for (nb::handle number : nb::tuple(sequence)) numbers.push_back(integer(number));
     return numbers;
 }
 
@@ -157,16 +172,15 @@ void acquire_cuda_array(Buffer &buffer, const Demand &demand) {
         demand.refuse("UnsupportedError", "is masked; pass its data without the mask");
     const size_t unit = item_nbytes(demand, nb::cast<std::string>(nb::str(entry(interface, "typestr"))));
     const std::vector<int64_t> shape = integers(entry(interface, "shape"));
-    size_t nbytes = unit;
-    for (int64_t extent : shape) nbytes *= size_t(extent);
+    nb::object data = entry(interface, "data");
+    auto *address = reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::int_(data[0])));
+    const size_t nbytes = length_of(demand, shape.size(), shape.data(), unit, address);
     if (nb::object strides = entry(interface, "strides"); !strides.is_none()) {
         const std::vector<int64_t> steps = integers(strides);
         if (steps.size() != shape.size() || !is_contiguous(nbytes, shape.size(), shape.data(), steps.data(), unit))
             refuse_strided(demand.object, demand.writable, demand.op);
     }
-    nb::object data = entry(interface, "data");
     if (demand.writable && nb::cast<bool>(nb::bool_(data[1]))) refuse_read_only(demand.object, demand.op);
-    auto *address = reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::int_(data[0])));
     if (nbytes) {
         check_reach(demand, UCS_MEMORY_TYPE_CUDA, "CUDA (" + std::to_string(nbytes) + " B)");
         nb::object stream = entry(interface, "stream");
