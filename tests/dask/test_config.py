@@ -63,6 +63,7 @@ def test_a_configuration_that_was_cleared_gives_the_defaults(monkeypatch: pytest
             {"NET_DEVICES": ["eth0", "mlx5_0:1"], "Max_Rndv_Rails": 2},
             {"NET_DEVICES": "eth0,mlx5_0:1", "MAX_RNDV_RAILS": "2"},
         ),
+        ({"tls": None, "net-devices": "eth0"}, {"NET_DEVICES": "eth0"}),
         ({"proto-info": True, "mm_error_handling": False}, {"PROTO_INFO": "y", "MM_ERROR_HANDLING": "n"}),
     ],
 )

@@ -13,7 +13,7 @@ from distributed import Scheduler, Worker
 from weft.dask.learn.measured import Report
 from weft.dask.observe import traffic
 from weft.dask.observe.attach import attach
-from weft.dask.observe.scheduler import SchedulerTraffic
+from weft.dask.observe.scheduler import KeepUp, SchedulerTraffic
 from weft.dask.observe.traffic import EXTENSION
 from weft.dask.observe.worker import WorkerTraffic
 
@@ -58,6 +58,10 @@ class Workers:
         self.bandwidth_types: dict[str, float] = {}
         self.traffic = SchedulerTraffic(self)
 
+    def lose(self, name: str) -> None:
+        del self.workers[f"ucx://{name}"]
+        KeepUp(self.traffic).remove_worker(self, f"ucx://{name}", stimulus_id="")  # type: ignore[arg-type]
+
     def heartbeat(self, name: str, *, seen: tuple[str, float, int] | None = None, **sent: int) -> None:
         """Say what worker `name` saw from whom: sum and count; and sent to whom."""
         ws = self.workers[f"ucx://{name}"]
@@ -81,7 +85,7 @@ def test_pairs_are_of_the_workers_that_are_here() -> None:
         ("a", "c", 200),
         ("a", "b", 100),
     ]
-    del cluster.workers["ucx://b"]
+    cluster.lose("b")
     assert [(p.source, p.destination) for p in cluster.traffic.pairs()] == [("a", "c")]
     cluster.heartbeat("a", c=250)
     assert [(p.source, p.destination, p.nbytes) for p in cluster.traffic.pairs()] == [("a", "c", 250)]
@@ -102,7 +106,7 @@ def test_who_has_left_is_forgotten() -> None:
     cluster = Workers("a", "b")
     cluster.heartbeat("b")
     cluster.heartbeat("a", seen=("b", 30.0, 3))
-    del cluster.workers["ucx://b"]
+    cluster.lose("b")
     assert cluster.traffic.seen_by_dask() == {}  # before the next heartbeat, too
     assert set(cluster.traffic.names().values()) == {"a"}
     cluster.heartbeat("a")
@@ -110,11 +114,18 @@ def test_who_has_left_is_forgotten() -> None:
     assert cluster.traffic._means == {}
 
 
+def test_who_has_left_without_a_report_of_its_own_is_forgotten() -> None:
+    cluster = Workers("a", "silent")
+    cluster.heartbeat("a", seen=("silent", 30.0, 3))
+    cluster.lose("silent")
+    assert cluster.traffic._means == {}
+
+
 def test_who_has_left_does_not_come_back_with_late_news() -> None:
     cluster = Workers("left", "other", "late")
     for name in ("left", "other", "late"):
         cluster.heartbeat(name)
-    del cluster.workers["ucx://left"]
+    cluster.lose("left")
     cluster.heartbeat("other")
     cluster.heartbeat("late", seen=("left", 30.0, 3), left=100, other=200)
     assert set(cluster.traffic._reports["ucx://late"]["peers"]) == {"process other"}

@@ -18,7 +18,8 @@ from tests.dask.clusters import local_cluster, workers_of
 
 import weft.dask
 from weft.dask.learn import measured
-from weft.dask.learn.collect import KeepUp, SchedulerLinks
+from weft.dask.learn.collect import SchedulerLinks
+from weft.dask.learn.hosts import FORGOTTEN_S, place_of
 from weft.dask.learn.view import Links, tell
 from weft.dask.observe.traffic import EXTENSION
 from weft.links import LinkModel, Place
@@ -218,7 +219,7 @@ def test_who_left_is_forgotten() -> None:
     cluster.transfers(A, B, 10e6)
     cluster.tell(A, {f"process of {B}": {"sending": 4.0}})
     del cluster.workers[A]
-    KeepUp(cluster.links).remove_worker(cluster, A, stimulus_id="")  # type: ignore[arg-type]
+    cluster.links.forget(A)
     assert cluster.links.model.pairs == {}
     assert A not in cluster.links.model.workers()
     assert cluster.links._sending == {}  # pyright: ignore[reportPrivateUsage]
@@ -226,6 +227,28 @@ def test_who_left_is_forgotten() -> None:
     assert A not in cluster.links.model.workers(), "a heartbeat that comes late"
     cluster.tell(C, {f"process of {A}": {"round_trip_s": 0.1}})
     assert cluster.links.model.pairs == {}
+
+
+def test_hosts_that_had_no_worker_for_an_hour_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: at)
+    cluster = Workers(A, B, C)
+    cluster.transfers(A, B, 10e6)
+    cluster.transfers(C, B, 10e6)
+    host_of_a, host_of_c = (str(place_of(address).host) for address in (A, C))
+    del cluster.workers[A], cluster.workers[C]
+    cluster.links.forget(A)
+    cluster.links.forget(C)
+    at = FORGOTTEN_S - 1
+    cluster.workers[C] = SimpleNamespace(address=C)
+    cluster.tell(C, {})
+    hosts = {host for pair in cluster.links.model.hosts for host in pair[:2]}
+    assert {host_of_a, host_of_c} <= hosts
+    at = FORGOTTEN_S + 1
+    cluster.tell(B, {})
+    hosts = {host for pair in cluster.links.model.hosts for host in pair[:2]}
+    assert host_of_a not in hosts
+    assert host_of_c in hosts, "it has a worker again"
 
 
 def test_a_named_cluster_keeps_what_it_learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

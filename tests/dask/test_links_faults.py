@@ -19,7 +19,6 @@ from tests.dask.test_fanout import hosts, run
 from tests.dask.test_learned import A, B, C, FakePeer, MiB, Workers
 
 from weft.dask.learn import collect, measured
-from weft.dask.learn.collect import KeepUp
 from weft.dask.observe.traffic import EXTENSION
 from weft.links import store
 
@@ -190,7 +189,7 @@ def test_who_leaves_a_cluster_with_other_workers_is_forgotten() -> None:
     cluster.transfers(A, C, 100e6)
     assert cluster.links.decides
     del cluster.workers[B]
-    KeepUp(cluster.links).remove_worker(cluster, B)  # type: ignore[arg-type]
+    cluster.links.forget(B)
     assert not cluster.links.decides
 
 

@@ -93,7 +93,7 @@ def ucx() -> dict[str, str]:
         raise InvalidParamError(
             f"weft.ucx: {settings!r} is not a mapping of UCX settings; name one, as in DASK_WEFT__UCX__TLS={settings}"
         )
-    return _of_distributed_ucxx() | {_name(name): _text(value) for name, value in settings.items()}
+    return _of_distributed_ucxx() | {_name(name): _text(value) for name, value in settings.items() if value is not None}
 
 
 def _of_distributed_ucxx() -> dict[str, str]:

@@ -176,11 +176,12 @@ class LinkModel:
             other = pair[1] if pair[0] == worker else pair[0]
             self._of_worker.get(other, set()).discard(pair)
 
-    def forget_host(self, host: str) -> None:
-        """Drop the estimates for a host, unless it has workers."""
-        if host not in self._workers_on:
-            self.hosts = {hosts: level for hosts, level in self.hosts.items() if host not in hosts[:2]}
-            self.ports = {port: learned for port, learned in self.ports.items() if port[1] != host}
+    def forget_hosts(self, hosts: Set[str]) -> None:
+        """Drop the estimates for those hosts that have no workers."""
+        gone = hosts - self._workers_on.keys()
+        if gone:
+            self.hosts = {pair: level for pair, level in self.hosts.items() if gone.isdisjoint(pair[:2])}
+            self.ports = {port: learned for port, learned in self.ports.items() if port[1] not in gone}
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 

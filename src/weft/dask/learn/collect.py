@@ -13,10 +13,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distributed.diagnostics.plugin import SchedulerPlugin
-
 from weft.dask import config
-from weft.dask.learn.hosts import SOFTWARE_S, place_of
+from weft.dask.learn.hosts import FORGOTTEN_S, SOFTWARE_S, place_of
 from weft.dask.learn.placing import Placing
 from weft.dask.learn.relays import name_relay
 from weft.links import LinkModel, store
@@ -94,12 +92,17 @@ class SchedulerLinks:
                 store.load(self.model, store.path_of(cluster), time.monotonic())
             except OSError as e:
                 self._say_unkept(e)
+        now = time.monotonic()
+        self._left_s = {
+            host: now for pair in self.model.hosts for host in pair[:2]
+        }  # hosts without workers, since when
 
     def take(self, address: str, process: str, rows: Mapping[str, Any]) -> None:
         """Add a worker's measurements, by the addresses or processes of its peers. Every value is validated."""
         if self.mode == "off" or address not in self.scheduler.workers:
             return
         now = time.monotonic()
+        self._forget_hosts(now)
         try:
             self._worker_of[process] = address
             self._know_worker(address)
@@ -154,14 +157,25 @@ class SchedulerLinks:
 
     def _know_worker(self, address: str) -> None:
         if address in self.scheduler.workers and address not in self.model.workers():
-            self.model.place(address, place_of(address))
+            place = place_of(address)
+            self.model.place(address, place)
+            self._left_s.pop(place.host, None)
 
     def forget(self, left: str) -> None:
-        """Forget a worker that has left."""
+        """Forget a worker that has left. What was learned of its host stays for an hour after its last worker."""
+        if left in self.model.workers() and len(self.model.beside(left)) == 1:
+            self._left_s[self.model.place_of(left).host] = time.monotonic()
         self.model.forget(left)
         names = {left, *(process for process, address in self._worker_of.items() if address == left)}
         self._worker_of = {process: address for process, address in self._worker_of.items() if address != left}
         self._sending = {pair: at for pair, at in self._sending.items() if not names & set(pair)}
+
+    def _forget_hosts(self, now: float) -> None:
+        """Forget hosts that have had no worker for long: a cluster may get its workers on ever new ones."""
+        if self._left_s and now - next(iter(self._left_s.values())) > FORGOTTEN_S:
+            gone = {host for host, at in self._left_s.items() if now - at > FORGOTTEN_S}
+            self.model.forget_hosts(gone)
+            self._left_s = {host: at for host, at in self._left_s.items() if host not in gone}
 
     def route(self, **asked: Any) -> dict[str, Any]:
         """Answer a worker that receives a large value over a slow link with the name of a relay."""
@@ -206,18 +220,3 @@ class SchedulerLinks:
                 self.cluster,
                 error,
             )
-
-
-class KeepUp(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
-    """Forgets workers that leave, and saves what was learned when the scheduler closes."""
-
-    name = "weft-links"
-
-    def __init__(self, links: SchedulerLinks) -> None:
-        self._links = links
-
-    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
-        self._links.forget(worker)
-
-    async def close(self) -> None:
-        self._links.save()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.dask import config, patches
 from weft.dask.learn import chains, measured
-from weft.dask.learn.hosts import SOFTWARE_S, place_of
+from weft.dask.learn.hosts import FORGOTTEN_S, SOFTWARE_S, place_of
 from weft.links import LinkModel, Need, Probes, best_source
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ BUSY_S = 0.15
 #: Workers that this one notifies at most; the others ask again by themselves.
 _MOST_WAITING = 1024
 _TELL = "weft_free"
-#: A source that sent nothing for this long is forgotten: its measurements count for nothing by now (`HALF_LIFE_S`).
-FORGOTTEN_S = 3600.0
 
 
 class Fetching:
@@ -81,7 +79,7 @@ class Fetching:
                 del self._heard_s[source]
                 host = self.model.place_of(source).host
                 self.model.forget(source)
-                self.model.forget_host(host)
+                self.model.forget_hosts({host})
 
     def _address(self) -> str:
         worker = self._worker()

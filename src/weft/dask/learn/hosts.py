@@ -9,6 +9,9 @@ from weft.links import Place
 
 #: Seconds that Dask adds to the wire's round trip for a request and its answer.
 SOFTWARE_S = 5e-4
+#: A source that sent nothing for this long, or a host that had no worker, is forgotten: its measurements count for
+#: nothing by now (`HALF_LIFE_S`).
+FORGOTTEN_S = 3600.0
 
 
 def place_of(address: str) -> Place:

@@ -44,8 +44,7 @@ def attach(server: object) -> None:
             patches.extend(server, EXTENSION, WorkerTraffic(report_of(server)))
         _register_metrics()
     elif isinstance(server, Scheduler):
-        from weft.dask.learn.collect import KeepUp
-        from weft.dask.observe.scheduler import SchedulerTraffic
+        from weft.dask.observe.scheduler import KeepUp, SchedulerTraffic
 
         extension = SchedulerTraffic(server)
 
@@ -56,7 +55,7 @@ def attach(server: object) -> None:
             patches.serve(server, {"weft_route": route})
             _register_metrics()
             _add_page(server, extension)
-            server.add_plugin(KeepUp(extension.links))
+            server.add_plugin(KeepUp(extension))
 
 
 def _register_metrics() -> None:

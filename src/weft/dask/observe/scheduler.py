@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from distributed.diagnostics.plugin import SchedulerPlugin
+
 from weft.dask import config, patches
 from weft.dask.learn.collect import SchedulerLinks
 from weft.dask.observe.expected import Point, points
@@ -39,7 +41,6 @@ class SchedulerTraffic:
         if known is None or known["process"] != report["process"]:  # a new worker may reuse the address of an old one
             known = self._reports[ws.address] = {"process": report["process"], "peers": {}}
         known["peers"].update(report["peers"])
-        self._forget_who_left()
         # An unknown peer may be a worker that has not reported yet; workers of another protocol never report.
         if all(a in self._reports for a in self._scheduler.workers if a.startswith("ucx://")):
             here = {report["process"] for report in self._reports.values()}
@@ -55,15 +56,13 @@ class SchedulerTraffic:
         patches.put_bandwidths(self._scheduler, pairs, types)
         self.links.take(ws.address, report["process"], report.get("links", {}))
 
-    def _forget_who_left(self) -> None:
-        workers = self._scheduler.workers
-        left = [address for address in self._reports if address not in workers]
-        for address in left:
-            gone = self._reports.pop(address)["process"]
-            for report in self._reports.values():
-                report["peers"].pop(gone, None)
-            for pair in [p for p in self._means if address in p]:
-                del self._means[pair]
+    def forget(self, left: str) -> None:
+        """Forget a worker that has left, and what others told of it."""
+        gone = self._reports.pop(left, {}).get("process")
+        for report in self._reports.values():
+            report["peers"].pop(gone, None)
+        self._means = {pair: mean for pair, mean in self._means.items() if left not in pair}
+        self.links.forget(left)
 
     def names(self) -> dict[str, str]:
         """Return the name of each worker's process, by its id."""
@@ -94,6 +93,21 @@ class SchedulerTraffic:
         """Return the same, by the names of sender and receiver."""
         names = self.names()
         return {(names[a], names[b]): mean for (a, b), mean in self.requests().items() if a in names and b in names}
+
+
+class KeepUp(SchedulerPlugin):  # type: ignore[misc] # distributed has no types
+    """Tells an extension about workers that leave, and has it save what was learned when the scheduler closes."""
+
+    name = "weft-links"
+
+    def __init__(self, extension: SchedulerTraffic) -> None:
+        self._extension = extension
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
+        self._extension.forget(worker)
+
+    async def close(self) -> None:
+        self._extension.links.save()
 
 
 def _weigh(means: dict[Any, float], key: Any, seen: tuple[float, int], share: float) -> float:
