@@ -372,3 +372,23 @@ def test_a_caller_that_was_accepted_when_the_listener_ends_is_hung_up_on():
         asyncio.run(main())
         gc.collect()
     assert not warned
+
+
+def test_a_blocking_listener_keeps_nothing_of_callers_that_are_gone(fds):
+    """It aborts each connection, so nothing but the next accept can notice that the caller has ended."""
+
+    def call(address):
+        weft.connect(address).open().abort()
+
+    with weft.listen("127.0.0.1:0") as listener:
+        counts = []
+        for _ in range(6):
+            caller = threading.Thread(target=call, args=(listener.address,))
+            caller.start()
+            listener.accept(20).abort()
+            caller.join()
+            counts.append(fds())
+        assert counts[-1] == counts[1]
+        with pytest.raises(weft.TimedOutError):
+            listener.accept(0)
+        assert fds() < counts[-1]

@@ -146,6 +146,7 @@ class Connecting:
         deadline = time.monotonic() + self._timeout
         workers = workers_of_thread()
         for attempt in (1, 2):  # the two sides may meet at a link that was just lost; then the second makes a new one
+            workers.progress()
             to = self._connected_blocking(name, deadline)
             with _socket_of(to) as sock:
                 try:

@@ -232,6 +232,7 @@ class Listener:
         late = False
         while not late:  # a caller that is already waiting is accepted even after the deadline
             late = time.monotonic() >= deadline
+            workers.progress()
             sock = self._next(listening, deadline, name)
             if sock is None:
                 break

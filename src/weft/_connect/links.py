@@ -355,6 +355,12 @@ class Workers:
                 worker.native.attach(self.loop)
         return worker
 
+    def progress(self) -> None:
+        """Notice peers that are gone. In a loop its turns do that; a thread may only accept, or connect."""
+        for worker in list(self._workers.values()):
+            if not worker.native.closed:
+                worker.native.progress()
+
     async def close_with_loop(self) -> None:
         """Close these workers when the loop shuts down in order (``asyncio.run``)."""
         if self._shutdown is None:
