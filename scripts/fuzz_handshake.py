@@ -98,7 +98,7 @@ class PaperWorkers:
         self.made = links.ConnectionWorker(None, same_host=True)
         self.made.id = worker_id
         self.listens: set[str] = set()
-        self.calls: dict[str, links.OtherHandshake] = {}
+        self.calls: dict[str, links.Call] = {}
 
     def worker(self, route: Route, *, same_host: bool) -> links.ConnectionWorker:
         self.made.same_host = same_host
@@ -108,11 +108,10 @@ class PaperWorkers:
         self.made.same_host = True
         return self.made
 
-    def know(self, remote_id: str, *, settled: bool) -> None:
-        """Have a link to that worker: a settled one, or one that another handshake is making."""
-        link, _ = next_value(self.made.decide(remote_id))
-        with socket.socket() as sock:
-            link.prepare(sock, "known")
+    def know(self, remote_id: str, sock: socket.socket, *, settled: bool) -> None:
+        """Have a link to that worker: a settled one, or one that another handshake is making, over `sock`."""
+        link, _ = next_value(self.made.decide(remote_id, sock))
+        link.prepare(sock, "known")
         if settled:
             link.settle()
 
@@ -167,7 +166,7 @@ def near_transcript(room: Room, *, known: bool) -> dict[Side, list[bytes]]:
     caller, listener = PaperWorkers(LOW), PaperWorkers(HIGH)
     if known:
         for workers, remote_id in ((caller, HIGH), (listener, LOW)):
-            workers.know(remote_id, settled=True)
+            workers.know(remote_id, room.sock, settled=True)
             workers.made.links[remote_id].id = "known"
     near = {"near client": room.steps("near client", caller), "near server": room.steps("near server", listener)}
     words: dict[Side, list[bytes]] = {side: [] for side in near}
@@ -381,7 +380,7 @@ def case(room: Room, good: list[dict[Side, list[bytes]]], r: random.Random) -> O
     workers = PaperWorkers(own)
     known = r.choice((None, None, True, False))
     if known is not None:
-        workers.know(other, settled=known)
+        workers.know(other, room.sock, settled=known)
         if side.startswith("near") and r.random() < 0.5:
             workers.made.links[other].id = "known"
             workers.made.remember("near", other)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -108,9 +109,10 @@ def test_a_call_that_lost_its_link_to_another_connects_again(monkeypatch: pytest
         nonlocal tried
         tried += 1
         cross(call, link)
-        call.link = links.Link(link.worker, link.remote_id, "another", None)
+        call.link = links.Link(link.worker, link.remote_id, "another", sock)
 
     monkeypatch.setattr(links.Call, "cross", elsewhere)
     both = Both(monkeypatch)
-    both.run(talk)
+    with socket.socket() as sock:
+        both.run(talk)
     assert tried == 1

@@ -6,8 +6,10 @@ import contextlib
 import gc
 import math
 import os
+import resource
 import socket
 import struct
+import sys
 import threading
 import time
 import warnings
@@ -372,3 +374,63 @@ def test_a_caller_that_was_accepted_when_the_listener_ends_is_hung_up_on():
         asyncio.run(main())
         gc.collect()
     assert not warned
+
+
+def test_a_blocking_listener_keeps_nothing_of_callers_that_are_gone(fds):
+    """It aborts each connection, so nothing but the next accept can notice that the caller has ended."""
+
+    def call(address):
+        weft.connect(address).open().abort()
+
+    with weft.listen("127.0.0.1:0") as listener:
+        counts = []
+        for _ in range(6):
+            caller = threading.Thread(target=call, args=(listener.address,))
+            caller.start()
+            listener.accept(20).abort()
+            caller.join()
+            counts.append(fds())
+        assert counts[-1] == counts[1]
+        with pytest.raises(weft.TimedOutError):
+            listener.accept(0)
+        assert fds() < counts[-1]
+
+
+@contextlib.contextmanager
+def descriptors_left(count):
+    """Take all descriptors but `count`."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, open_files())) + 20, limits[1]))
+    taken = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_listen_without_descriptors_is_refused_and_leaves_nothing(left, fds):
+    listener = weft.listen(f"127.0.0.1:{free_port()}")
+    before = fds()
+    with descriptors_left(left), pytest.raises(weft.NoMemoryError, match=r"^listen on 127.*ulimit -n"):
+        listener.__enter__()
+    assert fds() == before
+    with listener:
+        pass
+
+
+def test_a_connect_without_descriptors_is_refused(monkeypatch):
+    with weft.listen("127.0.0.1:0") as listener:
+        address = listener.address
+        with descriptors_left(0), pytest.raises(weft.NoMemoryError, match=r"^connect to 127.*ulimit -n"):
+            weft.connect(address).open()
+        monkeypatch.delitem(sys.modules, "ipaddress")
+        with descriptors_left(0), pytest.raises(weft.NoMemoryError, match=r"^the address of .*ulimit -n"):
+            _ = listener.address

@@ -30,11 +30,11 @@ def worker(monkeypatch):
 def test_lost_links_go_when_new_ones_come(worker, decides):
     for number in range(100):
         remote_id = f"{number:032x}"
-        if decides == "here":
-            link, _ = fuzz.next_value(worker.decide(remote_id))
-        else:
-            link = worker.follow(remote_id, {"id": "1", "new": True}, "accept")
         with socket.socket() as sock:
+            if decides == "here":
+                link, _ = fuzz.next_value(worker.decide(remote_id, sock))
+            else:
+                link = worker.follow(remote_id, {"id": "1", "new": True}, sock, "accept")
             link.prepare(sock, "peer")
         link.settle()
         if number:  # the first one stays

@@ -125,11 +125,14 @@ class Connecting:
         except OSError as e:
             raise UnreachableError(f"connect to {name}: no such host: {e.strerror or e}") from None
 
-    def _reach(self, family: socket.AddressFamily, sockaddr: tuple[str, int]) -> local.Reached | None:
+    def _reach(self, family: socket.AddressFamily, sockaddr: tuple[str, int], name: str) -> local.Reached | None:
         """Try the local handshake with a listener of this host, if it is available to this connection."""
         if self._ssl is not None or not ring.usable(self._settings):
             return None
-        return local.reach(family, sockaddr)
+        try:
+            return local.reach(family, sockaddr)
+        except OSError as e:
+            raise out_of_descriptors(f"connect to {name}", e) from None
 
     def _steps(self, workers: Workers, to: _Reached, name: str) -> handshake.Steps | local.LocalSteps:
         if isinstance(to, local.Reached):
@@ -146,6 +149,7 @@ class Connecting:
         deadline = time.monotonic() + self._timeout
         workers = workers_of_thread()
         for attempt in (1, 2):  # the two sides may meet at a link that was just lost; then the second makes a new one
+            workers.progress()
             to = self._connected_blocking(name, deadline)
             with _socket_of(to) as sock:
                 try:
@@ -183,7 +187,7 @@ class Connecting:
         failure: OSError | None = None
         targets = self._targets(name)
         for i, (family, sockaddr) in enumerate(targets):
-            if near := self._reach(family, sockaddr):
+            if near := self._reach(family, sockaddr, name):
                 return near
             sock = _socket(family, name)
             try:
@@ -207,7 +211,7 @@ class Connecting:
         )
         failure: OSError | None = None
         for i, (family, sockaddr) in enumerate(targets):
-            if near := self._reach(family, sockaddr):
+            if near := self._reach(family, sockaddr, name):
                 return near
             sock = _socket(family, name)
             sock.setblocking(False)

@@ -76,6 +76,8 @@ def listen(
     ------
     AddressError
         On entry: the port is in use, or the address is not this host's.
+    NoMemoryError
+        On entry: descriptors ran out. Nothing listens.
     InvalidParamError
         On entry: ``with`` and a handler, or ``async with`` without one.
     """
@@ -117,8 +119,11 @@ class Listener:
     def address(self) -> str:
         """``host:port`` that :func:`connect` takes; for a wildcard, one that other hosts can use."""
         host, port = self._bound()
-        if is_wildcard(host):
-            host = outward(self._sockets[0].family)
+        try:
+            if is_wildcard(host):
+                host = outward(self._sockets[0].family)
+        except OSError as e:
+            raise out_of_descriptors(f"the address of a listener on {join(host, port)}", e) from None
         return join(host, port)
 
     @property
@@ -156,17 +161,25 @@ class Listener:
                 sock.close()
                 raise
         except OSError as e:
+            if e.errno in (errno.EMFILE, errno.ENFILE):
+                raise out_of_descriptors(f"listen on {name}", e) from None
             error = AddressError(f"listen on {name}: {e.strerror or e}{unbound_remedy(e)}")
             error.errno = e.errno
             raise error from None
         close_in_child(sock)
         self._sockets = [sock]
-        self._same_host = SameHostListener()
-        if self._ssl is None and ring.usable(self._settings):
-            self._local_name = local.name_of(*sock.getsockname()[:2])
-            near = local.listen(self._local_name)
-            if near is not None:
-                self._sockets.append(near)
+        try:
+            self._same_host = SameHostListener()
+            if self._ssl is None and ring.usable(self._settings):
+                self._local_name = local.name_of(*sock.getsockname()[:2])
+                near = local.listen(self._local_name)
+                if near is not None:
+                    self._sockets.append(near)
+        except BaseException as e:
+            self.stop()
+            if isinstance(e, OSError) and not isinstance(e, Error):
+                raise out_of_descriptors(f"listen on {name}", e) from None
+            raise
 
     def stop(self) -> None:
         """Stop listening. Existing connections stay open."""
@@ -232,6 +245,7 @@ class Listener:
         late = False
         while not late:  # a caller that is already waiting is accepted even after the deadline
             late = time.monotonic() >= deadline
+            workers.progress()
             sock = self._next(listening, deadline, name)
             if sock is None:
                 break

@@ -194,7 +194,7 @@ def client(
     link: Link | None = None
     try:
         if unix is not None and why_ucx is None:
-            return (yield from _connect_ring(workers, name, unix, hello))
+            return (yield from _connect_ring(workers, name, sock, unix, hello))
         yield encode(route="host" if same_host else "network")
         try:
             tls = over_tls(policy, hello, same_host and route.memory_only, what)
@@ -210,13 +210,13 @@ def client(
         remote_id = worker_of((yield from _receive(what)), worker, what)
         decision = None
         if worker.id <= remote_id:
-            link, decision = yield from worker.decide(remote_id)
+            link, decision = yield from worker.decide(remote_id, sock)
         channel_id = new_channel_id()
         segments = route.segments(same_host=same_host)
         yield encode(worker=worker.id, channel=f"{channel_id:x}", link=decision, segments=segments)
         reply = yield from _receive(what)
         if link is None:
-            link = worker.follow(remote_id, field(reply, "link", dict, what), what)
+            link = worker.follow(remote_id, field(reply, "link", dict, what), sock, what)
         address = link.join(address_of(reply, what), unix or sock, name)
         channel = link.native.open(channel_id, channel_of(reply, what), name)
         try:
@@ -279,7 +279,7 @@ def server(
             yield encode(ready=True)
             return Joined(workers, same_host=same_host, remote=remote)
         if unix is not None and ring_worker is not None:
-            return (yield from _accept_ring(workers, ring_worker, name, unix, message, remote))
+            return (yield from _accept_ring(workers, ring_worker, name, sock, unix, message, remote))
         if same_host:
             _compare("POSIX_", route.queue, field(hello, "queue", dict, what), what)
         worker = workers.worker(route, same_host=same_host)
@@ -288,9 +288,9 @@ def server(
         remote_id = worker_of(message, worker, what)
         decision = None
         if worker.id < remote_id:
-            link, decision = yield from worker.decide(remote_id)
+            link, decision = yield from worker.decide(remote_id, sock)
         else:
-            link = worker.follow(remote_id, field(message, "link", dict, what), what)
+            link = worker.follow(remote_id, field(message, "link", dict, what), sock, what)
         _compare("", route.segments(same_host=same_host), field(message, "segments", dict, what), what)
         address = link.prepare(unix or sock, name)
         channel_id = new_channel_id()
@@ -316,7 +316,9 @@ def server(
     )
 
 
-def _connect_ring(workers: Workers, name: str, unix: socket.socket, hello: dict[str, Any]) -> Steps:
+def _connect_ring(
+    workers: Workers, name: str, sock: socket.socket, unix: socket.socket, hello: dict[str, Any]
+) -> Steps:
     """Continue :func:`client` after both sides are known to be on one host and to have rings."""
     what = f"connect to {name}"
     worker = workers.ring_worker()
@@ -327,14 +329,14 @@ def _connect_ring(workers: Workers, name: str, unix: socket.socket, hello: dict[
     mine, theirs = new_channel_id(), new_channel_id()
     try:
         if worker.id <= remote_id:
-            link, decision = yield from worker.decide(remote_id)
+            link, decision = yield from worker.decide(remote_id, sock)
             address = link.prepare(unix, name)
             channel = link.native.open(mine, theirs, name)
         ids = {"worker": worker.id, "channel": f"{mine:x}", "accepted_channel": f"{theirs:x}"}
         yield encode(route="host", **ids, link=decision, address=address)
         reply = yield from _receive(what)
         if link is None:
-            link = worker.follow(remote_id, field(reply, "link", dict, what), what)
+            link = worker.follow(remote_id, field(reply, "link", dict, what), sock, what)
             address = link.join(address_of(reply, what), unix, name)
             channel = link.native.open(mine, theirs, name)
             yield encode(address=address)
@@ -353,6 +355,7 @@ def _accept_ring(
     workers: Workers,
     worker: ConnectionWorker,
     name: str,
+    sock: socket.socket,
     unix: socket.socket,
     message: dict[str, Any],
     remote: dict[str, Any],
@@ -365,9 +368,9 @@ def _accept_ring(
     decision = None
     try:
         if worker.id < remote_id:
-            link, decision = yield from worker.decide(remote_id)
+            link, decision = yield from worker.decide(remote_id, sock)
         else:
-            link = worker.follow(remote_id, field(message, "link", dict, what), what)
+            link = worker.follow(remote_id, field(message, "link", dict, what), sock, what)
         address = link.prepare(unix, name)
         channel = link.native.open(mine, theirs, name)
         if decision is None:

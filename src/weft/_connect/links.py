@@ -22,7 +22,7 @@ from weft import _native
 from weft._connect.channel_protocol import Channel
 from weft._connect.route import Route
 from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, Context, PairedContext
-from weft.errors import HandshakeError, PeerLostError, ThreadError, UnreachableError
+from weft.errors import Error, HandshakeError, PeerLostError, ThreadError, UnreachableError
 
 _contexts: dict[tuple[tuple[str, str], ...], PairedContext] = {}
 _contexts_lock = threading.Lock()
@@ -32,10 +32,20 @@ _thread = threading.local()
 
 
 class OtherHandshake:
-    """A step of a handshake: wait until another handshake with the same worker has ended."""
+    """A step of a handshake: wait until another handshake with the same worker has ended.
 
-    def __init__(self) -> None:
+    `sock` is that handshake's socket, which is closed after it in any case.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = weakref.ref(sock)
         self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def over(self) -> bool:
+        """Whether the handshake runs no more. A signal handler's exception may have ended it before it said so."""
+        sock = self._sock()
+        return sock is None or sock.fileno() < 0
 
     def ended(self) -> asyncio.Future[None]:
         """Return a future that is done when the other handshake has ended."""
@@ -56,8 +66,16 @@ class Call(OtherHandshake):
     `listens` are the listeners of this side that the other side is told of.
     """
 
-    def __init__(self, prepared: _native.Link, name: str, mine: int, theirs: int, listens: frozenset[str]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        prepared: _native.Link,
+        sock: socket.socket,
+        name: str,
+        mine: int,
+        theirs: int,
+        listens: frozenset[str],
+    ) -> None:
+        super().__init__(sock)
         self.prepared: _native.Link | None = prepared  #: what it has offered, until a link is made of it
         self.name, self.mine, self.theirs, self.listens = name, mine, theirs, listens
         self.link: Link | None = None
@@ -83,10 +101,15 @@ class Call(OtherHandshake):
 
 
 class Link:
-    """The only endpoint pair between two workers, made by the first handshake between them."""
+    """The only endpoint pair between two workers, made by the first handshake between them, over `sock`."""
 
     def __init__(
-        self, worker: ConnectionWorker, remote_id: str, link_id: str, native: _native.Link | None = None
+        self,
+        worker: ConnectionWorker,
+        remote_id: str,
+        link_id: str,
+        sock: socket.socket,
+        native: _native.Link | None = None,
     ) -> None:
         self.worker = worker
         self.remote_id = remote_id
@@ -95,7 +118,7 @@ class Link:
         self.crossed = ""  #: id of the other side's channel that is already open there, for a call that has yet to end
         self._joined = False
         self._native = native
-        self._making: OtherHandshake | None = None
+        self._making = OtherHandshake(sock)
 
     @property
     def native(self) -> _native.Link:
@@ -106,6 +129,11 @@ class Link:
     @property
     def lost(self) -> bool:
         return self._native is not None and self._native.lost
+
+    @property
+    def half_made(self) -> bool:
+        """Whether its handshake ended without making it."""
+        return not self.settled and self._making.over
 
     def is_made_of(self, native: _native.Link) -> bool:
         return self._native is native
@@ -134,7 +162,14 @@ class Link:
         else:
             if address is None:
                 raise PeerLostError(f"connect to {name}: the other side uses a link that is gone; connect again")
-            self._connect(address, os.dup(sock.fileno()), name, memory)
+            try:
+                self._connect(address, os.dup(sock.fileno()), name, memory)
+            except Error:
+                raise
+            except BaseException:  # a signal handler's, perhaps before the copy had an owner: the other side must know
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+                raise
         self._joined = True
         return mine
 
@@ -157,27 +192,24 @@ class Link:
     def settle(self) -> bool:
         """Let other handshakes use the link, now that both sides have it. Return whether this handshake made it."""
         new, self.settled = not self.settled, True
-        self._release()
+        self._making.end()
         return new
 
     def abandon(self) -> None:
         """Drop the link that a failed handshake was making: neither side can use it."""
         if not self.settled:
+            if self._native is not None:  # first: a link that is lost is in nobody's way
+                self._native.close()
             if self.worker.links.get(self.remote_id) is self:
                 del self.worker.links[self.remote_id]
-            if self._native is not None:
-                self._native.close()
-        self._release()
+        self._making.end()
 
-    def _release(self) -> None:
-        if self._making is not None:
-            self._making.end()
-            self._making = None
+    def drop(self) -> None:
+        """Drop a link that the other side does not have."""
+        self.native.close()
 
     def making(self) -> OtherHandshake:
         """Return the step that waits until this link is made or dropped."""
-        if self._making is None:
-            self._making = OtherHandshake()
         return self._making
 
 
@@ -212,11 +244,19 @@ class ConnectionWorker:
         link = self.links.get(self._listeners.get(listener, ""))
         return link if link is not None and link.settled and not link.lost else None
 
+    def link_with(self, remote_id: str) -> Link | None:
+        """Return the link to that worker, which another handshake may still be making; None if there is none."""
+        link = self.links.get(remote_id)
+        if link is not None and link.half_made:
+            link.abandon()
+            return None
+        return link if link is not None and not link.lost else None
+
     def link_to_itself(self, sock: socket.socket, name: str) -> Link:
         """Return the link from this worker to itself; a handshake may be making it."""
-        link = self.links.get(self.id)
-        if link is None or link.lost:
-            link = self.add(self.id, os.urandom(8).hex())
+        link = self.link_with(self.id)
+        if link is None:
+            link = self.add(self.id, os.urandom(8).hex(), sock)
             link.join(None, sock, name)
         return link
 
@@ -228,13 +268,14 @@ class ConnectionWorker:
         """Drop that record: another worker may accept there by now."""
         self._listeners.pop(listener, None)
 
-    def decide(self, remote_id: str) -> Generator[OtherHandshake, None, tuple[Link, dict[str, Any]]]:
+    def decide(
+        self, remote_id: str, sock: socket.socket
+    ) -> Generator[OtherHandshake, None, tuple[Link, dict[str, Any]]]:
         """Use the existing link to that worker, or make one; called by the worker with the lower id."""
         while True:
-            link = self.links.get(remote_id)
-            if link is None or link.lost:
-                link = self.add(remote_id, os.urandom(8).hex())
-                link.making()
+            link = self.link_with(remote_id)
+            if link is None:
+                link = self.add(remote_id, os.urandom(8).hex(), sock)
                 return link, {"id": link.id, "new": True}
             if link.settled:
                 return link, {"id": link.id, "new": False}
@@ -242,7 +283,14 @@ class ConnectionWorker:
                 return link, {"id": link.id, "new": False}
             yield link.making()
 
-    def follow(self, remote_id: str, decision: dict[str, Any], what: str, native: _native.Link | None = None) -> Link:
+    def follow(
+        self,
+        remote_id: str,
+        decision: dict[str, Any],
+        sock: socket.socket,
+        what: str,
+        native: _native.Link | None = None,
+    ) -> Link:
         """Use or make the link that the other side chose; a new one is made from `native`, if that was prepared."""
         link_id, new = decision.get("id"), decision.get("new")
         if not isinstance(link_id, str) or not isinstance(new, bool):
@@ -254,16 +302,17 @@ class ConnectionWorker:
             return link
         if not new:
             raise PeerLostError(f"{what}: the other side tried to use a link that no longer exists; connect again")
-        return self.add(remote_id, link_id, native)
+        return self.add(remote_id, link_id, sock, native)
 
-    def add(self, remote_id: str, link_id: str, native: _native.Link | None = None) -> Link:
-        """Register a link that is being made."""
+    def add(self, remote_id: str, link_id: str, sock: socket.socket, native: _native.Link | None = None) -> Link:
+        """Register a link that the handshake over `sock` makes."""
+        self.link_with(remote_id)  # drops one that is half made
         # A restarted worker has a new id: without the sweep, each worker that ever connected would stay.
         if len(self.links) >= self._sweep_at:
             self.links = {known: link for known, link in self.links.items() if not link.lost}
             self._listeners = {name: known for name, known in self._listeners.items() if known in self.links}
             self._sweep_at = 2 * len(self.links) + 8
-        link = self.links[remote_id] = Link(self, remote_id, link_id, native)
+        link = self.links[remote_id] = Link(self, remote_id, link_id, sock, native)
         return link
 
 
@@ -305,6 +354,12 @@ class Workers:
             if self.loop is not None:
                 worker.native.attach(self.loop)
         return worker
+
+    def progress(self) -> None:
+        """Notice peers that are gone. In a loop its turns do that; a thread may only accept, or connect."""
+        for worker in list(self._workers.values()):
+            if not worker.native.closed:
+                worker.native.progress()
 
     async def close_with_loop(self) -> None:
         """Close these workers when the loop shuts down in order (``asyncio.run``)."""

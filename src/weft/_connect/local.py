@@ -13,7 +13,8 @@ If it has a link to the listener's worker:
 Otherwise:
 {worker, both channels, address} + memory      ->
                                                <- {worker, link, address} + memory
-                                               or {worker, use: an existing link}; the caller starts again with it
+                                               or {worker, use: an existing link}; the caller starts again with it,
+                                               or, if it does not have that link, offers one with {gone: that link}
 
 Packets keep their boundaries (``SOCK_SEQPACKET``), and a new link's memory comes with the packet that has its address.
 The listener's side makes the link, because it is the first to know both workers. Two workers that call each other would
@@ -121,7 +122,7 @@ def client(workers: Workers, name: str, to: Reached, info: dict[str, Any]) -> Lo
     """Connect to a listener found by :func:`reach`."""
     what, listener = f"connect to {name}", to.listener
     worker = workers.ring_worker()
-    while (link := worker.link_to(listener)) is None and (other := workers.calls.get(listener)) is not None:
+    while (link := worker.link_to(listener)) is None and (other := _call_to(workers, listener)) is not None:
         yield other
     mine, theirs = new_channel_id(), new_channel_id()
     ids = {"worker": worker.id, "channel": f"{mine:x}", "accepted_channel": f"{theirs:x}"}
@@ -133,14 +134,12 @@ def client(workers: Workers, name: str, to: Reached, info: dict[str, Any]) -> Lo
             link = worker.link_to_itself(to.sock, name)
         if link is None:
             prepared = _native.prepare_link(worker.native, True, name)
-            call = workers.calls[listener] = Call(prepared, name, mine, theirs, frozenset(workers.listens))
+            call = workers.calls[listener] = Call(prepared, to.sock, name, mine, theirs, frozenset(workers.listens))
             try:
-                link, reply = yield from _offer(worker, to, call, hello)
+                link, reply = yield from _offer(workers, worker, to, call, hello)
                 channel, call.channel = call.channel, None
             finally:
-                call.drop()
-                del workers.calls[listener]
-                call.end()
+                _end(workers, listener, call)
         if channel is None:  # on an existing link, the other side's first message may arrive before its answer
             channel = link.native.open(mine, theirs, name)
         if reply is None:
@@ -159,8 +158,24 @@ def client(workers: Workers, name: str, to: Reached, info: dict[str, Any]) -> Lo
     return _joined(workers, remote, link, channel, new=new, ends=(join(to.host, 0), join(to.host, to.port)))
 
 
+def _call_to(workers: Workers, listener: str) -> Call | None:
+    """Return this side's call to a listener that is in progress; None if there is none."""
+    call = workers.calls.get(listener)
+    if call is not None and call.over:
+        _end(workers, listener, call)
+        return None
+    return call
+
+
+def _end(workers: Workers, listener: str, call: Call) -> None:
+    call.drop()
+    if workers.calls.get(listener) is call:
+        del workers.calls[listener]
+    call.end()
+
+
 def _offer(
-    worker: ConnectionWorker, to: Reached, call: Call, hello: dict[str, Any]
+    workers: Workers, worker: ConnectionWorker, to: Reached, call: Call, hello: dict[str, Any]
 ) -> Generator[Packet | Receive, Any, tuple[Link, dict[str, Any] | None]]:
     """Offer a link. Return it with the answer; or return a link that already exists, and None."""
     what, prepared = f"connect to {call.name}", call.prepared
@@ -168,10 +183,16 @@ def _offer(
     link: Link | None = None
     memory = -1
     try:
-        told = encode(**hello, address=prepared.address.hex(), listens=sorted(call.listens))
-        yield Packet(told, prepared.memory)
+        offer = {**hello, "address": prepared.address.hex(), "listens": sorted(call.listens)}
+        yield Packet(encode(**offer), prepared.memory)
         reply, memory = yield from _receive(what)
         remote_id = worker_of(reply, worker, what)
+        if "use" in reply and call.prepared is not None and _is_gone(workers, worker, remote_id, reply["use"], call):
+            _close(memory)
+            memory = -1
+            yield Packet(encode(**offer, gone=reply["use"]), prepared.memory)
+            reply, memory = yield from _receive(what)
+            remote_id = worker_of(reply, worker, what)
         worker.remember(to.listener, remote_id)
         if "use" in reply:
             link = worker.link_to(to.listener)
@@ -180,7 +201,7 @@ def _offer(
             return link, reply if call.channel is not None and "info" in reply else None
         if call.prepared is None:  # a link was made of it, and the other side does not know
             raise _gone(what)
-        link = worker.follow(remote_id, field(reply, "link", dict, what), what, prepared)
+        link = worker.follow(remote_id, field(reply, "link", dict, what), to.sock, what, prepared)
         if link.is_made_of(prepared):
             call.prepared = None
         link.join(address_of(reply, what), to.sock, call.name, memory)
@@ -192,6 +213,16 @@ def _offer(
         raise
     finally:
         _close(memory)
+
+
+def _is_gone(workers: Workers, worker: ConnectionWorker, remote_id: str, link_id: object, call: Call) -> bool:
+    """Tell whether this side has dropped a link that the other side has, as an interrupted handshake does.
+
+    While other calls are in progress it is not known: the answer to one of them may be about this link.
+    """
+    others = [_call_to(workers, listener) for listener in list(workers.calls)]
+    link = worker.link_with(remote_id)
+    return all(other in (call, None) for other in others) and (link is None or link.id != link_id)
 
 
 def _gone(what: str) -> PeerLostError:
@@ -211,17 +242,20 @@ def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any
     try:
         hello, memory = yield from _receive(what)
         remote_id = worker_of(hello, worker, what)
-        if "link" not in hello:
+        while "link" not in hello:
             listens = [name for name in field(hello, "listens", list, what) if isinstance(name, str)]
             there = yield from _link_there(workers, worker, remote_id, listens, what)
-            if there is not None:
-                _close(memory)
-                memory = -1
-                if there.crossed and there.crossed == hello.get("channel"):
-                    hello["link"] = reply["use"] = there.id
-                else:
-                    yield Packet(encode(worker=worker.id, use=there.id))
-                    hello, memory = yield from _receive(what)
+            if there is None:
+                break
+            _close(memory)
+            memory = -1
+            if there.crossed and there.crossed == hello.get("channel"):
+                hello["link"] = reply["use"] = there.id
+            else:
+                yield Packet(encode(worker=worker.id, use=there.id))
+                hello, memory = yield from _receive(what)
+                if hello.get("gone") == there.id:
+                    there.drop()
         host, remote = _host_of(hello, what), field(hello, "info", dict, what)
         theirs, mine = channel_of(hello, what), channel_of(hello, what, "accepted_channel")
         if "link" in hello:
@@ -231,7 +265,7 @@ def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any
                 worker.remember(listener, remote_id)
             crossing = _crossing(workers, worker, remote_id, listens, sock)
             prepared = _native.prepare_link(worker.native, True, name) if crossing is None else crossing.take()
-            link = worker.add(remote_id, os.urandom(8).hex(), prepared)
+            link = worker.add(remote_id, os.urandom(8).hex(), sock, prepared)
             reply["address"] = link.join(address_of(hello, what), sock, name, memory)
             reply["link"] = {"id": link.id, "new": True}
             if crossing is not None:
@@ -266,7 +300,7 @@ def _named(
         link = worker.links.get(remote_id)
         if link is not None and not link.lost and link.id == link_id:
             return link
-        if call is not None and call in workers.calls.values():
+        if call is not None and not call.over and call in workers.calls.values():
             yield call
     raise _gone(what)
 
@@ -282,8 +316,8 @@ def _crossing(
     if worker.id > remote_id:
         return None
     here = sock.getsockname()
-    calls = (workers.calls[listener] for listener in listens if listener in workers.calls)
-    told = (call for call in calls if any(here == b"\0" + own.encode() for own in call.listens))
+    calls = (_call_to(workers, listener) for listener in listens)
+    told = (call for call in calls if call is not None and any(here == b"\0" + own.encode() for own in call.listens))
     return next((call for call in told if call.prepared is not None), None)
 
 
@@ -294,13 +328,13 @@ def _link_there(
     if remote_id == worker.id:
         raise HandshakeError(f"{what}: the other side claims to be this process, and does not know its link to itself")
     while True:
-        link = worker.links.get(remote_id)
-        if link is not None and not link.lost and link.settled:
+        link = worker.link_with(remote_id)
+        if link is not None and link.settled:
             return link
         making: OtherHandshake | None = None
         if worker.id > remote_id:
-            making = next((workers.calls[own] for own in listens if own in workers.calls), None)
-        if making is None and link is not None and not link.lost:
+            making = next((call for own in listens if (call := _call_to(workers, own)) is not None), None)
+        if making is None and link is not None:
             making = link.making()
         if making is None:
             return None
