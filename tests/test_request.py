@@ -16,6 +16,7 @@ from tests.placed import NOISE, Allocator, on
 
 import weft
 from weft import _native
+from weft.peer import Pending
 
 LOOPBACK = "127.0.0.1:0"
 #: Long enough never to be over where something is to come, short where nothing does.
@@ -315,6 +316,28 @@ def test_a_wait_that_expires_and_is_waited_again(run):
         await sent
 
     run(work)
+
+
+class Part:
+    """A request of a message: complete from the beginning, or never."""
+
+    def __init__(self, complete):
+        self._complete = complete
+
+    def done(self):
+        return self._complete
+
+    def wait(self, timeout):
+        if not self._complete:
+            raise weft.TimedOutError(f"part: not complete after {timeout} s")
+
+
+def test_a_wait_that_expires_in_a_later_part_names_the_time_of_its_caller():
+    request = Pending(Part(True), None, None, [Part(False)])
+    for _ in range(2):
+        with pytest.raises(weft.TimedOutError, match=r"^message: not complete after 0\.01 s$"):
+            request.wait(SHORT_S)
+    assert not request.done()
 
 
 def test_it_fails(run):

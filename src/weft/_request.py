@@ -7,6 +7,7 @@ import asyncio
 import contextvars
 import math
 import time
+import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn
@@ -36,6 +37,7 @@ class PythonRequest(Request[ResultT_co]):
 
     _name: str  # the prefix of error messages
     _done = _cancelled = False
+    _delivered = False  # whether a caller has the result
     _result: Any = None  # of type ResultT_co once set
     _error: BaseException | None = None
     _loop: asyncio.AbstractEventLoop | None = None
@@ -52,7 +54,7 @@ class PythonRequest(Request[ResultT_co]):
 
     @abstractmethod
     def _block(self, timeout: float | None) -> None:
-        """Progress the request for up to `timeout` seconds."""
+        """Progress the request for up to `timeout` seconds; a negative value counts as 0."""
 
     @abstractmethod
     def _withdraw(self) -> bool:
@@ -96,23 +98,31 @@ class PythonRequest(Request[ResultT_co]):
 
     def wait(self, timeout: float | None = None) -> ResultT_co:
         """Block until the operation is complete and return its result; see :meth:`weft.Request.wait`."""
-        deadline = None
-        if timeout is not None:
-            if math.isnan(timeout):
-                raise InvalidParamError(
-                    f"{self._name}: the timeout is NaN; pass seconds, or None to wait without limit"
-                )
-            deadline = time.monotonic() + timeout
-        while not self._done:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            self._block(left)
-            if left == 0 and not self._done:
-                raise TimedOutError(f"{self._name}: not complete after {timeout} s")
-        if self._cancelled:
-            raise CanceledError(f"{self._name}: the request was cancelled")
-        if self._error is not None:
-            self._raise(self._error)
-        return self._result  # type: ignore[no-any-return]
+        try:
+            left, deadline = timeout, math.inf
+            if timeout is not None:
+                if math.isnan(timeout):
+                    raise InvalidParamError(
+                        f"{self._name}: the timeout is NaN; pass seconds, or None to wait without limit"
+                    )
+                deadline = time.monotonic() + timeout
+            while not self._done:
+                self._block(left)
+                if left is not None:
+                    if left <= 0 and not self._done:
+                        raise TimedOutError(f"{self._name}: not complete after {timeout} s")
+                    left = max(deadline - time.monotonic(), 0.0)
+            if self._cancelled:
+                raise CanceledError(f"{self._name}: the request was cancelled")
+            if self._error is not None:
+                self._raise(self._error)
+            self._delivered = True
+            return self._result  # type: ignore[no-any-return]
+        except BaseException as e:
+            # A caller that keeps the error would keep the request, which would take the next message.
+            traceback.clear_frames(e.__traceback__)
+            del self
+            raise
 
     def _raise(self, error: BaseException) -> NoReturn:
         """Raise a copy of the error that ended the request."""
@@ -139,6 +149,7 @@ class PythonRequest(Request[ResultT_co]):
             error = self.exception()
             if error is not None:
                 self._raise(error)
+        self._delivered = True
         return self._result  # type: ignore[no-any-return]
 
     def exception(self) -> BaseException | None:

@@ -41,7 +41,7 @@ class Operation(PythonRequest[ResultT_co]):
         self._channel, self._name = channel, name
 
     def _block(self, timeout: float | None) -> None:
-        self._channel.turn_until(self, timeout)
+        self._channel.turn_until(self, None if timeout is None else max(timeout, 0.0))
 
     def _withdraw(self) -> bool:
         self._channel.withdraw(self)
@@ -103,18 +103,6 @@ class Receive(Operation[ResultT_co]):
 
     def _unwatch(self) -> None:
         self._channel.let_go(self)
-
-    def wait(self, timeout: float | None = None) -> ResultT_co:
-        """Block until the operation is complete and return its result."""
-        result = super().wait(timeout)
-        self._delivered = True
-        return result
-
-    def result(self) -> ResultT_co:
-        """Return the result, or raise the error that ended the operation."""
-        result = super().result()
-        self._delivered = True
-        return result
 
     def fits(self, message: Message) -> bool:
         """Prepare to take a message; False if it does not fit, which ends this receive."""
