@@ -340,6 +340,71 @@ def test_a_wait_that_expires_in_a_later_part_names_the_time_of_its_caller():
     assert not request.done()
 
 
+def outcome(work):
+    """Call `work` in another thread; return what it raises."""
+    raised = []
+
+    def call():
+        try:
+            work()
+        except BaseException as e:
+            raised.append(e)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    return raised
+
+
+async def awaited(request):
+    await request
+
+
+async def watched(request):
+    request.add_done_callback(print)
+
+
+@pytest.mark.parametrize("use", [awaited, watched])
+def test_another_threads_loop_is_refused_without_effect(run, use):
+    async def work(ends):
+        request = ends.receive()
+        errors = outcome(lambda: asyncio.run(use(request)))
+        assert [type(e) for e in errors] == [weft.ThreadError]
+        assert not request.done()
+        assert request.get_loop() is asyncio.get_running_loop()
+        sent = ends.arrive()
+        [result] = await asyncio.gather(request)
+        assert ends.word(result) == b"word"
+        await sent
+
+    run(work)
+
+
+def test_an_await_without_asyncio_is_refused_without_effect(run):
+    """Another framework's task, as trio's, calls `send` as this does."""
+
+    async def work(ends):
+        async def dropped():
+            await ends.receive()
+
+        request, kept = ends.receive(), []
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            for task in (awaited(request), dropped()):
+                with pytest.raises(RuntimeError, match="no running event loop") as caught:
+                    task.send(None)
+                kept.append(caught.value)
+        finally:
+            asyncio._set_running_loop(loop)
+        assert not request.done()
+        sent = [ends.arrive(b"1"), ends.arrive(b"2")]
+        assert [ends.word(await each) for each in (request, ends.receive())] == [b"1", b"2"]
+        await asyncio.gather(*sent)
+
+    run(work)
+
+
 def test_it_fails(run):
     async def work(ends):
         request, called = ends.receive(), []

@@ -171,14 +171,14 @@ class PythonRequest(Request[ResultT_co]):
     def add_done_callback(self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None) -> None:
         """Call `fn` with this request, from the running loop, once it is done."""
         context = contextvars.copy_context() if context is None else context
-        loop = self.get_loop()
+        loop = asyncio.get_running_loop() if self._loop is None else self._loop
         if self.done():
             loop.call_soon(fn, self, context=context)
         elif self._callbacks is not None:
             self._callbacks.append((fn, context))
         else:
-            self._callbacks = [(fn, context)]
-            self._watch()
+            self._watch()  # it may refuse, as in a wrong thread
+            self._loop, self._callbacks = loop, [(fn, context)]
 
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
         """Remove `fn`; return how often it had been added."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import traceback
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
@@ -370,15 +371,24 @@ class Pending(PythonRequest[ResultT_co]):
             self._watch()
 
     def __await__(self) -> Generator[Any, None, ResultT_co]:
-        try:
-            while not self._done:
-                current = self.current
+        while not self._done:
+            current = self.current
+            try:
                 value = yield from current.__await__()
-                if current is self.current and not self._done:  # no other awaiting task has advanced it
+            except BaseException as e:
+                ended = isinstance(e, (asyncio.CancelledError, GeneratorExit))
+                if ended or (isinstance(e, Exception) and _failed(current)):
+                    self._stop(e)
+                else:  # it was refused, as in a wrong thread, or interrupted
+                    traceback.clear_frames(e.__traceback__)  # as in `wait`
+                    del self, current
+                raise
+            if current is self.current and not self._done:  # no other awaiting task has advanced it
+                try:
                     self._next(value)
-        except (Exception, asyncio.CancelledError, GeneratorExit) as e:
-            self._stop(e)
-            raise
+                except (Exception, asyncio.CancelledError) as e:
+                    self._stop(e)
+                    raise
         if self._cancelled or self._error is not None:
             return self.result()
         return self._result  # type: ignore[no-any-return]

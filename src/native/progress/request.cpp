@@ -312,13 +312,13 @@ nb::object Request::get_loop() {
 
 void Request::add_done_callback(nb::object callback, nb::object context) {
     if (context.is_none()) context = copy_context();
+    if (!done() && !worker->closed()) worker->check_owner(op);
     get_loop();
     if (done()) {
         nb::handle(loop).attr("call_soon")(callback, nb::handle(self), nb::arg("context") = context);
         return;
     }
     if (!worker->closed()) {
-        worker->check_owner(op);
         worker->attach(loop);
         worker->schedule_turn();
     }

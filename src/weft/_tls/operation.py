@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator
 from typing import Any, NoReturn, Protocol
 
@@ -14,6 +15,10 @@ from weft.typing import ResultT_co
 
 class Turns(Protocol):
     """The interface of the channel to its operations."""
+
+    def check_loop(self) -> None:
+        """Refuse to be awaited in another thread, or without an event loop."""
+        ...
 
     def turn_until(self, operation: Operation[Any], timeout_s: float | None) -> None: ...
     def withdraw(self, operation: Operation[Any]) -> None: ...
@@ -51,11 +56,20 @@ class Operation(PythonRequest[ResultT_co]):
         self._channel.told(error)
         super()._raise(error)
 
+    def _watch(self) -> None:
+        self._channel.check_loop()
+
     def _undo(self) -> None:
         """Return messages that no caller received."""
 
     def __await__(self) -> Generator[Any, None, ResultT_co]:
         if not self._done:
+            try:
+                self._channel.check_loop()
+            except BaseException as e:
+                traceback.clear_frames(e.__traceback__)
+                del self
+                raise
             self._asyncio_future_blocking = True
             try:
                 yield self
@@ -99,6 +113,7 @@ class Receive(Operation[ResultT_co]):
             self._channel.take_back(self)
 
     def _watch(self) -> None:
+        super()._watch()
         self._channel.hold(self)
 
     def _unwatch(self) -> None:
