@@ -296,6 +296,54 @@ def test_cancel(run):
     run(work)
 
 
+@pytest.mark.parametrize("message", ["why", ("a", "pair"), None])
+def test_a_cancelled_task_gets_the_message_as_from_a_future(run, message):
+    """Cancel scopes recognise their own cancellations by it."""
+    args = () if message is None else (message,)
+
+    async def work(ends):
+        for make in (asyncio.get_running_loop().create_future, ends.receive):
+            request = make()
+            task = asyncio.ensure_future(awaited(request))
+            await asyncio.sleep(0)
+            task.cancel(message)
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            assert caught.value.args == args
+            assert request.cancelled()
+            request = make()
+            task = asyncio.ensure_future(awaited(request))
+            await asyncio.sleep(0)
+            assert request.cancel(msg=message)
+            for read in (task, request):
+                with pytest.raises(asyncio.CancelledError) as caught:
+                    await read
+                assert caught.value.args == args
+            for read in (request.result, request.exception):
+                with pytest.raises(asyncio.CancelledError) as caught:
+                    read()
+                assert caught.value.args == args
+            assert request._cancel_message == message
+            assert request._make_cancelled_error().args == args
+            assert not request.cancel("again")
+            assert request._cancel_message == message
+
+    run(work)
+
+
+def test_a_complete_request_has_no_message(run):
+    async def work(ends):
+        request, sent = ends.receive(), ends.arrive(b"word")
+        await request
+        await sent
+        assert not request.cancel("why")
+        assert request._cancel_message is None
+        assert request._make_cancelled_error().args == ()
+        assert ends.word(request.result()) == b"word"
+
+    run(work)
+
+
 def test_a_wait_that_expires_and_is_waited_again(run):
     async def work(ends):
         request = ends.receive()

@@ -45,10 +45,11 @@ class PythonRequest(Request[ResultT_co]):
 
     # attributes that asyncio reads from its futures
     _asyncio_future_blocking = False
-    _cancel_message = None
+    _cancel_message: Any = None
 
     def _make_cancelled_error(self) -> asyncio.CancelledError:
-        return asyncio.CancelledError()
+        args = () if self._cancel_message is None else (self._cancel_message,)
+        return asyncio.CancelledError(*args)
 
     # ---- for subclasses
 
@@ -57,7 +58,7 @@ class PythonRequest(Request[ResultT_co]):
         """Progress the request for up to `timeout` seconds; a negative value counts as 0."""
 
     @abstractmethod
-    def _withdraw(self) -> bool:
+    def _withdraw(self, msg: object) -> bool:
         """Withdraw the operation; False if it has already ended."""
 
     def _watch(self) -> None:
@@ -88,8 +89,9 @@ class PythonRequest(Request[ResultT_co]):
 
     def cancel(self, msg: Any = None) -> bool:
         """Cancel the request; False if it is done already."""
-        if self._done or not self._withdraw():
+        if self._done or not self._withdraw(msg):
             return False
+        self._cancel_message = msg
         self._cancelled = True
         self._end()
         return True
@@ -155,7 +157,7 @@ class PythonRequest(Request[ResultT_co]):
     def exception(self) -> BaseException | None:
         """Return the error that ended the operation, or None; InvalidStateError while it is pending."""
         if self._cancelled:
-            raise asyncio.CancelledError
+            raise self._make_cancelled_error()
         if not self.done():
             raise asyncio.InvalidStateError(f"{self._name}: the request is not complete")
         return self._error

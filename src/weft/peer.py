@@ -402,12 +402,14 @@ class Pending(PythonRequest[ResultT_co]):
         if isinstance(error, Exception) and not isinstance(error, CanceledError):
             self.fail(detached(error))
         elif not self._done:
+            if isinstance(error, asyncio.CancelledError) and error.args:
+                self._cancel_message = error.args[0]
             self._cancelled = True
             self._end()
 
-    def _withdraw(self) -> bool:
+    def _withdraw(self, msg: object) -> bool:
         if not self._parts:
-            return self.current.cancel()
+            return self.current.cancel(msg)
         if self.done():
             return False
         self._give_up()

@@ -48,7 +48,7 @@ class Operation(PythonRequest[ResultT_co]):
     def _block(self, timeout: float | None) -> None:
         self._channel.turn_until(self, None if timeout is None else max(timeout, 0.0))
 
-    def _withdraw(self) -> bool:
+    def _withdraw(self, msg: object) -> bool:
         self._channel.withdraw(self)
         return True
 
@@ -154,14 +154,14 @@ class Receive(Operation[ResultT_co]):
     def _undo(self) -> None:
         self._channel.give_back(self.taken)
 
-    def _withdraw(self) -> bool:
-        super()._withdraw()
+    def _withdraw(self, msg: object) -> bool:
+        super()._withdraw(msg)
         self._undo()
         return True
 
     def drop(self) -> None:
         """Withdraw a receive that its caller does not get."""
-        self._withdraw()
+        self._withdraw(None)
 
 
 def _view(message: Message) -> memoryview | tuple[memoryview, ...]:
