@@ -10,6 +10,7 @@ import pathlib
 import pickle
 import queue
 import random
+import signal
 import sys
 import threading
 import time
@@ -237,6 +238,78 @@ def test_the_next_one_that_waits_gets_the_message(pair_of, receive, drop):
             sent = [a.send(b"1"), a.send(b"2")]
             assert [bytes(await each) for each in waiting] == [b"1", b"2"]
             await asyncio.gather(*sent)
+
+    run(main(), HANG_S)
+
+
+def expires(receive):
+    with pytest.raises(weft.TimedOutError) as caught:
+        receive().wait(0.01)
+    return caught.value
+
+
+def is_interrupted(receive):
+    def ring(_number, _frame):
+        raise KeyboardInterrupt("by a handler")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="by a handler") as caught:
+            receive().wait(HANG_S)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return caught.value
+
+
+def is_invalid(receive):
+    with pytest.raises(weft.InvalidParamError) as caught:
+        receive().wait(float("nan"))
+    return caught.value
+
+
+@PAIRS
+@EACH_RECEIVE
+@pytest.mark.parametrize("ends", [expires, is_interrupted, is_invalid])
+def test_an_error_of_a_wait_does_not_keep_its_receive(pair_of, receive, ends):
+    """As long as a caller keeps the error, it keeps the frames that the error has passed."""
+
+    async def main():
+        async with pair_of() as (a, b):
+            errors = [ends(lambda: receive(b)) for _ in range(2)]
+            await a.send(b"1")
+            assert bytes(await b.recv()) == b"1"
+            del errors
+
+    run(main(), HANG_S)
+
+
+@PAIRS
+@pytest.mark.parametrize("ends", [expires, is_interrupted])
+def test_a_receive_whose_wait_ended_early_keeps_its_place(pair_of, ends):
+    async def main():
+        async with pair_of() as (a, b):
+            receive = b.recv_obj()
+            errors = [ends(lambda: receive) for _ in range(2)]
+            a.send_obj(1).wait(HANG_S)
+            a.send_obj(2).wait(HANG_S)
+            assert b.recv_obj().wait(HANG_S) == 2
+            assert receive.wait(HANG_S) == 1
+            del errors
+
+    run(main(), HANG_S)
+
+
+@PAIRS
+@EACH_RECEIVE
+@pytest.mark.parametrize("timeout", [0.02, 0, -1])
+def test_an_error_names_the_time_that_its_caller_has_given(pair_of, receive, timeout):
+    async def main():
+        async with pair_of() as (_, b):
+            for _ in range(2):
+                with pytest.raises(weft.TimedOutError, match=rf"^recv.*: not complete after {timeout} s$"):
+                    receive(b).wait(timeout)
 
     run(main(), HANG_S)
 

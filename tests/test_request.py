@@ -16,6 +16,7 @@ from tests.placed import NOISE, Allocator, on
 
 import weft
 from weft import _native
+from weft.peer import Pending
 
 LOOPBACK = "127.0.0.1:0"
 #: Long enough never to be over where something is to come, short where nothing does.
@@ -295,6 +296,54 @@ def test_cancel(run):
     run(work)
 
 
+@pytest.mark.parametrize("message", ["why", ("a", "pair"), None])
+def test_a_cancelled_task_gets_the_message_as_from_a_future(run, message):
+    """Cancel scopes recognise their own cancellations by it."""
+    args = () if message is None else (message,)
+
+    async def work(ends):
+        for make in (asyncio.get_running_loop().create_future, ends.receive):
+            request = make()
+            task = asyncio.ensure_future(awaited(request))
+            await asyncio.sleep(0)
+            task.cancel(message)
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            assert caught.value.args == args
+            assert request.cancelled()
+            request = make()
+            task = asyncio.ensure_future(awaited(request))
+            await asyncio.sleep(0)
+            assert request.cancel(msg=message)
+            for read in (task, request):
+                with pytest.raises(asyncio.CancelledError) as caught:
+                    await read
+                assert caught.value.args == args
+            for read in (request.result, request.exception):
+                with pytest.raises(asyncio.CancelledError) as caught:
+                    read()
+                assert caught.value.args == args
+            assert request._cancel_message == message
+            assert request._make_cancelled_error().args == args
+            assert not request.cancel("again")
+            assert request._cancel_message == message
+
+    run(work)
+
+
+def test_a_complete_request_has_no_message(run):
+    async def work(ends):
+        request, sent = ends.receive(), ends.arrive(b"word")
+        await request
+        await sent
+        assert not request.cancel("why")
+        assert request._cancel_message is None
+        assert request._make_cancelled_error().args == ()
+        assert ends.word(request.result()) == b"word"
+
+    run(work)
+
+
 def test_a_wait_that_expires_and_is_waited_again(run):
     async def work(ends):
         request = ends.receive()
@@ -313,6 +362,93 @@ def test_a_wait_that_expires_and_is_waited_again(run):
                     sent.wait(SHORT_S)
         assert ends.word(request.wait()) == b"word"
         await sent
+
+    run(work)
+
+
+class Part:
+    """A request of a message: complete from the beginning, or never."""
+
+    def __init__(self, complete):
+        self._complete = complete
+
+    def done(self):
+        return self._complete
+
+    def wait(self, timeout):
+        if not self._complete:
+            raise weft.TimedOutError(f"part: not complete after {timeout} s")
+
+
+def test_a_wait_that_expires_in_a_later_part_names_the_time_of_its_caller():
+    request = Pending(Part(True), None, None, [Part(False)])
+    for _ in range(2):
+        with pytest.raises(weft.TimedOutError, match=r"^message: not complete after 0\.01 s$"):
+            request.wait(SHORT_S)
+    assert not request.done()
+
+
+def outcome(work):
+    """Call `work` in another thread; return what it raises."""
+    raised = []
+
+    def call():
+        try:
+            work()
+        except BaseException as e:
+            raised.append(e)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    return raised
+
+
+async def awaited(request):
+    await request
+
+
+async def watched(request):
+    request.add_done_callback(print)
+
+
+@pytest.mark.parametrize("use", [awaited, watched])
+def test_another_threads_loop_is_refused_without_effect(run, use):
+    async def work(ends):
+        request = ends.receive()
+        errors = outcome(lambda: asyncio.run(use(request)))
+        assert [type(e) for e in errors] == [weft.ThreadError]
+        assert not request.done()
+        assert request.get_loop() is asyncio.get_running_loop()
+        sent = ends.arrive()
+        [result] = await asyncio.gather(request)
+        assert ends.word(result) == b"word"
+        await sent
+
+    run(work)
+
+
+def test_an_await_without_asyncio_is_refused_without_effect(run):
+    """Another framework's task, as trio's, calls `send` as this does."""
+
+    async def work(ends):
+        async def dropped():
+            await ends.receive()
+
+        request, kept = ends.receive(), []
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            for task in (awaited(request), dropped()):
+                with pytest.raises(RuntimeError, match="no running event loop") as caught:
+                    task.send(None)
+                kept.append(caught.value)
+        finally:
+            asyncio._set_running_loop(loop)
+        assert not request.done()
+        sent = [ends.arrive(b"1"), ends.arrive(b"2")]
+        assert [ends.word(await each) for each in (request, ends.receive())] == [b"1", b"2"]
+        await asyncio.gather(*sent)
 
     run(work)
 

@@ -7,6 +7,7 @@ import asyncio
 import contextvars
 import math
 import time
+import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn
@@ -36,6 +37,7 @@ class PythonRequest(Request[ResultT_co]):
 
     _name: str  # the prefix of error messages
     _done = _cancelled = False
+    _delivered = False  # whether a caller has the result
     _result: Any = None  # of type ResultT_co once set
     _error: BaseException | None = None
     _loop: asyncio.AbstractEventLoop | None = None
@@ -43,19 +45,20 @@ class PythonRequest(Request[ResultT_co]):
 
     # attributes that asyncio reads from its futures
     _asyncio_future_blocking = False
-    _cancel_message = None
+    _cancel_message: Any = None
 
     def _make_cancelled_error(self) -> asyncio.CancelledError:
-        return asyncio.CancelledError()
+        args = () if self._cancel_message is None else (self._cancel_message,)
+        return asyncio.CancelledError(*args)
 
     # ---- for subclasses
 
     @abstractmethod
     def _block(self, timeout: float | None) -> None:
-        """Progress the request for up to `timeout` seconds."""
+        """Progress the request for up to `timeout` seconds; a negative value counts as 0."""
 
     @abstractmethod
-    def _withdraw(self) -> bool:
+    def _withdraw(self, msg: object) -> bool:
         """Withdraw the operation; False if it has already ended."""
 
     def _watch(self) -> None:
@@ -86,8 +89,9 @@ class PythonRequest(Request[ResultT_co]):
 
     def cancel(self, msg: Any = None) -> bool:
         """Cancel the request; False if it is done already."""
-        if self._done or not self._withdraw():
+        if self._done or not self._withdraw(msg):
             return False
+        self._cancel_message = msg
         self._cancelled = True
         self._end()
         return True
@@ -96,23 +100,31 @@ class PythonRequest(Request[ResultT_co]):
 
     def wait(self, timeout: float | None = None) -> ResultT_co:
         """Block until the operation is complete and return its result; see :meth:`weft.Request.wait`."""
-        deadline = None
-        if timeout is not None:
-            if math.isnan(timeout):
-                raise InvalidParamError(
-                    f"{self._name}: the timeout is NaN; pass seconds, or None to wait without limit"
-                )
-            deadline = time.monotonic() + timeout
-        while not self._done:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            self._block(left)
-            if left == 0 and not self._done:
-                raise TimedOutError(f"{self._name}: not complete after {timeout} s")
-        if self._cancelled:
-            raise CanceledError(f"{self._name}: the request was cancelled")
-        if self._error is not None:
-            self._raise(self._error)
-        return self._result  # type: ignore[no-any-return]
+        try:
+            left, deadline = timeout, math.inf
+            if timeout is not None:
+                if math.isnan(timeout):
+                    raise InvalidParamError(
+                        f"{self._name}: the timeout is NaN; pass seconds, or None to wait without limit"
+                    )
+                deadline = time.monotonic() + timeout
+            while not self._done:
+                self._block(left)
+                if left is not None:
+                    if left <= 0 and not self._done:
+                        raise TimedOutError(f"{self._name}: not complete after {timeout} s")
+                    left = max(deadline - time.monotonic(), 0.0)
+            if self._cancelled:
+                raise CanceledError(f"{self._name}: the request was cancelled")
+            if self._error is not None:
+                self._raise(self._error)
+            self._delivered = True
+            return self._result  # type: ignore[no-any-return]
+        except BaseException as e:
+            # A caller that keeps the error would keep the request, which would take the next message.
+            traceback.clear_frames(e.__traceback__)
+            del self
+            raise
 
     def _raise(self, error: BaseException) -> NoReturn:
         """Raise a copy of the error that ended the request."""
@@ -139,12 +151,13 @@ class PythonRequest(Request[ResultT_co]):
             error = self.exception()
             if error is not None:
                 self._raise(error)
+        self._delivered = True
         return self._result  # type: ignore[no-any-return]
 
     def exception(self) -> BaseException | None:
         """Return the error that ended the operation, or None; InvalidStateError while it is pending."""
         if self._cancelled:
-            raise asyncio.CancelledError
+            raise self._make_cancelled_error()
         if not self.done():
             raise asyncio.InvalidStateError(f"{self._name}: the request is not complete")
         return self._error
@@ -160,14 +173,14 @@ class PythonRequest(Request[ResultT_co]):
     def add_done_callback(self, fn: Callable[[Any], object], *, context: contextvars.Context | None = None) -> None:
         """Call `fn` with this request, from the running loop, once it is done."""
         context = contextvars.copy_context() if context is None else context
-        loop = self.get_loop()
+        loop = asyncio.get_running_loop() if self._loop is None else self._loop
         if self.done():
             loop.call_soon(fn, self, context=context)
         elif self._callbacks is not None:
             self._callbacks.append((fn, context))
         else:
-            self._callbacks = [(fn, context)]
-            self._watch()
+            self._watch()  # it may refuse, as in a wrong thread
+            self._loop, self._callbacks = loop, [(fn, context)]
 
     def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
         """Remove `fn`; return how often it had been added."""

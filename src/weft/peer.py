@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import traceback
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
@@ -17,7 +18,7 @@ from weft._connect.channel_protocol import Channel
 from weft._connect.sockets import OwnedSocket, keep_alive, round_trip_of
 from weft._request import PythonRequest, detached
 from weft._tls.channel import TlsChannel
-from weft.errors import CanceledError, HandshakeError, PeerLostError, UnsupportedError
+from weft.errors import CanceledError, HandshakeError, PeerLostError, TimedOutError, UnsupportedError
 from weft.typing import Request, ResultT_co
 
 if TYPE_CHECKING:
@@ -343,6 +344,8 @@ class Pending(PythonRequest[ResultT_co]):
             value = current.wait(timeout)
         except Exception as e:
             if not _failed(current):  # not its error, but a limit of time, or what a signal handler raised
+                if self._at and isinstance(e, TimedOutError):
+                    return  # it would name the part of the caller's time that the requests before have left
                 raise
             self._stop(e)
             return
@@ -368,15 +371,24 @@ class Pending(PythonRequest[ResultT_co]):
             self._watch()
 
     def __await__(self) -> Generator[Any, None, ResultT_co]:
-        try:
-            while not self._done:
-                current = self.current
+        while not self._done:
+            current = self.current
+            try:
                 value = yield from current.__await__()
-                if current is self.current and not self._done:  # no other awaiting task has advanced it
+            except BaseException as e:
+                ended = isinstance(e, (asyncio.CancelledError, GeneratorExit))
+                if ended or (isinstance(e, Exception) and _failed(current)):
+                    self._stop(e)
+                else:  # it was refused, as in a wrong thread, or interrupted
+                    traceback.clear_frames(e.__traceback__)  # as in `wait`
+                    del self, current
+                raise
+            if current is self.current and not self._done:  # no other awaiting task has advanced it
+                try:
                     self._next(value)
-        except (Exception, asyncio.CancelledError, GeneratorExit) as e:
-            self._stop(e)
-            raise
+                except (Exception, asyncio.CancelledError) as e:
+                    self._stop(e)
+                    raise
         if self._cancelled or self._error is not None:
             return self.result()
         return self._result  # type: ignore[no-any-return]
@@ -390,12 +402,14 @@ class Pending(PythonRequest[ResultT_co]):
         if isinstance(error, Exception) and not isinstance(error, CanceledError):
             self.fail(detached(error))
         elif not self._done:
+            if isinstance(error, asyncio.CancelledError) and error.args:
+                self._cancel_message = error.args[0]
             self._cancelled = True
             self._end()
 
-    def _withdraw(self) -> bool:
+    def _withdraw(self, msg: object) -> bool:
         if not self._parts:
-            return self.current.cancel()
+            return self.current.cancel(msg)
         if self.done():
             return False
         self._give_up()

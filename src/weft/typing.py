@@ -102,7 +102,8 @@ class Request(Protocol[ResultT_co]):
     def cancel(self, msg: Any = None) -> bool:
         """Cancel the request; return False if it is done already.
 
-        `msg` is accepted as by asyncio's futures, and ignored. ThreadError if the worker belongs to another thread.
+        As with asyncio's futures, `msg` becomes the argument of the ``CancelledError`` that awaiting tasks get.
+        ThreadError if the worker belongs to another thread.
         """
         ...
 

@@ -15,11 +15,6 @@ PyObject *asyncio_attr(const char *name) {
     return PyObject_GetAttrString(module, name);
 }
 
-PyObject *cancelled_error() {
-    static PyObject *cls = asyncio_attr("CancelledError");
-    return cls;
-}
-
 }  // namespace
 
 nb::object asyncio_running_loop() {
@@ -68,6 +63,7 @@ void recycle_request(PyObject *self) {
     clear_weak_references(self);
     Py_CLEAR(r->loop);
     Py_CLEAR(r->value);
+    Py_CLEAR(r->cancel_message);
     r->status = UCS_INPROGRESS;
     r->state = Request::State::pending;
     r->operation = &plain_operation;
@@ -92,6 +88,7 @@ Request::~Request() {
     Py_XDECREF(callbacks);
     Py_XDECREF(loop);
     Py_XDECREF(value);
+    Py_XDECREF(cancel_message);
     Py_XDECREF(owner);
 }
 
@@ -223,6 +220,13 @@ void Request::raise_failure() const {
     throw nb::python_error();
 }
 
+nb::object Request::canceled_error() const {
+    static PyObject *cls = asyncio_attr("CancelledError");
+    nb::object error = nb::steal(PyObject_CallFunctionObjArgs(cls, cancel_message, nullptr));
+    if (!error.is_valid()) throw nb::python_error();
+    return error;
+}
+
 PyObject *Request::result(bool from_wait) {
     if (state == State::pending) {
         PyErr_SetString(asyncio_attr("InvalidStateError"), "the request is not complete");
@@ -230,7 +234,8 @@ PyObject *Request::result(bool from_wait) {
     }
     if (state == State::canceled) {
         if (from_wait) raise("CanceledError", std::string(op) + what() + ": the request was cancelled", op);
-        PyErr_SetNone(cancelled_error());
+        nb::object error = canceled_error();
+        PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.ptr())), error.ptr());
         throw nb::python_error();
     }
     if (failed()) [[unlikely]]
@@ -252,7 +257,7 @@ PyObject *Request::deliver(bool from_wait) {
     return given;
 }
 
-bool Request::cancel() {
+bool Request::cancel(nb::handle message) {
     if (state != State::pending) return false;
     worker->check_owner("cancel");
     if (ended) {  // it has its result; only the turn that says so is still to come
@@ -260,6 +265,7 @@ bool Request::cancel() {
         wake();
         return false;
     }
+    if (!message.is_none()) cancel_message = Py_NewRef(message.ptr());
     give_up();
     return true;
 }
@@ -312,13 +318,13 @@ nb::object Request::get_loop() {
 
 void Request::add_done_callback(nb::object callback, nb::object context) {
     if (context.is_none()) context = copy_context();
+    if (!done() && !worker->closed()) worker->check_owner(op);
     get_loop();
     if (done()) {
         nb::handle(loop).attr("call_soon")(callback, nb::handle(self), nb::arg("context") = context);
         return;
     }
     if (!worker->closed()) {
-        worker->check_owner(op);
         worker->attach(loop);
         worker->schedule_turn();
     }

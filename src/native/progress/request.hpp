@@ -99,6 +99,7 @@ struct Request {
     PyObject *callbacks = nullptr;  // list of (callback, context)
     PyObject *loop = nullptr;
     PyObject *value = nullptr;  // the result, once it was read
+    PyObject *cancel_message = nullptr;
     ucs_status_t status = UCS_INPROGRESS;
     State state = State::pending;
     bool ended = false;      // the operation has ended
@@ -141,7 +142,9 @@ struct Request {
     PyObject *result(bool from_wait);
     /// The same, for the waiter itself.
     PyObject *deliver(bool from_wait);
-    bool cancel();
+    bool cancel(nb::handle message);
+    /// Make asyncio's error for the canceled waiter.
+    nb::object canceled_error() const;
     bool wait(double timeout_s);
     PySendResult send(PyObject **result);
     void add_done_callback(nb::object callback, nb::object context);

@@ -147,10 +147,9 @@ void define_request(nb::module_ &m) {
             },
             nb::sig("def exception(self) -> BaseException | None"),
             "Return the error that ended the operation, or None.")
-        .def(
-            "cancel", [](Request &r, nb::handle) { return r.cancel(); }, nb::arg("msg") = nb::none(),
-            nb::sig("def cancel(self, msg: typing.Any = None) -> bool"),
-            "Cancel the request; False if it is done already. ThreadError if the worker belongs to another thread.")
+        .def("cancel", &Request::cancel, nb::arg("msg") = nb::none(),
+             nb::sig("def cancel(self, msg: typing.Any = None) -> bool"),
+             "Cancel the request; False if it is done already. ThreadError if the worker belongs to another thread.")
         .def("add_done_callback", &Request::add_done_callback, nb::arg("fn"), nb::kw_only(),
              nb::arg("context") = nb::none(),
              nb::sig("def add_done_callback(self, fn: typing.Callable[[Request], object], *, context: "
@@ -177,9 +176,9 @@ void define_request(nb::module_ &m) {
             "_asyncio_future_blocking", [](Request &r) { return r.blocking; },
             [](Request &r, bool blocking) { r.blocking = blocking; })
         // asyncio.gather calls these on a cancelled future
-        .def("_make_cancelled_error",
-             [](Request &) { return nb::module_::import_("asyncio").attr("CancelledError")(); })
-        .def_prop_ro("_cancel_message", [](Request &) { return nb::none(); })
+        .def("_make_cancelled_error", &Request::canceled_error)
+        .def_prop_ro("_cancel_message",
+                     [](Request &r) { return r.cancel_message ? nb::borrow(r.cancel_message) : nb::none(); })
         .def_prop_ro(
             "op", [](Request &r) { return r.op; }, "The operation's name.")
         .def("__repr__", [](Request &r) {

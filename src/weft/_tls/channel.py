@@ -215,6 +215,11 @@ class TlsChannel:
 
     # ---- for operations
 
+    def check_loop(self) -> None:
+        """Refuse to be awaited in another thread, or without an event loop."""
+        self._check_owner("await")
+        asyncio.get_running_loop()
+
     def turn_until(self, operation: Operation[Any], timeout_s: float | None) -> None:
         """Take a turn; if `operation` is still pending, wait until the socket is ready and take another."""
         self._check_owner("wait")

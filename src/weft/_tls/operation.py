@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator
 from typing import Any, NoReturn, Protocol
 
@@ -14,6 +15,10 @@ from weft.typing import ResultT_co
 
 class Turns(Protocol):
     """The interface of the channel to its operations."""
+
+    def check_loop(self) -> None:
+        """Refuse to be awaited in another thread, or without an event loop."""
+        ...
 
     def turn_until(self, operation: Operation[Any], timeout_s: float | None) -> None: ...
     def withdraw(self, operation: Operation[Any]) -> None: ...
@@ -41,9 +46,9 @@ class Operation(PythonRequest[ResultT_co]):
         self._channel, self._name = channel, name
 
     def _block(self, timeout: float | None) -> None:
-        self._channel.turn_until(self, timeout)
+        self._channel.turn_until(self, None if timeout is None else max(timeout, 0.0))
 
-    def _withdraw(self) -> bool:
+    def _withdraw(self, msg: object) -> bool:
         self._channel.withdraw(self)
         return True
 
@@ -51,11 +56,20 @@ class Operation(PythonRequest[ResultT_co]):
         self._channel.told(error)
         super()._raise(error)
 
+    def _watch(self) -> None:
+        self._channel.check_loop()
+
     def _undo(self) -> None:
         """Return messages that no caller received."""
 
     def __await__(self) -> Generator[Any, None, ResultT_co]:
         if not self._done:
+            try:
+                self._channel.check_loop()
+            except BaseException as e:
+                traceback.clear_frames(e.__traceback__)
+                del self
+                raise
             self._asyncio_future_blocking = True
             try:
                 yield self
@@ -99,22 +113,11 @@ class Receive(Operation[ResultT_co]):
             self._channel.take_back(self)
 
     def _watch(self) -> None:
+        super()._watch()
         self._channel.hold(self)
 
     def _unwatch(self) -> None:
         self._channel.let_go(self)
-
-    def wait(self, timeout: float | None = None) -> ResultT_co:
-        """Block until the operation is complete and return its result."""
-        result = super().wait(timeout)
-        self._delivered = True
-        return result
-
-    def result(self) -> ResultT_co:
-        """Return the result, or raise the error that ended the operation."""
-        result = super().result()
-        self._delivered = True
-        return result
 
     def fits(self, message: Message) -> bool:
         """Prepare to take a message; False if it does not fit, which ends this receive."""
@@ -151,14 +154,14 @@ class Receive(Operation[ResultT_co]):
     def _undo(self) -> None:
         self._channel.give_back(self.taken)
 
-    def _withdraw(self) -> bool:
-        super()._withdraw()
+    def _withdraw(self, msg: object) -> bool:
+        super()._withdraw(msg)
         self._undo()
         return True
 
     def drop(self) -> None:
         """Withdraw a receive that its caller does not get."""
-        self._withdraw()
+        self._withdraw(None)
 
 
 def _view(message: Message) -> memoryview | tuple[memoryview, ...]:
