@@ -173,7 +173,7 @@ def test_buffers_that_cannot_be_sent(ends):
         with pytest.raises(weft.InvalidParamError, match=r"Python objects.* pickle"):
             a.send(objects)
     with pytest.raises(weft.UnsupportedError, match="SimpleNamespace has no buffer protocol"):
-        a.send(SimpleNamespace())
+        a.send(SimpleNamespace(__dlpack__=None))
     array = np.asfortranarray(np.arange(6.0).reshape(2, 3))
     a.send(array)
     assert finish(b.recv(), a) == array.tobytes("A")
@@ -561,3 +561,25 @@ def test_a_reset_behind_data_that_one_turn_does_not_read_is_noticed(loop, monkey
         pytest.importorskip("uvloop").run(main())
     else:
         asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["text", 3, object(), np.arange(10)[::2], np.zeros(2, "O"), np.zeros(3, [("o", "O")])],
+    ids=lambda wrong: type(wrong).__name__,
+)
+@pytest.mark.parametrize("op", ["send", "lend", "recv_into", "send_many"])
+def test_it_refuses_what_is_no_bytes_in_the_words_of_rings(ends, op, wrong):
+    def refusal(end):
+        with pytest.raises((TypeError, weft.Error)) as caught:
+            getattr(end, op)([wrong] if op == "send_many" else wrong)
+        return caught.type, str(caught.value).replace("numpy.ndarray", "ndarray")
+
+    async def of_ring():
+        async with (
+            weft.listen("127.0.0.1:0", lambda peer: peer.close()) as listener,
+            weft.connect(listener.address) as plain,
+        ):
+            return refusal(plain)
+
+    assert refusal(ends[0]) == asyncio.run(of_ring())

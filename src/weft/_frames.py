@@ -124,7 +124,7 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
     return Packed(b"".join(parts), large, placed, nbytes, on_device)
 
 
-def _view(buffer: Any) -> memoryview:
+def _view(buffer: Any, op: str = "send") -> memoryview:
     try:
         return memoryview(buffer)
     except ValueError:
@@ -133,21 +133,21 @@ def _view(buffer: Any) -> memoryview:
         if dtype is None:
             raise
         if dtype.hasobject:
-            raise _holds_objects(buffer) from None
+            raise _holds_objects(buffer, op) from None
         return memoryview(buffer.view(f"V{dtype.itemsize}"))
 
 
-def _refuse_objects(view: memoryview) -> None:
+def _refuse_objects(view: memoryview, op: str = "send") -> None:
     # a format has field names between colons
     if any("O" in codes for codes in view.format.split(":")[::2]):
-        raise _holds_objects(view.obj)
+        raise _holds_objects(view.obj, op)
 
 
-def _holds_objects(buffer: object) -> InvalidParamError:
+def _holds_objects(buffer: object, op: str) -> InvalidParamError:
     return InvalidParamError(
-        f"send: the {type(buffer).__name__} holds Python objects, which are pointers of this process alone; send them "
-        "pickled, as send_obj does",
-        op="send",
+        f"{op}: the {type(buffer).__name__} holds Python objects, whose pointers are valid only in this process; send "
+        "them pickled, with send_obj",
+        op=op,
     )
 
 
@@ -156,11 +156,17 @@ def in_memory_order(buffer: Any, op: str = "send") -> memoryview:
     import pickle  # lazy: it would slow down weft's import
 
     try:
-        view = _view(buffer)
-        _refuse_objects(view)
+        view = _view(buffer, op)
+        _refuse_objects(view, op)
         return pickle.PickleBuffer(view).raw()
-    except BufferError as e:
-        raise NotContiguousError(f"{op}: {e}", op=op) from None
+    except BufferError:
+        remedy = (
+            "a contiguous array, and copy from it when the operation has ended"
+            if op == "recv_into"
+            else "a copy, e.g. numpy.ascontiguousarray(x) or x.contiguous()"
+        )
+        text = f"{op}: the {type(buffer).__name__} is not contiguous; pass {remedy}"
+        raise NotContiguousError(text, op=op) from None
 
 
 def _entry(buffer: Any, device: int) -> int:

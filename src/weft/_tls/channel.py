@@ -117,11 +117,11 @@ class TlsChannel:
         self, first: BufferLike, rest: Sequence[Buffer] | None = None, lend: bool = False, stage: bool = False
     ) -> Operation[None]:
         self._check_open("send")
-        return self._send_all("send", [[bytes_of(buffer) for buffer in (first, *(rest or ()))]])
+        return self._send_all("send", [[bytes_of(buffer, "send") for buffer in (first, *(rest or ()))]])
 
     def send_many(self, buffers: Sequence[BufferLike]) -> Operation[None]:
         self._check_open("send_many")
-        return self._send_all("send_many", [[bytes_of(buffer)] for buffer in buffers])
+        return self._send_all("send_many", [[bytes_of(buffer, "send_many")] for buffer in buffers])
 
     def _send_all(self, op: str, messages: list[list[memoryview]]) -> Operation[None]:
         operation: Operation[None] = Operation(self, f"{op} to {self._name}")
@@ -139,7 +139,8 @@ class TlsChannel:
         return operation
 
     def lend(self, buffer: BufferLike) -> Operation[None]:
-        return self.send(buffer)
+        self._check_open("lend")
+        return self._send_all("lend", [[bytes_of(buffer, "lend")]])
 
     def recv(self) -> Receive[Any]:
         self._check_open("recv")

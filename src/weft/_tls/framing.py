@@ -132,14 +132,21 @@ class Message:
         self.place = (part, 0)
 
 
-def bytes_of(buffer: Any) -> memoryview:
-    """View a contiguous buffer as bytes."""
+def bytes_of(buffer: Any, op: str) -> memoryview:
+    """View a contiguous buffer as bytes; `op` is the operation that errors name."""
     try:
-        return in_memory_order(buffer)
+        return in_memory_order(buffer, op)
     except TypeError:
-        raise UnsupportedError(
-            f"send over TLS: {type(buffer).__name__} has no buffer protocol; copy it to host memory first", op="send"
-        ) from None
+        raise _no_bytes(buffer, op, "copy it to host memory first") from None
+
+
+def _no_bytes(buffer: object, op: str, remedy: str) -> Exception:
+    name = type(buffer).__name__
+    if hasattr(buffer, "__dlpack__") or hasattr(buffer, "__cuda_array_interface__"):
+        return UnsupportedError(f"{op} over TLS: {name} has no buffer protocol; {remedy}", op=op)
+    return TypeError(
+        f"{op}: {name} is no buffer: it has neither the buffer protocol, nor __dlpack__, nor __cuda_array_interface__"
+    )
 
 
 def writable_bytes_of(buffer: Any) -> memoryview:
@@ -147,10 +154,7 @@ def writable_bytes_of(buffer: Any) -> memoryview:
     try:
         view = in_memory_order(buffer, "recv_into")
     except TypeError:
-        raise UnsupportedError(
-            f"recv_into over TLS: {type(buffer).__name__} has no buffer protocol; receive into host memory",
-            op="recv_into",
-        ) from None
+        raise _no_bytes(buffer, "recv_into", "receive into host memory") from None
     if view.readonly:
         text = f"recv_into: the destination ({type(buffer).__name__}) is read-only; use a bytearray or a writable array"
         raise ReadOnlyError(text, op="recv_into")
