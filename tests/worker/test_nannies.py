@@ -234,6 +234,19 @@ def test_what_keeps_a_nanny_from_starting_is_said(options, why, monkeypatch):
         nannies.run([{"scheduler_ip": "tcp://127.0.0.1:1", "scheduler_file": None, "death_timeout": 5.0} | options])
 
 
+def test_the_error_before_the_assertion_that_fails_while_a_nanny_is_closed():
+    try:
+        try:
+            raise OSError("no room")
+        except OSError:
+            raise AssertionError("Status.init")  # noqa: B904 - as distributed does
+    except AssertionError as error:
+        failed = RuntimeError("Nanny failed to start.")
+        failed.__cause__ = error
+    said = nannies._not_started([{"scheduler_ip": "ucx://h:1"}], failed)
+    assert str(said) == "start workers for ucx://h:1: no room"
+
+
 @pytest.mark.parametrize(
     ("given", "missing"),
     [("tls_worker_cert", "--tls-ca-file, or distributed.comm.tls.ca-file"), ("tls_ca_file", "--tls-cert")],

@@ -20,7 +20,7 @@ from distributed.comm.core import FatalCommClosedError, connect
 
 import weft
 from weft._connect.address import join
-from weft._reachable import why_unreachable
+from weft._reachable import first_cause, why_unreachable
 from weft.errors import Error, InvalidParamError, TimedOutError, TlsError
 from weft.worker import scheduler_file
 
@@ -140,9 +140,9 @@ async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> N
 
 
 def _not_started(options: Sequence[dict[str, Any]], error: Exception) -> Error:
-    """Make the error of workers that did not start; the cause of a nanny's own error says why."""
+    """Make the error of workers that did not start; the first cause of a nanny's own error says why."""
     scheduler = options[0]["scheduler_ip"] or _config.get("scheduler-address")
-    cause = error.__cause__ or error
+    cause = first_cause(error)
     if isinstance(cause, KeyError):  # that is how a nanny takes an answer without the fields that it expects
         return Error(f"start workers for {scheduler}: what answers there is no Dask scheduler; correct its address")
     return Error(f"start workers for {scheduler}: {str(cause) or type(cause).__name__}")
@@ -198,10 +198,7 @@ async def _reason(address: str, error: OSError) -> str:
     why = await asyncio.to_thread(why_unreachable, host, port)
     if not why and not address.startswith("ucx://") and await _speaks_weft(host, port):
         return f"it listens on ucx://, and {address} is another protocol"
-    cause: BaseException = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    return why or str(cause) or "it accepts connections, and says nothing"
+    return why or str(first_cause(error)) or "it accepts connections, and says nothing"
 
 
 async def _speaks_weft(host: str, port: int) -> bool:
