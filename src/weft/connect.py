@@ -123,7 +123,8 @@ class Connecting:
         try:
             return resolve(self._host, self._port, passive=False)
         except OSError as e:
-            raise UnreachableError(f"connect to {name}: no such host: {e.strerror or e}") from None
+            device = " or network device" if "%" in self._host else ""
+            raise UnreachableError(f"connect to {name}: no such host{device}: {e.strerror or e}") from None
 
     def _reach(self, family: socket.AddressFamily, sockaddr: tuple[str, int]) -> local.Reached | None:
         """Try the local handshake with a listener of this host, if it is available to this connection."""
@@ -230,6 +231,9 @@ class Connecting:
             return UnreachableError(
                 f"connect to {name}: connection refused: nothing listens there; start the listener first"
             )
+        if failure is not None and failure.errno == errno.EINVAL and self._host.startswith("fe80:"):
+            device = f"[{self._host}%DEVICE]:{self._port}"
+            return UnreachableError(f"connect to {name}: a link-local address needs its network device: {device}")
         why = failure.strerror if failure is not None else "the name has no address"
         return UnreachableError(f"connect to {name}: {why}; check the address and the route to it")
 
