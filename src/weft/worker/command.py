@@ -97,7 +97,7 @@ def _patience(text: str) -> float:
             from dask.utils import parse_timedelta
 
             return _options.timeout(str(parse_timedelta(text)))
-        raise argparse.ArgumentTypeError(f"{error}, nor a time such as 5m") from None
+        raise argparse.ArgumentTypeError(f"{error}, or a time such as 5m") from None
 
 
 class _Refused(argparse.Action):
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0 after a signal or when the scheduler has retired them all.
+        0 after a signal or when the scheduler has retired them all; 130 after Ctrl-C before it was reached.
 
     Raises
     ------
@@ -142,6 +142,10 @@ def run(args: argparse.Namespace) -> int:
     made = plan(topology, request(args, topology))
     refuse_absent_devices(made)
     if args.plan:
+        if args.protocol and _has_dask():
+            from weft.worker import nannies
+
+            nannies.refuse_protocol(args.protocol)
         show_plan(args, made)
         return 0
     _require_dask()
@@ -222,10 +226,14 @@ def options(args: argparse.Namespace, made: Plan) -> list[dict[str, Any]]:
     return given
 
 
-def _require_dask() -> None:
+def _has_dask() -> bool:
     from importlib.util import find_spec
 
-    if find_spec("distributed") is None:
+    return find_spec("distributed") is not None
+
+
+def _require_dask() -> None:
+    if not _has_dask():
         raise UnsupportedError(f"start workers: Dask is not installed; {_distribution.install('dask')}")
 
 

@@ -9,6 +9,11 @@ from pathlib import Path
 from weft.errors import InvalidParamError
 
 
+def exists(file: str) -> bool:
+    """Tell whether `file` exists."""
+    return Path(file).exists()
+
+
 def address(file: str) -> str | None:
     """Return the scheduler's address; None if `file` does not exist yet, or is incomplete.
 
