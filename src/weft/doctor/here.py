@@ -26,7 +26,6 @@ from weft.doctor.machine import Machine
 #: Seconds for all commands together; they run at the same time.
 LIMIT_S = 1.2
 _MFD_NOEXEC_SEAL = 8  # required by some systems; Linux 6.3
-_SIOCGIFFLAGS = 0x8913
 _UNSYNCHRONISED = 0x40  # STA_UNSYNC of struct timex
 
 
@@ -62,8 +61,7 @@ def files() -> Machine:
     folders = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
     host, environ = socket.gethostname(), dict(os.environ)
     nbytes, read_only = _shm()
-    own = memfd(), copies(), _synchronised(), _lo_flags()
-    return Machine(Path("/"), environ, {}, folders, host, nbytes, read_only, *own)
+    return Machine(Path("/"), environ, {}, folders, host, nbytes, read_only, memfd(), copies(), _synchronised())
 
 
 def _ask(programs: Mapping[str, str], environment: Mapping[str, str], limit_s: float) -> dict[str, str | None]:
@@ -144,11 +142,3 @@ def _synchronised() -> bool | None:
     if ctypes.CDLL(None).adjtimex(timex) < 0:
         return None
     return not struct.unpack_from("@i", timex, 40)[0] & _UNSYNCHRONISED
-
-
-def _lo_flags() -> int | None:
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-            return int(struct.unpack_from("H", fcntl.ioctl(s, _SIOCGIFFLAGS, b"lo".ljust(40, b"\0")), 16)[0])
-    except OSError:
-        return None

@@ -53,8 +53,6 @@ class Machine:
         source, and to one 16 bytes further.
     synchronised : bool, optional
         Whether the kernel's clock is synchronised.
-    lo_flags : int, optional
-        Flags of the loopback in this process's network namespace; ``/sys`` can show another namespace's.
     """
 
     root: Path
@@ -67,7 +65,6 @@ class Machine:
     memfd: str | None = None
     copies: tuple[float, float] | None = None
     synchronised: bool | None = None
-    lo_flags: int | None = None
 
     def path(self, name: str) -> Path:
         """Return the path of the file `name`, absolute or not, below the root."""

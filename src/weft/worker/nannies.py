@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import signal
 import sys
 import time
@@ -22,7 +23,7 @@ import weft
 from weft._connect.address import join
 from weft._reachable import first_cause, why_unreachable
 from weft.errors import Error, InvalidParamError, TimedOutError, TlsError
-from weft.worker import scheduler_file
+from weft.worker import written_address
 
 logger = logging.getLogger("weft")
 _config: Any = dask.config  # it has only some of its types
@@ -152,8 +153,8 @@ def _not_started(options: Sequence[dict[str, Any]], error: Exception) -> Error:
 async def _address(file: str, patience_s: float | None) -> str:
     """Wait for a scheduler's file, which may be half written, and return the scheduler's address."""
     said, end = False, None if patience_s is None else time.monotonic() + patience_s
-    while (address := scheduler_file.address(file)) is None:
-        has = ", which has no JSON with a scheduler's address" if scheduler_file.exists(file) else ""
+    while (address := written_address(file)) is None:
+        has = ", which has no JSON with a scheduler's address" if os.path.exists(file) else ""  # noqa: ASYNC240
         if not said:
             print(f"weft worker: waiting for a scheduler to write {file}{has}", file=sys.stderr, flush=True)
             said = True
