@@ -88,8 +88,8 @@ def _unusable(machine: Machine, state: str, why: str, evidence: list[str], remed
     if why:
         failures.append("UCX's posix cannot be used")
     if failures:
-        source = "multiprocessing: synchronization primitives; weft's docs, design: shared memory"
-        return error(f"{state}: {', and '.join(failures)}", *evidence, remedy=remedy, source=source)
+        what = f"{state}: {', and '.join(failures)}"
+        return error(what, *evidence, remedy=remedy, source="weft's docs, design: shared memory")
     if _without_posix(machine):
         return note(f"{state}: UCX_TLS has no posix, so weft does not need it", *evidence, source=_SHM_SOURCE)
     what = f"{state}: no low-level worker can be made; connections on this host do not need it"

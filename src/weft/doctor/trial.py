@@ -48,8 +48,7 @@ def serve(address: str) -> None:
         raise weft.AddressError(f"listen on {join(host, port or PORT)}: {why}{unbound_remedy(e)}") from None
     with server:
         bound = server.getsockname()[:2]
-        there = f"weft doctor --pair HOST:{bound[1]}"
-        print(f"listening on {join(*bound)}; on the other machine: {there}\n", end="", flush=True)  # one write
+        print(f"listening on {join(*bound)}; on the other machine: weft doctor --pair HOST:{bound[1]}", flush=True)
         while True:
             caller, _ = server.accept()
             with caller:
