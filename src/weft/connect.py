@@ -231,11 +231,11 @@ class Connecting:
             return UnreachableError(
                 f"connect to {name}: connection refused: nothing listens there; start the listener first"
             )
-        if failure is not None and failure.errno == errno.EINVAL and self._host.startswith("fe80:"):
-            device = f"[{self._host}%DEVICE]:{self._port}"
-            return UnreachableError(f"connect to {name}: a link-local address needs its network device: {device}")
         why = failure.strerror if failure is not None else "the name has no address"
-        return UnreachableError(f"connect to {name}: {why}; check the address and the route to it")
+        remedy = "check the address and the route to it"
+        if failure is not None and failure.errno == errno.EINVAL:
+            remedy = "a link-local address needs its network device: fe80::1%DEVICE"
+        return UnreachableError(f"connect to {name}: {why}; {remedy}")
 
     def __await__(self) -> Generator[Any, None, Peer]:
         return self._open().__await__()

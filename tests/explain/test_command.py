@@ -58,7 +58,7 @@ def test_an_empty_address(arguments, capsys):
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("[fe80::1]:1", "a link-local address needs its network device: [fe80::1%DEVICE]:1"),
+        ("[fe80::1]:1", "a link-local address needs its network device: fe80::1%DEVICE"),
         ("[fe80::1%nodev]:1", "no such host or network device: "),
     ],
 )

@@ -68,7 +68,7 @@ def echo(address: str, *, once: bool = False) -> None:
         With `once`: nobody was answered.
     """
     with weft.listen(address, info={LOCATION: evidence.location()}) as listener:
-        print(f"{listener.address}\n", end="", flush=True)  # one write: others may print on the same output
+        print(f"{listener.address}\n", end="", flush=True)
         called = False
         while not (once and called):
             try:
