@@ -3,11 +3,16 @@
 
 # needs: pip install weft-ucx numpy torch
 import multiprocessing
+import sys
 
 import numpy as np
-import torch
 
 import weft
+
+try:
+    import torch
+except ImportError:
+    sys.exit("this example needs PyTorch: pip install torch")
 
 BATCHES, SHAPE = 4, (64, 3, 64, 64)
 

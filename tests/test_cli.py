@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import weft
 from weft import _cli
 
 
@@ -31,14 +32,17 @@ def test_info_tells_settings_of_the_environment_too():
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(("stdout", "why"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")])
-@pytest.mark.parametrize("command", ["info", "topo"])
+@pytest.mark.parametrize("command", ["info", "topo", "--help", "--version"])
 def test_output_that_cannot_be_written(command, stdout, why, unbuffered):
     shell = f'exec "{sys.executable}" -m weft {command} {stdout}'
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(
         shell, shell=True, env=environment, stderr=subprocess.PIPE, text=True, check=False, timeout=100
     )
-    assert done.stderr == f"weft {command}: cannot write to standard output: {why}\n"
+    assert (
+        done.stderr
+        == f"weft{'' if command.startswith('-') else f' {command}'}: cannot write to standard output: {why}\n"
+    )
     assert done.returncode == 1
 
 
@@ -46,6 +50,11 @@ def test_a_usage_error_without_standard_output():
     shell = f'exec "{sys.executable}" -m weft topo --no-such-option >&-'
     done = subprocess.run(shell, shell=True, stderr=subprocess.PIPE, check=False, timeout=100)
     assert done.returncode == 2
+
+
+def test_help_without_docstrings():
+    done = subprocess.run([sys.executable, "-OO", "-m", "weft", "--help"], capture_output=True, text=True, check=True)
+    assert str(weft.__doc__).splitlines()[0] in done.stdout
 
 
 def test_other_errors_of_the_system_keep_their_traceback(monkeypatch):

@@ -227,7 +227,8 @@ def test_the_command_prints_and_writes(capsys, tmp_path):
     capsys.readouterr()
     assert _cli.main(["simulate", "none", "--lab", str(tmp_path / "empty.json")]) == 2
     assert (
-        "empty.json: none of its runs can be simulated\nweft simulate: nothing was simulated" in capsys.readouterr().err
+        "empty.json: none of its runs can be simulated; those of fanout, copies, pairs, kill, islands, there can\n"
+        "weft simulate: nothing was simulated" in capsys.readouterr().err
     )
 
 

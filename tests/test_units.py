@@ -31,8 +31,10 @@ def test_what_is_not_a_size_is_refused(text):
 
 
 def test_amounts_have_three_digits():
-    written = [units.format_nbytes(n) for n in (0, 999, 1000, 1 << 20, 12.34 * 2**20, 5.49 * 2**30, 5000 * 2**30)]
-    assert written == ["0 B", "999 B", "0.977 KiB", "1 MiB", "12.3 MiB", "5.49 GiB", "5,000 GiB"]
+    written = [
+        units.format_nbytes(n) for n in (0, 999, 1000, 1 << 20, 12.34 * 2**20, 5.49 * 2**30, 5000 * 2**30, 99 << 40)
+    ]
+    assert written == ["0 B", "999 B", "0.977 KiB", "1 MiB", "12.3 MiB", "5.49 GiB", "4.88 TiB", "99 TiB"]
 
 
 def test_a_rate_is_rounded_before_its_unit_is_chosen():

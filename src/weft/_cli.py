@@ -127,6 +127,12 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:
+            file.write(message)  # argparse hides that it cannot be written
+        else:
+            super()._print_message(message, file)
+
 
 def parser(*, grouped: bool = True) -> argparse.ArgumentParser:
     """Make the parser of the whole command line; the result has the function in ``run`` and its name in ``prog``.
@@ -136,7 +142,7 @@ def parser(*, grouped: bool = True) -> argparse.ArgumentParser:
     top = _Parser(
         prog="weft",
         usage="weft [-h] [--version] COMMAND ...",
-        description=weft.__doc__ and weft.__doc__.splitlines()[0],
+        description="Move data between Python processes over the best wire they share.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

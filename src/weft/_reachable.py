@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Why a TCP address cannot be reached, for commands whose own attempt says less. Connections do not use this."""
+"""Why something failed, for commands whose own attempt says less. Connections do not use this."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ def why_unreachable(host: str, port: int) -> str:
     except UnicodeError as e:
         return f"no such host: {e}"
     return ""
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the error that led to `error`.
+
+    distributed closes a nanny whose process did not start, which fails an assertion: the error before that counts.
+    """
+    while before := error.__cause__ or (error.__context__ if isinstance(error, AssertionError) else None):
+        error = before
+    return error

@@ -21,8 +21,8 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"([0-9]+) ?([A-Za-z]*)", text.strip())
     if match is None or match[2] not in UNITS or int(match[1]) == 0:
-        units = ", ".join(filter(None, UNITS))
-        raise ValueError(f"{text!r} is not a size such as 8, 1KiB or 1MB (whole {units})")
+        units = "a whole number of B, kB, KiB, MB, MiB, GB or GiB"
+        raise ValueError(f"{text!r} is not a size such as 8, 1KiB or 1MB ({units})")
     return int(match[1]) * UNITS[match[2]]
 
 
@@ -34,8 +34,8 @@ def format_size(nbytes: int) -> str:
 
 def format_nbytes(nbytes: float) -> str:
     """Write an amount of memory: ``5.49 GiB``, ``12.3 MiB``, ``512 B``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(nbytes) < 999.5 or unit == "GiB":
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(nbytes) < 999.5 or unit == "TiB":
             return f"{nbytes:.0f} B" if unit == "B" else f"{_three_digits(nbytes)} {unit}"
         nbytes /= 1024
     raise AssertionError

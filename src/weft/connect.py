@@ -123,7 +123,8 @@ class Connecting:
         try:
             return resolve(self._host, self._port, passive=False)
         except OSError as e:
-            raise UnreachableError(f"connect to {name}: no such host: {e.strerror or e}") from None
+            device = " or network device" if "%" in self._host else ""
+            raise UnreachableError(f"connect to {name}: no such host{device}: {e.strerror or e}") from None
 
     def _reach(self, family: socket.AddressFamily, sockaddr: tuple[str, int], name: str) -> local.Reached | None:
         """Try the local handshake with a listener of this host, if it is available to this connection."""
@@ -235,7 +236,10 @@ class Connecting:
                 f"connect to {name}: connection refused: nothing listens there; start the listener first"
             )
         why = failure.strerror if failure is not None else "the name has no address"
-        return UnreachableError(f"connect to {name}: {why}; check the address and the route to it")
+        remedy = "check the address and the route to it"
+        if failure is not None and failure.errno == errno.EINVAL:
+            remedy = "a link-local address needs its network device: fe80::1%DEVICE"
+        return UnreachableError(f"connect to {name}: {why}; {remedy}")
 
     def __await__(self) -> Generator[Any, None, Peer]:
         return self._open().__await__()

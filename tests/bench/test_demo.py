@@ -7,6 +7,8 @@ import argparse
 import json
 import os
 import pathlib
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -115,6 +117,18 @@ def test_a_failure_is_one_line_with_its_first_cause():
     with pytest.raises(BenchError) as failed, clusters.named("ucx:// did not start", 5):
         fail()
     assert str(failed.value) == "ucx:// did not start: OSError: no route"
+
+
+@pytest.mark.slow
+def test_what_keeps_a_nanny_from_starting_is_said():
+    """distributed's own error is then the assertion that fails while the nanny is closed."""
+    alone = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro tmpfs /dev/shm && exec "$@"', "sh"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("namespaces cannot be made here")
+    command = [*alone, sys.executable, "-m", "weft", "demo", "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    why = "OSError: [Errno 30] Read-only file system"
+    assert done.stderr.splitlines()[-1] == f"weft demo: tcp:// cluster did not start: {why}"
 
 
 def test_a_timeout_says_after_how_long():

@@ -35,11 +35,11 @@ def bench(*arguments):
         (["--sizes", "8,"], "'' is not a size"),
         (["--wait", "spin"], "'spin' is not one of block, await"),
         (["--libraries", "peer,mpi"], "'mpi' is not one of c, peer, tags, lent, tcp, asyncio"),
-        (["--rounds", "0"], "'0' is not a number above 0"),
+        (["--rounds", "0"], "'0': must be a number above 0"),
         (["--rounds", "9" * 20], f"'{'9' * 20}' is above 10000000"),
-        (["--rounds", "1.5"], "'1.5' is not a number above 0"),
-        (["--seconds-per-cell", "inf"], "'inf' is not a number above 0"),
-        (["--seconds-per-cell", "nan"], "'nan' is not a number above 0"),
+        (["--rounds", "1.5"], "'1.5': must be a number above 0"),
+        (["--seconds-per-cell", "inf"], "'inf': must be a number above 0"),
+        (["--seconds-per-cell", "nan"], "'nan': must be a number above 0"),
     ],
 )
 def test_argument_refused(arguments, message, capsys):

@@ -479,6 +479,28 @@ def test_a_cluster_ends_with_the_process_that_started_it(nothing_left):
 
 
 @pytest.mark.slow
+def test_a_cluster_that_is_interrupted_leaves_no_semaphores():
+    """In a /dev/shm of its own: other tests may run beside this one."""
+    code = """
+import os
+from weft.bench.scale import run
+try:
+    with run._started(run.Plan("tcp", 2, timeout_s=100.0), run.Place(run.here)) as processes:
+        processes.hear("did not come up")
+        processes.hear("did not come up")
+        print(bool(os.listdir("/dev/shm")))
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    print(os.listdir("/dev/shm"))
+"""
+    alone = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("namespaces cannot be made here")
+    done = subprocess.run([*alone, sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True\n[]\n", done.stderr
+
+
+@pytest.mark.slow
 def test_a_lab_of_two_hosts(tmp_path, capfd):
     try:
         with lab.Lab(command.network("2")):

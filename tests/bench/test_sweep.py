@@ -97,6 +97,7 @@ def test_what_does_not_connect_is_missing_and_the_rest_is_measured(tmp_path, cap
     cma = [("cma", "latency"), ("cma", "bibandwidth")] if "cma" in transports.found(weft.ucx_library()) else []
     assert [(r["transport"], r["measure"]) for r in record["records"]] == [*cma, ("self", "latency")]
     assert [gone["transport"] for gone in record["missing"]] == (["none"] if cma else ["none", "cma"])
+    assert record["missing"][0]["reason"].startswith("Context: UCX found no device with TLS=none")
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["#", "Size", "Latency", "(us)"]
     assert lines[2].split()[0] == "8"

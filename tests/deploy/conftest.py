@@ -25,7 +25,7 @@ case "$*" in
     for i in {1..100}; do kill -0 $(cat "$CALLS/schedulers") 2>/dev/null || exit 0; sleep 0.1; done ;;
 *weft.deploy.ready*)
     for i in {1..200}; do
-        (($(grep -c -e '--death-timeout' -e 'dask.*scheduler' "$CALLS/calls") >= EXPECTED)) && break
+        (($(grep -c -e 'worker.*--timeout' -e 'dask.*scheduler' "$CALLS/calls") >= EXPECTED)) && break
         sleep 0.05
     done
     [[ ${READY-} ]] && exit "$READY"; echo tcp://a:1,ucx://a:2 ;;

@@ -85,7 +85,7 @@ def test_the_program_runs_beside_the_cluster(fakes):
     ]
     ready, *workers = sorted(calls[3:])
     assert workers == [
-        f"[-m][weft][worker][--scheduler-file]{file}[--protocol][{protocol}][--death-timeout][120]{placing}"
+        f"[-m][weft][worker][--scheduler-file]{file}[--protocol][{protocol}][--timeout][120]{placing}"
         for protocol, file in zip(("tcp", "ucx"), files, strict=True)
     ]
     assert ready == (

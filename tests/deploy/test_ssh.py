@@ -70,11 +70,11 @@ def test_words_pass_two_shells_whole(fakes):
         f"[-m][dask][scheduler][--protocol][{protocol}][--port][{port}][--dashboard-address][:0]"
         for protocol, port in (("tcp", 8786), ("ucx", 8788))
     ]
-    workers = [call for call in calls if "--death-timeout" in call]
+    workers = [call for call in calls if "[worker]" in call and "--timeout" in call]
     assert (
         sorted(workers)
-        == [f"[-m][weft][worker][tcp://a:8786][--death-timeout][120]{placing}"] * 2
-        + [f"[-m][weft][worker][ucx://a:8788][--death-timeout][120]{placing}"] * 2
+        == [f"[-m][weft][worker][tcp://a:8786][--timeout][120]{placing}"] * 2
+        + [f"[-m][weft][worker][ucx://a:8788][--timeout][120]{placing}"] * 2
     )
     (folder,) = fakes.folder.glob("weft-ssh.*")
     assert (folder / "plan-1.json").read_text() == '{"workers": [{}, {}]}\n'

@@ -26,21 +26,52 @@ def test_room_in_dev_shm(machine, free, by_ucx, by_the_ring):
     assert checks_memory.shared_memory(machine(shm_nbytes=(32 << 30, free))).level is by_the_ring
 
 
-def test_no_dev_shm(machine):
-    assert checks_memory.shared_memory(machine(shm_nbytes=None, **BY_UCX)).level is Level.ERROR
-    assert checks_memory.shared_memory(machine(shm_nbytes=None)).level is Level.NOTE
+NO_DASK = {"folders": ()}
+MAKE = "mkdir -p /dev/shm; mount -t tmpfs tmpfs /dev/shm"
+POSIX, TCP = {"UCX_TLS": "posix,self"}, {"UCX_TLS": "tcp,self"}
+NANNIES = "Dask's nannies cannot start, because Python's multiprocessing.Queue needs it"
+
+
+@pytest.mark.parametrize("environ", [{}, TCP])
+def test_dask_cannot_start_without_dev_shm(machine, environ):
+    missing = checks_memory.shared_memory(machine(shm_nbytes=None, environ=environ))
+    assert (missing.level, missing.what, missing.remedy) == (Level.ERROR, f"no /dev/shm: {NANNIES}", MAKE)
+    read_only = checks_memory.shared_memory(machine(shm_read_only=True, environ=environ))
+    assert (read_only.level, read_only.what) == (Level.ERROR, f"/dev/shm is read-only: {NANNIES}")
+    both = checks_memory.shared_memory(machine(shm_nbytes=None, environ=POSIX))
+    assert (both.what, both.remedy) == (f"no /dev/shm: {NANNIES}, and UCX's posix cannot be used", MAKE)
+
+
+@pytest.mark.parametrize(
+    ("environ", "level", "said", "remedy"),
+    [
+        ({}, Level.NOTE, "no /dev/shm: no low-level worker", MAKE),
+        (POSIX, Level.ERROR, "no /dev/shm: UCX's posix cannot be used", f"{MAKE}, or unset UCX_TLS"),
+        (TCP, Level.NOTE, "no /dev/shm: UCX_TLS has no posix, so weft does not need it", ""),
+    ],
+)
+def test_no_dev_shm(machine, environ, level, said, remedy):
+    found = checks_memory.shared_memory(machine(shm_nbytes=None, environ=environ, **NO_DASK))
+    assert (found.level, found.remedy) == (level, remedy)
+    assert found.what.startswith(said)
+
+
+def test_little_room_where_ucx_does_not_use_it(machine):
+    found = checks_memory.shared_memory(machine(shm_nbytes=(1 << 20, 0), environ=TCP))
+    assert (found.level, found.what) == (Level.OK, "0 B free in /dev/shm; connections on this host need none")
 
 
 @pytest.mark.parametrize(
     ("name", "environ", "level", "remedy"),
     [
         ("bare", {}, Level.NOTE, "mount -o remount,rw /dev/shm"),
-        ("bare", {"UCX_TLS": "posix,self"}, Level.ERROR, "mount -o remount,rw /dev/shm, or unset UCX_TLS"),
+        ("bare", POSIX, Level.ERROR, "mount -o remount,rw /dev/shm, or unset UCX_TLS"),
+        ("bare", TCP, Level.NOTE, ""),
         ("container", {}, Level.NOTE, "start the container with --shm-size=8g, or --ipc=host"),
     ],
 )
 def test_a_read_only_dev_shm(machine, name, environ, level, remedy):
-    found = checks_memory.shared_memory(machine(name, environ=environ, shm_read_only=True))
+    found = checks_memory.shared_memory(machine(name, environ=environ, shm_read_only=True, **NO_DASK))
     assert (found.level, found.remedy) == (level, remedy)
     assert found.what.startswith("/dev/shm is read-only")
     assert found.evidence[0].endswith("free, read-only")

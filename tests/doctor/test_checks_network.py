@@ -39,6 +39,11 @@ def test_the_loopback(machine, flags, level):
     assert found.evidence == (f"/sys/class/net/lo/flags: {flags}",)
 
 
+def test_sys_of_another_network_namespace_does_not_count(machine):
+    found = checks_network.loopback(machine(files={"sys/class/net/lo/flags": "0x9", "proc/net/fib_trie": ""}))
+    assert (found.level, found.evidence) == (Level.ERROR, ("/proc/net/fib_trie: no 127.0.0.0",))
+
+
 def test_mtu(machine):
     assert "eth0 (1500)" in checks_network.mtu(machine("epyc")).what
     assert checks_network.mtu(machine("arm")).level is Level.OK

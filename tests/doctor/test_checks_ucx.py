@@ -86,7 +86,9 @@ def test_names_that_ucx_does_not_know(machine, environ, said, level):
         ({"UCX_TLS": "posix,tcp", "UCX_POSIX_ERROR_HANDLING": "n"}, Level.WARNING, "takes shared memory from UCX"),
         ({"UCX_NET_DEVICES": "mlx5_0:1"}, Level.ERROR, "names mlx5_0:1, which is not here"),
         ({"UCX_NET_DEVICES": "mlx5_0:1,eth0"}, Level.WARNING, "names mlx5_0:1, which is not here"),
-        ({"UCX_NET_DEVICES": "eth0"}, Level.OK, "leave weft's defaults whole"),
+        ({"UCX_TCP_PORT_RANGE": "30-20"}, Level.ERROR, "UCX_TCP_PORT_RANGE=30-20 is no range of ports between 1 and"),
+        ({"UCX_TCP_PORT_RANGE": "21000-21999"}, Level.OK, "do not change"),
+        ({"UCX_NET_DEVICES": "eth0"}, Level.OK, "do not change weft's defaults"),
         ({"UCX_TLS": ""}, Level.ERROR, "names no transport"),
         ({"UCX_TLS": " ,"}, Level.ERROR, "names no transport"),
         ({"UCX_PROTO_ENABLE": "n"}, Level.NOTE, "older protocols"),
@@ -142,3 +144,13 @@ def test_another_project_of_the_name_is_found(machine):
     assert found.remedy == "pip uninstall weft weft-ucx, then install weft-ucx again"
     old = machine(files={f"{hosts.SITE}/weft-0.1.0.dist-info/entry_points.txt": "weft = weft._claim_scheme:claim"})
     assert checks_ucx.package(old).level is Level.OK
+
+
+@pytest.mark.parametrize("value", ["abc", "", "21000", "70000-80000", "0-5", "-1-5", "1-2-3", "21000-21010x"])
+def test_a_broken_range_of_ports(machine, value):
+    assert checks_ucx.settings(machine(environ={"UCX_TCP_PORT_RANGE": value})).level is Level.ERROR
+
+
+@pytest.mark.parametrize("value", ["0", "0-0", "5-5", "1-65535"])
+def test_a_range_of_ports(machine, value):
+    assert checks_ucx.settings(machine(environ={"UCX_TCP_PORT_RANGE": value})).level is Level.OK

@@ -83,8 +83,18 @@ def test_nobody_listens():
     assert found["path"].remedy == "start it there: weft doctor --listen"
 
 
-@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"[1]\n", b"\xff\xfe\n", b"{" * 5000, DEEP])
-def test_something_else_listens(answer):
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"", "it closed the connection"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "it sent b'SSH-2.0-OpenSSH_9.2"),
+        (b"[1]\n", "it sent b'[1]"),
+        (b"\xff\xfe\n", "it sent b'"),
+        (b"{" * 5000, "it sent b'{{"),
+        (DEEP, "it sent b'"),
+    ],
+)
+def test_something_else_listens(answer, said):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve():
@@ -97,7 +107,7 @@ def test_something_else_listens(answer):
         found = trial.examine(f"127.0.0.1:{server.getsockname()[1]}")
         thread.join(100)
     assert found["path"].level is Level.ERROR
-    assert "is no doctor of weft's" in found["path"].what
+    assert f"is not a weft doctor, or it ended: {said}" in found["path"].what
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,25 @@ def test_a_child_on_this_host(tls, lane, line, capsys, monkeypatch):
 def test_nobody_calls(monkeypatch, capsys):
     monkeypatch.setattr(round_trip, "_PATIENCE_S", 0.01)
     assert cli.main(["explain", "--listen", "127.0.0.1:0", "--once"]) == 1
-    assert capsys.readouterr().err == "weft explain: listen on 127.0.0.1:0: nobody called within 0.01 s\n"
+    assert capsys.readouterr().err == "weft explain: listen on 127.0.0.1:0: nobody was answered within 0.01 s\n"
+
+
+@pytest.mark.parametrize("arguments", [[""], ["--listen", ""]])
+def test_an_empty_address(arguments, capsys):
+    assert cli.main(["explain", *arguments]) == 2
+    assert capsys.readouterr().err == "weft explain: the address is empty: write HOST:PORT\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("[fe80::1]:1", "a link-local address needs its network device: fe80::1%DEVICE"),
+        ("[fe80::1%nodev]:1", "no such host or network device: "),
+    ],
+)
+def test_a_link_local_address(address, why, capsys):
+    assert cli.main(["explain", address]) == 1
+    assert why in capsys.readouterr().err
 
 
 def test_nobody_there(capsys):

@@ -145,7 +145,7 @@ def test_a_pipe_gets_whole_lines(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "x", ""])
 def test_number_above_zero(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a number above 0"):
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a number above 0"):
         _options.positive(float, text)
 
 

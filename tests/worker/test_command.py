@@ -158,6 +158,7 @@ def test_the_plan_is_printed_with_reasons_and_nothing_started(two_nodes, capsys)
         (["s", "--tls-ca-file", "/nonexist"], "--tls-ca-file /nonexist: no such file"),
         (["s", "--interface", "nope0"], "--interface nope0: no such network device here; there are lo"),
         (["--plan", "--interface", "nope0"], "--interface nope0: no such network device here"),
+        (["--plan", "--protocol", "foo"], "--protocol foo: unknown address scheme 'foo'"),
         ([], "no scheduler: give its address, ucx://HOST:8786"),
     ],
 )
@@ -177,7 +178,7 @@ def test_a_timeout_is_in_seconds_or_as_dask_writes_it(text, seconds):
 def test_a_timeout_that_is_none(text, capsys):
     with pytest.raises(SystemExit):
         parsed("s", f"--timeout={text}")
-    assert "is not a number above 0" in capsys.readouterr().err
+    assert "must be a number above 0" in capsys.readouterr().err
 
 
 def test_an_odd_number_is_refused_before():

@@ -88,7 +88,8 @@ def test_two_workers_of_a_tcp_scheduler_that_listens_on_both_and_a_ctrl_c():
 
 
 @pytest.mark.slow
-def test_a_signal_while_the_scheduler_does_not_answer():
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_while_the_scheduler_does_not_answer(number, code):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         command = [*COMMAND, f"tcp://127.0.0.1:{silent.getsockname()[1]}", "--workers", "1", "--no-dashboard"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -96,11 +97,11 @@ def test_a_signal_while_the_scheduler_does_not_answer():
                 silent.settimeout(100)
                 caller, _ = silent.accept()
                 with caller:
-                    process.send_signal(signal.SIGTERM)
+                    process.send_signal(number)
                     said = process.communicate(timeout=100)[1]
             finally:
                 process.kill()
-    assert process.returncode == 0, said
+    assert process.returncode == code, said
     assert "Traceback" not in said
 
 
@@ -177,17 +178,18 @@ def test_usage_errors(options, why):
 
 
 @pytest.mark.slow
-def test_a_signal_while_the_scheduler_file_is_not_written(tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_while_the_scheduler_file_is_not_written(number, code, tmp_path):
     file = tmp_path / "scheduler.json"
     command = [*COMMAND, "--scheduler-file", file, "--workers", "1", "--no-dashboard"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr.readline() == f"weft worker: waiting for a scheduler to write {file}\n"
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             said = process.communicate(timeout=100)[1]
         finally:
             process.kill()
-    assert (process.returncode, said) == (0, "")
+    assert (process.returncode, said) == (code, "")
 
 
 def test_the_address_is_taken_once_the_file_is_whole(tmp_path, capsys):
@@ -209,8 +211,17 @@ def test_the_address_is_taken_once_the_file_is_whole(tmp_path, capsys):
 
 def test_a_scheduler_file_that_does_not_come(tmp_path):
     file = str(tmp_path / "none.json")
-    with pytest.raises(weft.TimedOutError, match=r"none\.json: no scheduler has written it within 0\.001 s"):
+    with pytest.raises(weft.TimedOutError, match=r"no scheduler has written .*none\.json within 0\.001 s$"):
         nannies.run([{"scheduler_ip": None, "scheduler_file": file, "death_timeout": 0.001}])
+
+
+@pytest.mark.parametrize("text", ["garbage", '{"exit": 0}', "[1]"])
+def test_a_file_that_is_no_schedulers(text, tmp_path, capsys):
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    with pytest.raises(weft.TimedOutError, match=r"within 0\.001 s, which has no JSON with a scheduler's address$"):
+        nannies.run([{"scheduler_ip": None, "scheduler_file": str(file), "death_timeout": 0.001}])
+    assert capsys.readouterr().err.endswith(f"to write {file}, which has no JSON with a scheduler's address\n")
 
 
 def test_a_scheduler_file_that_cannot_be_read(tmp_path):
@@ -232,6 +243,19 @@ def test_what_keeps_a_nanny_from_starting_is_said(options, why, monkeypatch):
     monkeypatch.setattr(nannies, "_reach", reached)
     with pytest.raises(weft.Error, match=f"^start workers for .*{why}"):
         nannies.run([{"scheduler_ip": "tcp://127.0.0.1:1", "scheduler_file": None, "death_timeout": 5.0} | options])
+
+
+def test_the_error_before_the_assertion_that_fails_while_a_nanny_is_closed():
+    try:
+        try:
+            raise OSError("no room")
+        except OSError:
+            raise AssertionError("Status.init")  # noqa: B904 - as distributed does
+    except AssertionError as error:
+        failed = RuntimeError("Nanny failed to start.")
+        failed.__cause__ = error
+    said = nannies._not_started([{"scheduler_ip": "ucx://h:1"}], failed)
+    assert str(said) == "start workers for ucx://h:1: no room"
 
 
 @pytest.mark.parametrize(

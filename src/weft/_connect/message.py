@@ -57,8 +57,9 @@ def body_nbytes(head: bytes, what: str) -> int:
     """Return the length of the body after `head`; raise if the sender uses another protocol or version."""
     magic, version, nbytes = HEAD.unpack(head)
     if magic != MAGIC:
-        dask = ", as Dask's tcp:// does; use one protocol on both sides" if head[2:] == _DASK_FRAMES else ""
-        raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}{dask}")
+        other = ", as Dask's tcp:// does; use one protocol on both sides" if head[2:] == _DASK_FRAMES else ""
+        other = ", as weft doctor --listen does; use weft doctor --pair" if head == b'{"weft": "' else other
+        raise ProtocolError(f"{what}: the other side does not speak weft; it began with {bytes(head)!r}{other}")
     if version != VERSION:
         raise ProtocolError(f"{what}: the other side speaks version {version} of the handshake, this one {VERSION}")
     if nbytes > _MAX_NBYTES:

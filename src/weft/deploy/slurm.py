@@ -141,7 +141,7 @@ done
 for protocol in "${protocols[@]}"; do
     "${each_node[@]}" --output="$logs/worker-$protocol-%n.log" \
         "$python" -m weft worker --scheduler-file "$folder/scheduler-$protocol.json" --protocol "$protocol" \
-        --death-timeout "$timeout_s" "${placing[@]}" "${interface[@]}" &
+        --timeout "$timeout_s" "${placing[@]}" "${interface[@]}" &
     workers+=("$!")
 done
 

@@ -88,7 +88,7 @@ def script(layout: Layout, cluster: Cluster) -> str:
         f"setup={shlex.quote(chr(10).join([*cluster.setup, *cluster.exports()]))}",
         f"plan={shlex.quote(shlex.join([*weft, '--plan', '--json', *where]))}",
         array("schedulers", (shlex.join(_scheduler(cluster, address)) for address in schedulers)),
-        array("workers", (shlex.join([*weft, each, "--death-timeout", "120", *where]) for each in schedulers)),
+        array("workers", (shlex.join([*weft, each, "--timeout", "120", *where]) for each in schedulers)),
     ]
     return "\n".join(lines) + "\n" + _REST
 

@@ -8,6 +8,8 @@ from weft.doctor.machine import Machine
 
 #: Each names transports of a connection; UCX then carries its messages.
 _TRANSPORTS = ("UCX_TLS", "DASK_WEFT__UCX__TLS")
+#: Names by which UCX_TLS lets posix in.
+POSIX = {"posix", "mm", "shm", "sm", "all"}
 
 
 def why_ucx(machine: Machine) -> str:
@@ -23,3 +25,14 @@ def why_ucx(machine: Machine) -> str:
     if machine.memfd:
         return f"no memfd: {machine.memfd}"
     return ""
+
+
+def names(tls: str) -> list[str]:
+    """List the names in a value of UCX_TLS, without UCX's marks, such as ^, a backslash and :aux."""
+    words = tls.removeprefix("^").split(",")
+    return [name for word in words if (name := word.strip().lstrip("\\").partition(":")[0])]
+
+
+def has_posix(tls: str) -> bool:
+    """Tell whether the value `tls` of UCX_TLS lets UCX use posix."""
+    return tls.startswith("^") == POSIX.isdisjoint(names(tls))

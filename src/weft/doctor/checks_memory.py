@@ -7,7 +7,7 @@ import re
 
 from weft._units import format_nbytes
 from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, WORKER_FREE_NBYTES
-from weft.doctor.carrier import why_ucx
+from weft.doctor.carrier import has_posix, why_ucx
 from weft.doctor.finding import Finding, error, not_applicable, note, ok, warning
 from weft.doctor.machine import CAP_SYS_ADMIN, Machine, brief
 from weft.topo import cpulist
@@ -40,8 +40,13 @@ _PROFILE = " (Docker's own does: no --security-opt seccomp=FILE, or one that has
 def shared_memory(machine: Machine) -> Finding:
     """Check ``/dev/shm``: it holds links that UCX carries on one host, and the queues of low-level workers."""
     why = why_ucx(machine)
+    carries = [f"UCX carries messages between processes of this host: {why}"] if why else []
+    name, is_set, _ = why.partition(" is set")
+    if is_set and not has_posix(machine.environ[name]):
+        why = ""  # over other transports
     if machine.shm_nbytes is None:
-        return _without_shm(why)
+        remedy = _grow(machine) if machine.container else f"mkdir -p {_SHM}; mount -t tmpfs tmpfs {_SHM}"
+        return _unusable(machine, f"no {_SHM}", why, [f"statvfs {_SHM}: failed", *carries], remedy)
     size, free = machine.shm_nbytes
     evidence = [f"statvfs {_SHM}: {format_nbytes(size)}, {format_nbytes(free)} free"]
     mounts = re.findall(
@@ -54,11 +59,13 @@ def shared_memory(machine: Machine) -> Finding:
         evidence.append(f"{_SHM}: {len(left)} files of UCX's, in use or left by processes that were killed")
     clean = "python -c 'import weft.memory; weft.memory.remove_orphans()' removes unused files; " if left else ""
     remedy = f"{clean}{_grow(machine)}"
+    evidence += carries
     if machine.shm_read_only:
-        return _read_only(machine, why, evidence)
+        evidence[0] += ", read-only"
+        remedy = _grow(machine) if machine.container else f"mount -o remount,rw {_SHM}"
+        return _unusable(machine, f"{_SHM} is read-only", why, evidence, remedy)
     if not why:
-        return _beside_the_ring(free, evidence, remedy)
-    evidence.append(f"UCX carries messages between processes of this host: {why}")
+        return _beside_the_ring(machine, free, evidence, remedy)
     if free < LINK_FREE_NBYTES:
         what = f"{format_nbytes(free)} free in {_SHM}: UCX makes no link below {format_nbytes(LINK_FREE_NBYTES)}"
         return error(what, *evidence, remedy=remedy, source="weft's docs, design: full /dev/shm")
@@ -71,37 +78,32 @@ def shared_memory(machine: Machine) -> Finding:
     return ok(f"{format_nbytes(free)} free in {_SHM}: room for {links} links of UCX's", *evidence)
 
 
-def _without_shm(why: str) -> Finding:
-    evidence, remedy = f"statvfs {_SHM}: failed", f"mount -t tmpfs tmpfs {_SHM}"
-    if not why:
-        what = f"no {_SHM}: no low-level worker can be made; connections on this host do not need it"
-        return note(what, evidence, remedy=remedy, source=_SHM_SOURCE)
-    return error(
-        f"no {_SHM}: processes on this host cannot share memory",
-        evidence,
-        f"UCX carries messages between processes of this host: {why}",
-        remedy=remedy,
-        source="weft's docs, design: shared memory",
-    )
+def _unusable(machine: Machine, state: str, why: str, evidence: list[str], remedy: str) -> Finding:
+    """Judge a ``/dev/shm`` that is missing or read-only: Python's locks and queues between processes need it, too."""
+    failures: list[str] = []
+    if "distributed" in machine.distributions:
+        failures.append("Dask's nannies cannot start, because Python's multiprocessing.Queue needs it")
+    elif why.endswith(" is set"):
+        remedy += f", or unset {why.removesuffix(' is set')}"
+    if why:
+        failures.append("UCX's posix cannot be used")
+    if failures:
+        what = f"{state}: {', and '.join(failures)}"
+        return error(what, *evidence, remedy=remedy, source="weft's docs, design: shared memory")
+    if _without_posix(machine):
+        return note(f"{state}: UCX_TLS has no posix, so weft does not need it", *evidence, source=_SHM_SOURCE)
+    what = f"{state}: no low-level worker can be made; connections on this host do not need it"
+    return note(what, *evidence, remedy=remedy, source=_SHM_SOURCE)
 
 
-def _read_only(machine: Machine, why: str, evidence: list[str]) -> Finding:
-    evidence[0] += ", read-only"
-    remedy = _grow(machine) if machine.container else f"mount -o remount,rw {_SHM}"
-    if not why:
-        what = f"{_SHM} is read-only: no low-level worker can be made; connections on this host do not need it"
-        return note(what, *evidence, remedy=remedy, source=_SHM_SOURCE)
-    name, is_set, _ = why.partition(" is set")
-    if is_set:
-        remedy += f", or unset {name}"
-    what = f"{_SHM} is read-only: UCX's posix cannot be used"
-    carries = f"UCX carries messages between processes of this host: {why}"
-    return error(what, *evidence, carries, remedy=remedy, source="weft's docs, design: shared memory")
+def _without_posix(machine: Machine) -> bool:
+    tls = machine.environ.get("UCX_TLS")
+    return bool(tls) and not has_posix(str(tls))
 
 
-def _beside_the_ring(free: int, evidence: list[str], remedy: str) -> Finding:
-    """Judge the free space if weft's ring carries the links: UCX needs some for its own workers."""
-    if free < WORKER_FREE_NBYTES:
+def _beside_the_ring(machine: Machine, free: int, evidence: list[str], remedy: str) -> Finding:
+    """Judge the free space if no link needs any: UCX needs some for its own workers."""
+    if free < WORKER_FREE_NBYTES and not _without_posix(machine):
         what = f"{format_nbytes(free)} free in {_SHM}: a low-level worker needs {format_nbytes(WORKER_FREE_NBYTES)}"
         return note(f"{what}; connections on this host need none", *evidence, remedy=remedy, source=_SHM_SOURCE)
     return ok(f"{format_nbytes(free)} free in {_SHM}; connections on this host need none", *evidence)

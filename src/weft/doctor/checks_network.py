@@ -61,9 +61,12 @@ def loopback(machine: Machine) -> Finding:
     file = "sys/class/net/lo/flags"
     flags = machine.text(file) or ""
     evidence = machine.quote(file)
-    if not re.fullmatch("0x[0-9a-f]{1,8}", flags):
+    trie = machine.text("proc/net/fib_trie")
+    if trie is not None and "127.0.0." not in trie:  # /sys can be another network namespace's
+        evidence = "/proc/net/fib_trie: no 127.0.0.0"
+    elif not re.fullmatch("0x[0-9a-f]{1,8}", flags):
         return note("cannot tell whether the loopback is up", evidence)
-    if int(flags, 16) & _IFF_UP:
+    elif int(flags, 16) & _IFF_UP:
         return ok("the loopback is up", evidence)
     return error(
         "the loopback is down: this host cannot connect to its own addresses",

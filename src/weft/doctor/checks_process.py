@@ -13,6 +13,8 @@ from weft.doctor.machine import CAP_SYS_PTRACE, FIRST_NAMESPACES, Machine
 
 #: By how much the file of a process's rings grows for its first link. It never shrinks.
 RING_NBYTES = 4 << 20
+#: Descriptors of the rest of a process.
+_RESERVED = 64
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
 
 
@@ -104,10 +106,11 @@ def open_files(machine: Machine) -> Finding:
         each = RING_DESCRIPTORS + BORROWED_DESCRIPTORS
         apiece = f"{RING_DESCRIPTORS} for each and {BORROWED_DESCRIPTORS} for memory borrowed from it"
         section = "a ring for links on one host"
-    peers = max(0, soft - 64) // each
+    peers = max(0, soft - _RESERVED) // each
     what = f"{soft} open files: room for {peers} peers on this host, at {apiece}"
     if peers >= 500:
         return ok(what, *evidence)
+    what += f", beside {_RESERVED} for the rest of the process"
     if hard is None or hard > soft:
         remedy = f"ulimit -n {'unlimited' if hard is None else hard}, in the shell that starts the workers;"
         remedy += " weft worker and TopologyCluster do it themselves"

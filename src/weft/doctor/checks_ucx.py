@@ -9,7 +9,7 @@ import re
 from weft import _distribution
 from weft._load import FLOOR, mapped
 from weft.doctor import ucx
-from weft.doctor.carrier import why_ucx
+from weft.doctor.carrier import has_posix, names, why_ucx
 from weft.doctor.finding import Finding, Level, error, not_applicable, note, ok, warning
 from weft.doctor.machine import Machine, brief
 
@@ -58,8 +58,8 @@ def library(machine: Machine) -> Finding:
 
 
 def _modules(found: ucx.Ucx) -> list[str]:
-    names = (re.match(r"libuct_(\w+)\.so", name) for name in found.modules)
-    return sorted({match[1] for match in names if match})
+    matches = (re.match(r"libuct_(\w+)\.so", name) for name in found.modules)
+    return sorted({match[1] for match in matches if match})
 
 
 def several(machine: Machine) -> Finding:
@@ -100,17 +100,17 @@ def several(machine: Machine) -> Finding:
 
 def variables(machine: Machine) -> Finding:
     """Look for ``UCX_*`` variables that this UCX does not know and ignores."""
-    names = ucx.variables(machine)
-    if not names:
+    found = ucx.variables(machine)
+    if not found:
         return ok("no UCX_* variable is set", "environment: none")
-    evidence = [f"{name}={brief(machine.environ[name])}" for name in names]
+    evidence = [f"{name}={brief(machine.environ[name])}" for name in found]
     said = machine.commands.get(ucx.ASK_SETTINGS)
     known = set(re.findall(r"\bUCX_[A-Z0-9_]+", said or ""))
     if not known:
         return note("cannot tell which variables this UCX knows", *evidence, f"{ucx.ASK_SETTINGS}: no answer")
-    stray = [name for name in names if name not in known and name != "UCX_CONFIG_DIR"]  # read, but not listed
+    stray = [name for name in found if name not in known and name != "UCX_CONFIG_DIR"]  # read, but not listed
     if not stray:
-        return ok(f"this UCX knows {', '.join(names)}", *evidence, f"{ucx.ASK_SETTINGS}: {len(known)} names")
+        return ok(f"this UCX knows {', '.join(found)}", *evidence, f"{ucx.ASK_SETTINGS}: {len(known)} names")
     near = [(name, difflib.get_close_matches(name, known, 1, 0.8)) for name in stray]
     remedy = ", ".join(f"{name}: {f'{match[0]}?' if match else 'unset it'}" for name, match in near)
     return warning(
@@ -129,22 +129,22 @@ def settings(machine: Machine) -> Finding:
     tls = values.get("UCX_TLS")
     unknown = _unknown(tls) if tls is not None else []
     if unknown:
-        none = len(unknown) == len(_names(str(tls))) and not str(tls).startswith("^")
+        none = len(unknown) == len(names(str(tls))) and not str(tls).startswith("^")
         are = "is no transport" if len(unknown) == 1 else "are no transports"
         some = "all, self, posix, tcp, rc, cuda"
         what = f"UCX_TLS={brief(str(tls))}: {', '.join(map(brief, unknown))} {are} of UCX's; {some} are, for example"
         what += "; UCX finds none to use" if none else ""
         found.append((Level.ERROR if none else Level.WARNING, what, "unset UCX_TLS, or correct the name"))
-    elif tls is not None and not _names(tls) and not tls.startswith("^"):
+    elif tls is not None and not names(tls) and not tls.startswith("^"):
         what = f"UCX_TLS={brief(tls)} names no transport: UCX finds none to use"
         found.append((Level.ERROR, what, "unset UCX_TLS, or name transports"))
-    if tls is not None and len(unknown) < len(_names(tls)):
+    if tls is not None and len(unknown) < len(names(tls)):
         found += _transports(tls)
     for name in ("UCX_MM_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING"):
         if values.get(name, "y").lower() in _OFF:
             level = Level.WARNING if why_ucx(machine) else Level.NOTE
             found.append((level, f"{name}={brief(values[name])} takes shared memory from UCX", f"unset {name}"))
-    found += _devices(machine)
+    found += _devices(machine) + _ports(machine)
     if values.get("UCX_PROTO_ENABLE", "y").lower() in _OFF:
         what = "UCX_PROTO_ENABLE=n: UCX's older protocols, which weft was not measured with"
         found.append((Level.NOTE, what, "unset UCX_PROTO_ENABLE"))
@@ -152,12 +152,12 @@ def settings(machine: Machine) -> Finding:
         found.append((Level.NOTE, "UCX_LOG_LEVEL makes UCX write for each message", "unset UCX_LOG_LEVEL"))
     evidence = [f"{name}={brief(values[name])}" for name in ucx.variables(machine)]
     if not found:
-        what = "the UCX_* variables leave weft's defaults whole" if evidence else "no UCX_* variable is set"
+        what = "the UCX_* variables do not change weft's defaults" if evidence else "no UCX_* variable is set"
         return ok(what, *(evidence or ["environment: none"]))
     remedies = dict.fromkeys(remedy for _, _, remedy in found)
     remedy = "; ".join(each for each in remedies if not any(other.startswith(f"{each},") for other in remedies))
     what = "; ".join(text for _, text, _ in found)
-    wrong = unknown or not _names("default" if tls is None else tls)
+    wrong = unknown or not names("default" if tls is None else tls)
     return Finding(
         max(level for level, _, _ in found),
         what,
@@ -167,25 +167,18 @@ def settings(machine: Machine) -> Finding:
     )
 
 
-def _names(tls: str) -> list[str]:
-    """List the names in a value of UCX_TLS, without UCX's marks, such as ^, a backslash and :aux."""
-    words = tls.removeprefix("^").split(",")
-    return [name for word in words if (name := word.strip().lstrip("\\").partition(":")[0])]
-
-
 def _unknown(tls: str) -> list[str]:
-    return [name for name in _names(tls) if name not in _KNOWN]
+    return [name for name in names(tls) if name not in _KNOWN]
 
 
 def _transports(tls: str) -> list[tuple[Level, str, str]]:
-    names = {*_names(tls)}
+    named = {*names(tls)}
     without = tls.startswith("^")
     found: list[tuple[Level, str, str]] = []
-    memory = bool(names & {"posix", "mm", "shm", "sm", "all"})
-    network = bool(names & (_NETWORK | {"all"}))
-    missing = ["posix"] * (memory == without) + ["tcp"] * (not without and not network)
+    network = bool(named & (_NETWORK | {"all"}))
+    missing = ["posix"] * (not has_posix(tls)) + ["tcp"] * (not without and not network)
     add = f"unset UCX_TLS, or add {' and '.join(missing)}"
-    if memory == without:
+    if not has_posix(tls):
         what = f"UCX_TLS={brief(tls)} has no posix: processes on one host go over the network stack"
         found.append((Level.WARNING, what, add))
     else:
@@ -194,7 +187,7 @@ def _transports(tls: str) -> list[tuple[Level, str, str]]:
     if not without and not network:
         what = f"UCX_TLS={brief(tls)} has no transport to other hosts"
         found.append((Level.NOTE, what, add))
-    risky = {"cma", "sysv"} - names if without else _unsafe(names)
+    risky = {"cma", "sysv"} - named if without else _unsafe(named)
     if risky:
         lets = f"UCX_TLS lets {' and '.join(sorted(risky))} in"
         what = f"{lets}: a peer that is killed is not noticed, or aborts the survivor"
@@ -202,11 +195,20 @@ def _transports(tls: str) -> list[tuple[Level, str, str]]:
     return found
 
 
-def _unsafe(names: set[str]) -> set[str]:
+def _unsafe(named: set[str]) -> set[str]:
     """Return which of cma and sysv the names, which may be aliases, permit."""
-    if names & {"all", "sm", "shm"}:
+    if named & {"all", "sm", "shm"}:
         return {"cma", "sysv"}
-    return names & {"cma", "sysv"} | ({"sysv"} if "mm" in names else set())
+    return named & {"cma", "sysv"} | ({"sysv"} if "mm" in named else set())
+
+
+def _ports(machine: Machine) -> list[tuple[Level, str, str]]:
+    value = machine.environ.get("UCX_TCP_PORT_RANGE", "0").strip()
+    ports = [int(port) for port in value.split("-") if re.fullmatch("[0-9]{1,9}", port)]
+    if ports in ([0], [0, 0]) or (len(ports) == 2 and 0 < ports[0] <= ports[1] < 65536 and value.count("-") == 1):
+        return []
+    what = f"UCX_TCP_PORT_RANGE={brief(value)} is no range of ports between 1 and 65535"
+    return [(Level.ERROR, what, "unset UCX_TCP_PORT_RANGE, or write it like 21000-21999")]
 
 
 def _devices(machine: Machine) -> list[tuple[Level, str, str]]:

@@ -82,7 +82,7 @@ def examine(address: str) -> dict[str, Finding]:
         try:
             return _examine(lines, name)
         except (OSError, ValueError) as e:
-            what = f"{name} is no doctor of weft's, or ended: {brief(str(e)) or type(e).__name__}"
+            what = f"{name} is not a weft doctor, or it ended: {brief(str(e)) or type(e).__name__}"
             remedy = "run weft doctor --listen there, of the same version"
             return {"path": error(what, f"{name}: no valid answer", remedy=remedy, source=_SOURCE)}
 
@@ -208,10 +208,11 @@ def _read_line(lines: io.BufferedRWPair) -> dict[str, Any]:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    try:
+    if not line:
+        raise ValueError("it closed the connection")
+    told = None
+    with contextlib.suppress(ValueError, RecursionError):  # 4 KiB of "[" exceed the interpreter's recursion limit
         told = json.loads(line)
-    except RecursionError as e:  # 4 KiB of "[" exceed the interpreter's recursion limit
-        raise ValueError("nested too deeply") from e
     if not isinstance(told, dict):
-        raise ValueError("not an object")
+        raise ValueError(f"it sent {line[:40]!r}")
     return cast("dict[str, Any]", told)

@@ -55,8 +55,10 @@ def run(args: argparse.Namespace) -> int:
     UnreachableError, HandshakeError, TimedOutError
         No ``weft explain --listen`` answers at the address.
     InvalidParamError
-        Both an address and ``--listen`` were given, or the cluster has no file.
+        The address is empty, both an address and ``--listen`` were given, or the cluster has no file.
     """
+    if "" in (args.address, args.listen):
+        raise InvalidParamError("the address is empty: write HOST:PORT")
     if args.listen is not None:
         if args.address is not None:
             raise InvalidParamError("give an address or --listen, not both")

@@ -65,10 +65,10 @@ def echo(address: str, *, once: bool = False) -> None:
     Raises
     ------
     TimedOutError
-        With `once`: nobody has called.
+        With `once`: nobody was answered.
     """
     with weft.listen(address, info={LOCATION: evidence.location()}) as listener:
-        print(listener.address, flush=True)
+        print(f"{listener.address}\n", end="", flush=True)
         called = False
         while not (once and called):
             try:
@@ -80,7 +80,7 @@ def echo(address: str, *, once: bool = False) -> None:
                 called = True
             except TimedOutError:
                 if not called:
-                    raise TimedOutError(f"listen on {address}: nobody called within {_PATIENCE_S:g} s") from None
+                    raise TimedOutError(f"listen on {address}: nobody was answered within {_PATIENCE_S:g} s") from None
 
 
 @contextlib.contextmanager

@@ -79,7 +79,9 @@ def _run(args: argparse.Namespace) -> int:
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidParamError(f"--lab {file}: not a record of weft bench links") from error
         if len(compared) == before:
-            outcome.notes().print(f"{file}: none of its runs can be simulated")
+            outcome.notes().print(
+                f"{file}: none of its runs can be simulated; those of {', '.join(lab.possible())} can"
+            )
     if not records and not compared:
         raise InvalidParamError("nothing was simulated")
     record = {"command": "weft simulate", "seed": args.seed, "records": records, "lab": compared}

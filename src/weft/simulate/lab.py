@@ -64,6 +64,11 @@ def network(scenario: Scenario) -> Network:
     return switched(scenario.title, workers, rate, latency_s=_LATENCY_S, lent_s=_LENT_S, cores=_CORES)
 
 
+def possible() -> list[str]:
+    """List the scenarios with jobs that can be simulated."""
+    return [name for name, each in SCENARIOS.items() if each.rate and not _JOBS.keys().isdisjoint(each.jobs)]
+
+
 def simulate(name: str, way: str, *, seed: int = 0) -> dict[str, float]:
     """Return the seconds of each job of a scenario that can be simulated."""
     scenario = SCENARIOS[name]

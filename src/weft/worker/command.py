@@ -16,7 +16,7 @@ from weft.topo.command import add_placing_arguments, refuse_absent_devices, show
 from weft.topo.model import Topology
 from weft.topo.options import DASK_CUDA, PlanOptions, of
 from weft.topo.plan import Plan, plan
-from weft.worker import scheduler_file
+from weft.worker import written_address
 
 DESCRIPTION = """
 Start Dask workers on this machine, one for each GPU or NUMA node, bound to its cores, memory and network device, and
@@ -97,7 +97,7 @@ def _patience(text: str) -> float:
             from dask.utils import parse_timedelta
 
             return _options.timeout(str(parse_timedelta(text)))
-        raise argparse.ArgumentTypeError(f"{error}, nor a time such as 5m") from None
+        raise argparse.ArgumentTypeError(f"{error}, or a time such as 5m") from None
 
 
 class _Refused(argparse.Action):
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0 after a signal or when the scheduler has retired them all.
+        0 after a signal or when the scheduler has retired them all; 130 after Ctrl-C before it was reached.
 
     Raises
     ------
@@ -142,6 +142,10 @@ def run(args: argparse.Namespace) -> int:
     made = plan(topology, request(args, topology))
     refuse_absent_devices(made)
     if args.plan:
+        if args.protocol and _has_dask():
+            from weft.worker import nannies
+
+            nannies.refuse_protocol(args.protocol)
         show_plan(args, made)
         return 0
     _require_dask()
@@ -170,7 +174,7 @@ def _device_towards(args: argparse.Namespace) -> str | None:
 
     As in distributed: the device of ``--host``, else the one on the route to the scheduler.
     """
-    scheduler = scheduler_file.address(args.scheduler_file) if args.scheduler_file else args.scheduler
+    scheduler = written_address(args.scheduler_file) if args.scheduler_file else args.scheduler
     host = _host(args.host or scheduler or "")
     own = host if args.host else source_towards(host) if host else None
     try:
@@ -222,10 +226,14 @@ def options(args: argparse.Namespace, made: Plan) -> list[dict[str, Any]]:
     return given
 
 
-def _require_dask() -> None:
+def _has_dask() -> bool:
     from importlib.util import find_spec
 
-    if find_spec("distributed") is None:
+    return find_spec("distributed") is not None
+
+
+def _require_dask() -> None:
+    if not _has_dask():
         raise UnsupportedError(f"start workers: Dask is not installed; {_distribution.install('dask')}")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import signal
 import sys
 import time
@@ -20,9 +21,9 @@ from distributed.comm.core import FatalCommClosedError, connect
 
 import weft
 from weft._connect.address import join
-from weft._reachable import why_unreachable
+from weft._reachable import first_cause, why_unreachable
 from weft.errors import Error, InvalidParamError, TimedOutError, TlsError
-from weft.worker import scheduler_file
+from weft.worker import written_address
 
 logger = logging.getLogger("weft")
 _config: Any = dask.config  # it has only some of its types
@@ -45,7 +46,7 @@ def run(options: Sequence[dict[str, Any]]) -> int:
     Returns
     -------
     int
-        0.
+        0; 130 after SIGINT before the scheduler was reached.
 
     Raises
     ------
@@ -62,16 +63,16 @@ def run(options: Sequence[dict[str, Any]]) -> int:
         raise InvalidParamError("no scheduler: give its address, ucx://HOST:8786, or --scheduler-file FILE")
     _refuse_half_tls(options[0].get("security", {}))
     if protocol := options[0].get("protocol"):
-        _refuse_protocol(protocol.removesuffix("://"))
+        refuse_protocol(protocol)
     if not options[0]["scheduler_file"]:
         _refuse_address(named)
-    asyncio.run(_run(options, options[0]["death_timeout"]))
-    return 0
+    return asyncio.run(_run(options, options[0]["death_timeout"]))
 
 
-def _refuse_protocol(name: str) -> None:
+def refuse_protocol(name: str) -> None:
+    """Raise for a protocol that Dask does not know."""
     try:
-        registry.get_backend(name)
+        registry.get_backend(name.removesuffix("://"))
     except ValueError as error:
         raise InvalidParamError(f"--protocol {name}: {error}") from error
 
@@ -94,19 +95,19 @@ def _refuse_half_tls(security: Mapping[str, str]) -> None:
             raise InvalidParamError(f"TLS also needs {option}, or distributed.comm.tls.{key} in Dask's configuration")
 
 
-async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> None:
-    stop = asyncio.Event()
+async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> int:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    stopped = asyncio.create_task(stop.wait())
+    stop: asyncio.Queue[int] = asyncio.Queue()
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
+        loop.add_signal_handler(number, stop.put_nowait, code)
+    stopped = asyncio.create_task(stop.get())
     if file := options[0]["scheduler_file"]:
         # A nanny would wait for it in its constructor, where signals are not handled.
         address = asyncio.create_task(_address(file, patience_s))
         await asyncio.wait([stopped, address], return_when=asyncio.FIRST_COMPLETED)
         if not address.done():
             address.cancel()
-            return
+            return stopped.result()
         options = [{**each, "scheduler_ip": address.result(), "scheduler_file": None} for each in options]
     named = options[0]["scheduler_ip"] or _config.get("scheduler-address")
     reached = asyncio.create_task(_reach(named, options[0].get("security", {}), patience_s))
@@ -114,7 +115,7 @@ async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> N
     if not reached.done():
         reached.cancel()
         await asyncio.wait([reached])
-        return
+        return stopped.result()
     try:
         reached.result()
     except (OSError, RuntimeError, ValueError, TypeError) as error:
@@ -137,12 +138,13 @@ async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> N
         for failure in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(failure, Exception):
                 logger.warning("a nanny did not close: %s", failure)
+    return 0
 
 
 def _not_started(options: Sequence[dict[str, Any]], error: Exception) -> Error:
-    """Make the error of workers that did not start; the cause of a nanny's own error says why."""
+    """Make the error of workers that did not start; the first cause of a nanny's own error says why."""
     scheduler = options[0]["scheduler_ip"] or _config.get("scheduler-address")
-    cause = error.__cause__ or error
+    cause = first_cause(error)
     if isinstance(cause, KeyError):  # that is how a nanny takes an answer without the fields that it expects
         return Error(f"start workers for {scheduler}: what answers there is no Dask scheduler; correct its address")
     return Error(f"start workers for {scheduler}: {str(cause) or type(cause).__name__}")
@@ -151,12 +153,13 @@ def _not_started(options: Sequence[dict[str, Any]], error: Exception) -> Error:
 async def _address(file: str, patience_s: float | None) -> str:
     """Wait for a scheduler's file, which may be half written, and return the scheduler's address."""
     said, end = False, None if patience_s is None else time.monotonic() + patience_s
-    while (address := scheduler_file.address(file)) is None:
+    while (address := written_address(file)) is None:
+        has = ", which has no JSON with a scheduler's address" if os.path.exists(file) else ""  # noqa: ASYNC240
         if not said:
-            print(f"weft worker: waiting for a scheduler to write {file}", file=sys.stderr, flush=True)
+            print(f"weft worker: waiting for a scheduler to write {file}{has}", file=sys.stderr, flush=True)
             said = True
         if end is not None and time.monotonic() > end:
-            raise TimedOutError(f"start workers: {file}: no scheduler has written it within {patience_s:g} s")
+            raise TimedOutError(f"start workers: no scheduler has written {file} within {patience_s:g} s{has}")
         await asyncio.sleep(_LOOK_S)
     return address
 
@@ -198,10 +201,7 @@ async def _reason(address: str, error: OSError) -> str:
     why = await asyncio.to_thread(why_unreachable, host, port)
     if not why and not address.startswith("ucx://") and await _speaks_weft(host, port):
         return f"it listens on ucx://, and {address} is another protocol"
-    cause: BaseException = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    return why or str(cause) or "it accepts connections, and says nothing"
+    return why or str(first_cause(error)) or "it accepts connections, and says nothing"
 
 
 async def _speaks_weft(host: str, port: int) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft._reachable import why_unreachable
+from weft._reachable import first_cause, why_unreachable
 from weft.bench.common.errors import BenchError, UsageError
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def named(what: str, timeout: float) -> Generator[None]:
         raise
     except Exception as error:  # a task may raise anything; each kind ends the command, named
         late = isinstance(error, TimeoutError) or time.perf_counter() - begin > timeout
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
+        cause = first_cause(error)
         if late and isinstance(cause, CancelledError | AssertionError):  # where it was when the time was up
             raise BenchError(f"{what} within {timeout:g} s; raise --timeout") from error
         text = " ".join(str(cause).split())[:400]

@@ -35,6 +35,7 @@ _CALM = {
 }
 #: Before anything is read: the last heartbeats and releases of what ran before.
 SETTLE_S = 1.0
+_TERM_S = 5.0
 _END_S = 10.0
 _LOOK_S = 0.2
 _SHM = "/dev/shm"  # noqa: S108 - looked at, nothing is put there
@@ -226,12 +227,14 @@ class _Processes:
     def end(self) -> None:
         """End every process, however it stands."""
         every = self.all()
-        for started in (self.first, *self.workers):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
+        # multiprocessing's resource tracker ignores SIGTERM, and removes the semaphores of the others once they ended
+        for number, limit_s in ((signal.SIGTERM, _TERM_S), (signal.SIGKILL, _END_S)):
+            for started in (self.first, *self.workers):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(started.pid, number)
+            psutil.wait_procs(every, limit_s)
         for started in (self.first, *self.workers):
             started.wait()
-        psutil.wait_procs(every, _END_S)
         for pipe in (self.first.stdin, self.first.stdout):
             with contextlib.suppress(BrokenPipeError):
                 assert pipe is not None

@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import functools
 import itertools
+import re
 import statistics
 import sys
 import time
@@ -309,4 +310,4 @@ def _measure(sweep: Sweep, lines: Sequence[Line]) -> None:
             try:
                 sweep.measure(line, step)
             except BenchError as error:
-                sweep.missing[line] = error.last or str(error)
+                sweep.missing[line] = re.sub(r"^(\w+\.)+\w+: ", "", error.last) or str(error)  # without its class
