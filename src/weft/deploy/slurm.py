@@ -139,6 +139,9 @@ for file in "${files[@]}"; do
 done
 
 for protocol in "${protocols[@]}"; do
+    if ((${#workers[@]})); then
+        sleep 0.5  # the slurmd of Slurm 22.05 may hang when two steps start at once
+    fi
     "${each_node[@]}" --output="$logs/worker-$protocol-%n.log" \
         "$python" -m weft worker --scheduler-file "$folder/scheduler-$protocol.json" --protocol "$protocol" \
         --timeout "$timeout_s" "${placing[@]}" "${interface[@]}" &
