@@ -6,6 +6,7 @@
 // work has finished before UCX gets the memory: UCX synchronizes with no stream.
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 #include <vector>
@@ -80,18 +81,6 @@ bool is_contiguous(size_t nbytes, size_t ndim, const int64_t *shape, const int64
 
 // ---- DLPack -------------------------------------------------------------------------------------------------------
 
-Tensor import_tensor(const Demand &demand, nb::dict arguments) {
-    nb::object capsule = export_capsule(demand.object, std::move(arguments));
-    if (!PyCapsule_CheckExact(capsule.ptr())) demand.refuse("InvalidParamError", "returned no capsule from __dlpack__");
-    nb::ndarray<> writable;
-    Tensor tensor;
-    // If the cast fails, the capsule still owns the tensor and releases it.
-    if (demand.writable && nb::try_cast(capsule, writable, false)) return Tensor(writable);
-    if (!nb::try_cast(capsule, tensor, false)) demand.refuse("InvalidParamError", "returned no tensor from __dlpack__");
-    if (demand.writable) refuse_read_only(demand.object, demand.op);
-    return tensor;
-}
-
 int64_t integer(nb::handle number) {
     const int64_t value = PyLong_AsLongLong(nb::int_(number).ptr());
     if (value == -1 && PyErr_Occurred()) throw nb::python_error();
@@ -105,6 +94,32 @@ size_t length_of(const Demand &demand, size_t ndim, const int64_t *shape, size_t
     for (size_t i = 0; i < ndim; ++i) possible &= shape[i] >= 0 && !__builtin_mul_overflow(nbytes, shape[i], &nbytes);
     if (!possible || (nbytes && !data)) demand.refuse("InvalidParamError", "has an impossible shape or no memory");
     return size_t(nbytes);
+}
+
+// Refuses extents that nanobind must not multiply.
+void check_extents(const Demand &demand, PyObject *capsule) {
+    const bool versioned = PyCapsule_IsValid(capsule, "dltensor_versioned");
+    const char *name = versioned ? "dltensor_versioned" : "dltensor";
+    if (!PyCapsule_IsValid(capsule, name)) return;
+    // The versioned struct begins with the version, two pointers, and flags.
+    const size_t before = versioned ? 2 * sizeof(uint32_t) + 2 * sizeof(void *) + sizeof(uint64_t) : 0;
+    const auto *managed = static_cast<const char *>(PyCapsule_GetPointer(capsule, name));
+    if (versioned && *reinterpret_cast<const uint32_t *>(managed) != 1) return;  // nanobind refuses it
+    const auto &tensor = *reinterpret_cast<const nb::dlpack::dltensor *>(managed + before);
+    length_of(demand, size_t(std::max(tensor.ndim, 0)), tensor.shape, std::max(tensor.dtype.bits / 8, 1), managed);
+}
+
+Tensor import_tensor(const Demand &demand, nb::dict arguments) {
+    nb::object capsule = export_capsule(demand.object, std::move(arguments));
+    if (!PyCapsule_CheckExact(capsule.ptr())) demand.refuse("InvalidParamError", "returned no capsule from __dlpack__");
+    check_extents(demand, capsule.ptr());
+    nb::ndarray<> writable;
+    Tensor tensor;
+    // If the cast fails, the capsule still owns the tensor and releases it.
+    if (demand.writable && nb::try_cast(capsule, writable, false)) return Tensor(writable);
+    if (!nb::try_cast(capsule, tensor, false)) demand.refuse("InvalidParamError", "returned no tensor from __dlpack__");
+    if (demand.writable) refuse_read_only(demand.object, demand.op);
+    return tensor;
 }
 
 void acquire_dlpack(Buffer &buffer, const Demand &demand) {
