@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The libucp that ``weft._load`` would choose, and what it was built with, read from files without loading it.
-
-``python -m weft.doctor.ucx`` loads it, as weft does, and prints its version or the error.
-"""
+"""The libucp that ``weft._load`` would choose, and what it was built with, read from files without loading it."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from weft.doctor.machine import Machine
 #: The command whose output lists every setting that this UCX knows.
 ASK_SETTINGS = "ucx_info -c -a -f"
 #: The command that loads the chosen libucp: what files show does not tell whether it can be used.
-LOAD = "python -m weft.doctor.ucx"
+LOAD = "python -m weft.doctor.load_ucx"
 _NAMES = ("libucp.so", "libucp.so.0")
 
 
@@ -104,16 +101,3 @@ def _first(machine: Machine, files: list[str] | tuple[str, ...], origin: str, ve
             path = "/" + os.path.relpath(os.path.realpath(machine.path(file)), os.path.realpath(machine.root))
             return Ucx(path, origin, version, tuple(machine.names(f"{os.path.dirname(path)}/ucx")))
     return None
-
-
-def _load() -> None:
-    import weft
-
-    try:
-        print(".".join(map(str, weft.ucx_library().version)))
-    except weft.LoadError as error:
-        print(f"error: {error}")
-
-
-if __name__ == "__main__":
-    _load()

@@ -16,7 +16,7 @@ from weft.topo.command import add_placing_arguments, refuse_absent_devices, show
 from weft.topo.model import Topology
 from weft.topo.options import DASK_CUDA, PlanOptions, of
 from weft.topo.plan import Plan, plan
-from weft.worker import written_address
+from weft.worker import scheduler_file
 
 DESCRIPTION = """
 Start Dask workers on this machine, one for each GPU or NUMA node, bound to its cores, memory and network device, and
@@ -174,7 +174,7 @@ def _device_towards(args: argparse.Namespace) -> str | None:
 
     As in distributed: the device of ``--host``, else the one on the route to the scheduler.
     """
-    scheduler = written_address(args.scheduler_file) if args.scheduler_file else args.scheduler
+    scheduler = scheduler_file.address(args.scheduler_file) if args.scheduler_file else args.scheduler
     host = _host(args.host or scheduler or "")
     own = host if args.host else source_towards(host) if host else None
     try:

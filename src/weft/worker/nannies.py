@@ -23,7 +23,7 @@ import weft
 from weft._connect.address import join
 from weft._reachable import first_cause, why_unreachable
 from weft.errors import Error, InvalidParamError, TimedOutError, TlsError
-from weft.worker import written_address
+from weft.worker import scheduler_file
 
 logger = logging.getLogger("weft")
 _config: Any = dask.config  # it has only some of its types
@@ -153,7 +153,7 @@ def _not_started(options: Sequence[dict[str, Any]], error: Exception) -> Error:
 async def _address(file: str, patience_s: float | None) -> str:
     """Wait for a scheduler's file, which may be half written, and return the scheduler's address."""
     said, end = False, None if patience_s is None else time.monotonic() + patience_s
-    while (address := written_address(file)) is None:
+    while (address := scheduler_file.address(file)) is None:
         has = ", which has no JSON with a scheduler's address" if os.path.exists(file) else ""  # noqa: ASYNC240
         if not said:
             print(f"weft worker: waiting for a scheduler to write {file}{has}", file=sys.stderr, flush=True)

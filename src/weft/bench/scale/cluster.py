@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 #: What ``run`` starts.
 PROGRAM = "from weft.bench.scale.cluster import main; main()"
 
-_TERM_S = 5.0
-
 
 class Asked(NamedTuple):
     """What this process is to do.
@@ -85,8 +83,6 @@ def _orders(lines: IO[str]) -> queue.SimpleQueue[Any]:
         for line in lines:
             orders.put(json.loads(line))
         os.killpg(os.getpgrp(), signal.SIGTERM)  # not SIGKILL: multiprocessing's resource tracker is to clean up
-        time.sleep(_TERM_S)
-        os.killpg(os.getpgrp(), signal.SIGKILL)
 
     threading.Thread(target=read, daemon=True).start()
     return orders
