@@ -295,6 +295,15 @@ def test_another_buffer_of_shards_stays(warnings: pytest.LogCaptureFixture, monk
     assert one(warnings, "DiskShardsBuffer")
 
 
+def test_another_send_of_shards_stays(warnings: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def send(self: object, address: str) -> None: ...
+
+    monkeypatch.setattr("distributed.shuffle._core.ShuffleRun.send", send)
+    patches_p2p.hand_over_to_itself()
+    assert distributed.shuffle._core.ShuffleRun.send is send
+    assert one(warnings, "ShuffleRun.send")
+
+
 def test_arrays_stay_where_they_are_without_contexts(
     warnings: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

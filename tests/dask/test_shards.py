@@ -20,7 +20,9 @@ import pytest
 from dask.sizeof import sizeof
 from distributed import Client
 from distributed.shuffle._arrow import deserialize_table, serialize_table
+from distributed.shuffle._core import ShuffleId, ShuffleRun
 from distributed.shuffle._disk import DiskShardsBuffer
+from distributed.shuffle._exceptions import ShuffleClosedError
 from distributed.shuffle._limiter import ResourceLimiter
 from distributed.shuffle._rechunk import ArrayRechunkRun
 from distributed.shuffle._shuffle import DataFrameShuffleRun
@@ -28,7 +30,7 @@ from tests.dask.clusters import TIMEOUT_S, local_cluster
 
 from weft import _native
 from weft.dask.memory.shards import Room
-from weft.dask.patches_p2p import _keeping, _lending
+from weft.dask.patches_p2p import _keeping, _lending, hand_over_to_itself
 
 MIB = 1 << 20
 
@@ -209,6 +211,45 @@ async def test_a_run_of_no_worker_writes_its_shards_to_disk(tmp_path: Path) -> N
     ((((number,), found),),) = (buffer.read("0"),)
     assert (number, found.sum()) == (0, 9)
     await buffer.close()
+
+
+class Sending(ShuffleRun[int, object]):
+    """A run that only sends: to others by a message, to itself by a call."""
+
+    id, run_id, RETRY_COUNT = ShuffleId("shuffle"), 1, 0
+    RETRY_DELAY_MIN = RETRY_DELAY_MAX = 0.0
+
+    def __init__(self, room: Room | None) -> None:
+        self.local_address, self.closed, self._exception = "ucx://here", False, None
+        self.digest_metric = Folder(room).digest_metric if room else lambda *_: None
+        self.seen: list[tuple[str, object]] = []
+
+    async def _send(self, address: str, shards: object) -> Any:
+        self.seen.append((address, shards))
+        return {"status": "OK"}
+
+    async def _receive(self, data: object) -> None:
+        self.seen.append(("received", data))
+
+    _get_assigned_worker = _get_output_partition = _shard_partition = deserialize = read = validate_data = None  # type: ignore[assignment]
+
+
+async def test_a_worker_hands_its_own_shards_over_as_they_are() -> None:
+    hand_over_to_itself()
+    room = Room(8 * MIB, 2 * MIB, measure=lambda: 0)
+    shards = [(1, [b"small"]), (2, np.ones(MIB))]
+    run = Sending(room)
+    assert await run.send("ucx://here", shards) == {"status": "OK"}
+    ((name, seen),) = run.seen
+    assert (name, seen is shards) == ("received", True)
+    await run.send("ucx://there", shards)
+    assert run.seen[1] == ("ucx://there", shards)
+    without_weft = Sending(None)
+    await without_weft.send("ucx://here", shards)
+    assert without_weft.seen == [("ucx://here", shards)]
+    run.closed = True
+    with pytest.raises(ShuffleClosedError):
+        await run.send("ucx://here", shards)
 
 
 @pytest.fixture(scope="module")

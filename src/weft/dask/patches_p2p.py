@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The parts of distributed's P2P shuffles that weft replaces: which worker gets which output, the buffer of received
-shards, and a dataframe's shards.
+shards, what a worker sends to itself, and a dataframe's shards.
 
 See also ``patches``.
 """
@@ -83,7 +83,41 @@ def keep_shards(worker: Worker, room: Room) -> None:
             return
         core.DiskShardsBuffer = _keeping(stock)
     patches.extend(worker, _ROOM, room)
+    hand_over_to_itself()
     lend_tables()
+
+
+def _room_of(run: Any) -> Room | None:
+    worker = getattr(run.digest_metric, "__self__", None)  # another function where Dask's tests make the run
+    room: Room | None = getattr(worker, "extensions", {}).get(_ROOM)
+    return room
+
+
+def hand_over_to_itself() -> None:
+    """Let a run receive its own shards as they are, if they are for its own worker: one in n of n workers' shards.
+
+    ``ShuffleRun.send`` (shuffle/_core.py:227) sends them to this worker's own address, so they were lent, mapped once
+    more, and each page was touched anew. A chunk's shards are copies already, so the chunk is freed as before.
+    """
+    core: Any = importlib.import_module("distributed.shuffle._core")
+    run: Any = getattr(core, "ShuffleRun", None)
+    stock: Any = getattr(run, "send", None)
+    if getattr(stock, "hands_over", False):
+        return
+    known = patches.takes(stock, "self", "address", "shards") and patches.takes(
+        getattr(run, "receive", None), "self", "data"
+    )
+    if not patches.as_known(known, "ShuffleRun.send", "a worker sends P2P shards to itself as messages"):
+        return
+
+    async def send(self: Any, address: str, shards: Any) -> Any:
+        if address != self.local_address or _room_of(self) is None:
+            return await stock(self, address, shards)
+        self.raise_if_closed()
+        return await self.receive(shards)
+
+    send.hands_over = True  # type: ignore[attr-defined]
+    run.send = send
 
 
 def lend_tables() -> None:
@@ -139,8 +173,7 @@ def _keeping(stock: Any) -> type:
             stock.__init__(self, directory, read, memory_limiter)
             run = read.__self__
             self._run = run
-            worker = getattr(run.digest_metric, "__self__", None)  # another function where Dask's tests make the run
-            self._room: Room | None = getattr(worker, "extensions", {}).get(_ROOM)
+            self._room = _room_of(run)
             self._kept: dict[str, list[tuple[int, Any]]] = {}
             self._exception: Exception | None
             # A reader must find every shard of a partition, in memory or on disk. It never runs on the event loop.
