@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -87,6 +88,23 @@ def test_an_accept_that_nobody_looked_at_gives_the_connection_back(sides):
     out.tag_send(b"x", 1)
     crank((server, client), received)
     assert not back.closed
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["its thread", "another thread"])
+def test_a_connection_that_comes_back_reaches_an_accept_that_waits(sides, elsewhere):
+    server, client, listener = sides
+    first, second = listener.accept(), listener.accept()
+    out = client.connect_sockaddr(listener.address)
+    crank((server, client), first)
+    held = [first]
+    del first
+    if elsewhere:
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join()
+    held.clear()
+    crank((server, client), second)
+    assert not (second.result().closed or out.closed)
 
 
 def test_a_failed_accept_fails_each_time(spawn):

@@ -126,15 +126,16 @@ bool withdraw_accept(Request &r) noexcept {
     return std::erase(nb::inst_ptr<SockaddrListener>(r.owner)->listening->waiters, &r) != 0;
 }
 
-/// Return a connection without an endpoint to the front of the queue.
+/// Return a connection without an endpoint to the front of the queue. Any thread may drop the request.
 void drop_accept(Request &r) noexcept {
     if (!r.word) return;
-    Listening *listening = nb::inst_ptr<SockaddrListener>(r.owner)->listening.get();
+    std::shared_ptr<Listening> listening = nb::inst_ptr<SockaddrListener>(r.owner)->listening;
     auto connection = reinterpret_cast<ucp_conn_request_h>(std::exchange(r.word, 0));
     if (r.worker->closed()) return;
-    if (!listening->closed) return listening->arrived.push_front(connection);
-    r.worker->defer([handle = listening->handle, w = r.worker, connection] {
-        if (!w->closed()) ucp.listener_reject(handle, connection);
+    r.worker->defer([listening, w = r.worker, connection] {
+        if (w->closed()) return;
+        if (!listening->closed && listening->waiters.empty()) return listening->arrived.push_front(connection);
+        connection_arrived(connection, listening.get());
     });
 }
 
@@ -146,6 +147,7 @@ constexpr Operation accept_operation{.result = accepted,
 // The endpoint is made when the result is read; if it never is, the connection goes back when the request is dropped.
 nb::object accept_next(nb::pointer_and_handle<SockaddrListener> self) {
     Listening *listening = usable_listener(*self.p, "accept");
+    self.p->worker->drain();  // a dropped request may have returned a connection
     Request *r;
     nb::object request = make_request(self.p->worker, self.h.ptr(), "accept", 0, &r);
     r->operation = &accept_operation;
