@@ -13,6 +13,7 @@ import pytest
 
 import weft
 from weft import _native
+from weft._connect import links
 
 MIB = 1 << 20
 
@@ -38,6 +39,10 @@ for command in sys.stdin:
     elif word == "write":
         held[-1][:] = int(rest[0])
         print("written", flush=True)
+    elif word == "close":
+        from weft._connect import links
+        links._thread.workers.close()
+        print("closed", flush=True)
     elif word == "drop":
         held.clear()
         print("dropped", flush=True)
@@ -310,6 +315,19 @@ def test_a_lender_that_closes_its_worker_keeps_what_is_lent(spawn):
     lender.say()
     assert lender.line() == "pinned 0"
     peer.abort()
+
+
+def test_a_goodbye_that_is_read_while_lending_ends_the_link(reader):
+    """After so many leases, a send reads which ones were returned."""
+    *_, link = [link for worker in links._thread.workers._workers.values() for link in worker.links.values()]
+    parts = [pooled(1 << 16, 1) for _ in range(70)]
+    reader.take(reader.peer.send_frames(parts, lend=True), "frames")
+    assert reader.ask("close") == "closed"  # it still has what was lent
+    with contextlib.suppress(weft.Error):
+        reader.peer.send_frames(parts[:1], lend=True)
+    with pytest.raises(weft.PeerLostError):
+        reader.peer.recv().wait(100)
+    until(lambda: link.lost, reader.peer)
 
 
 def test_cancelled_before_its_turn(reader):

@@ -270,6 +270,35 @@ def test_callbacks(run):
     run(work)
 
 
+def test_who_is_not_told_because_of_a_signal_is_told_later(run):
+    """A signal handler may raise in the loop's `call_soon`."""
+
+    async def work(ends):
+        loop, request = asyncio.get_running_loop(), ends.receive()
+        reported, came = [], [asyncio.Event(), asyncio.Event()]
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        for event in came:
+            request.add_done_callback(lambda _, event=event: event.set())
+
+        def interrupted(callback, *args, context=None):
+            if request in args:
+                del loop.call_soon
+                raise InterruptedError
+            return type(loop).call_soon(loop, callback, *args, context=context)
+
+        loop.call_soon = interrupted
+        try:
+            await ends.arrive()
+        except InterruptedError as e:
+            reported.append(e)
+        for event in came:
+            await event.wait()
+        assert [type(e) for e in reported] == [InterruptedError]
+        assert request.done()
+
+    run(work)
+
+
 def test_cancel(run):
     async def work(ends):
         request, called = ends.receive(), []

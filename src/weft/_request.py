@@ -82,10 +82,16 @@ class PythonRequest(Request[ResultT_co]):
 
     def _end(self) -> None:
         self._done = True
-        callbacks, self._callbacks = self._callbacks, None
-        if callbacks is not None and self._loop is not None and not self._loop.is_closed():
-            for fn, context in callbacks:
-                self._loop.call_soon(fn, self, context=context)
+        loop = self._loop
+        while self._callbacks and loop is not None and not loop.is_closed():
+            fn, context = self._callbacks.pop(0)
+            try:
+                loop.call_soon(fn, self, context=context)
+            except BaseException:  # a signal handler's: whoever may not have been told is told later
+                self._callbacks.insert(0, (fn, context))
+                loop.call_soon(self._end)
+                raise
+        self._callbacks = None
 
     def cancel(self, msg: Any = None) -> bool:
         """Cancel the request; False if it is done already."""

@@ -326,8 +326,6 @@ class Pending(PythonRequest[ResultT_co]):
             self._at += 1
             return
         self._done = True
-        if self._callbacks is not None:
-            self._end()
 
     def done(self) -> bool:
         """Return whether the request has completed, failed or been cancelled."""
@@ -336,7 +334,13 @@ class Pending(PythonRequest[ResultT_co]):
                 self._next(self.current.result())
             except (Exception, asyncio.CancelledError) as e:  # noqa: BLE001 - that of a cancelled request, too
                 self._stop(e)
+            self._tell()
         return self._done
+
+    def _tell(self) -> None:
+        """Call what waits for the result. What a signal handler raises meanwhile is no error of the conversion."""
+        if self._done and self._callbacks is not None:
+            self._end()
 
     def _block(self, timeout: float | None) -> None:
         current = self.current
@@ -353,6 +357,7 @@ class Pending(PythonRequest[ResultT_co]):
             self._next(value)
         except Exception as e:  # noqa: BLE001 - of the conversion
             self._stop(e)
+        self._tell()
 
     def _watch(self) -> None:
         self.current.add_done_callback(self._on_done)
@@ -389,6 +394,7 @@ class Pending(PythonRequest[ResultT_co]):
                 except (Exception, asyncio.CancelledError) as e:
                     self._stop(e)
                     raise
+                self._tell()
         if self._cancelled or self._error is not None:
             return self.result()
         return self._result  # type: ignore[no-any-return]

@@ -104,7 +104,7 @@ def test_a_connection_that_comes_back_reaches_an_accept_that_waits(sides, elsewh
         thread.join()
     held.clear()
     crank((server, client), second)
-    assert not (second.result().closed or out.closed)
+    assert [end.closed for end in (second.result(), out)] == [False, False]
 
 
 def test_a_failed_accept_fails_each_time(spawn):

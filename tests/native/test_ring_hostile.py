@@ -104,6 +104,13 @@ def test_what_breaks_the_rules_is_named(hostile, how):
     hostile.room.bystander.goes_on()
 
 
+def test_a_worker_that_finds_the_fault_as_it_falls_asleep_stays_awake(hostile):
+    name, write = BROKEN["a record longer than the ring"]
+    write(hostile)
+    assert not hostile.room.worker.arm()
+    assert fate(hostile) == allowed(name)
+
+
 @pytest.mark.parametrize("cursor", [1 << 40, 3, (1 << 64) - 8])
 def test_a_cursor_that_lies_is_named(hostile, cursor):
     """The cursor is looked at when the ring seems full."""

@@ -124,7 +124,10 @@ void UcxCarrier::post_header(const void *header, size_t nbytes) noexcept {
     param.cb.send = header_sent;
     param.user_data = engine.get();
     void *ucx_request = ucp.am_send_nbx(endpoint, connection_am_id, header, nbytes, nullptr, 0, &param);
-    if (UCS_PTR_IS_PTR(ucx_request)) ++engine->headers_left;
+    if (UCS_PTR_IS_PTR(ucx_request))
+        ++engine->headers_left;
+    else if (ucx_request)
+        link->fail(ucx_status_string(UCS_PTR_STATUS(ucx_request)));
 }
 
 void UcxCarrier::answer(Message *message) noexcept {

@@ -28,7 +28,8 @@ nb::object Channel::lend(PyObject *owner, nb::handle buffer) {
 void Channel::find_lendable(Request *r, bool lend, bool stage) noexcept {
     if (!link->socket || fault) return;
     FdSocket::sweep();
-    if (link->socket->wants_reading()) link->read_socket();  // a lost peer is handled in the next wait
+    if (link->socket->wants_reading() && !link->read_socket())
+        worker->defer([w = worker, gone = link->shared_from_this()] { w->end_after_arrivals(*gone); });
     Parts &parts = *r->parts;
     size_t header_nbytes = sizeof(Wire) + 8 * parts.buffers.size();
     for (size_t i = 0; i < parts.buffers.size(); ++i) {

@@ -73,7 +73,11 @@ Engine::~Engine() {
     // The data of a message has outlived the worker's close, so no other drain will run.
     Worker *w = abandoned[0]->worker;
     nb::object kept = nb::borrow(w->self);
-    w->drain();
+    try {
+        w->drain();
+    } catch (nb::python_error &e) {
+        e.discard_as_unraisable("weft: while a worker's last requests ended");
+    }
 }
 
 // UCX ends most operations in flight through their callbacks.

@@ -175,20 +175,18 @@ void Request::abandon() noexcept {
 }
 
 void Request::settle() {
-    if (state == State::pending) {
-        state = State::done;
-        wake();
-    }
-    if (!ended || !listed) return;
+    if (state == State::pending) state = State::done;
+    if (!ended || !listed) return wake();
     listed = false;
     *in_flight_prev = in_flight_next;
     if (in_flight_next) in_flight_next->in_flight_prev = in_flight_prev;
     if (!held && !buffer.held() && !parts) [[likely]]
-        return;
+        return wake();
     if (!std::exchange(held, false)) Py_INCREF(self);  // releasing a buffer may run Python code, which may drop this
+    nb::object kept = nb::steal(self);
     buffer.release();
     parts.reset();
-    Py_DECREF(self);
+    wake();
 }
 
 // Called with the GIL, by any thread, wherever Python objects are made or dropped: a collection of garbage may come
@@ -272,13 +270,12 @@ bool Request::cancel(nb::handle message) {
 
 // End the waiter, and withdraw the operation if possible.
 void Request::give_up() {
-    if (state == State::pending) {
-        state = State::canceled;
-        wake();
+    if (state == State::pending) state = State::canceled;
+    if (!ended && listed && operation->withdraw && operation->withdraw(*this)) {
+        ended = true;
+        if (!queued) return settle();
     }
-    if (ended || !listed || !operation->withdraw || !operation->withdraw(*this)) return;
-    ended = true;
-    if (!queued) settle();
+    wake();
 }
 
 bool Request::wait(double timeout_s) {
@@ -348,17 +345,24 @@ size_t Request::remove_done_callback(nb::handle callback) {
     return removed;
 }
 
+// A signal handler may raise in `call_soon`: whoever may not have been told is told by the worker's next turn.
 void Request::wake() {
-    if (!callbacks) return;
-    nb::object entries = nb::steal(callbacks);
-    callbacks = nullptr;
-    nb::object self_object = nb::borrow(self);
-    for (nb::handle entry : entries) {
-        try {
-            nb::handle(loop).attr("call_soon")(entry[0], self_object, nb::arg("context") = entry[1]);
-        } catch (nb::python_error &e) {
-            // The loop was closed while the request was pending: there is nothing left to notify.
-            if (!e.matches(PyExc_RuntimeError)) throw;
+    if (!callbacks) [[likely]]
+        return;
+    nb::object kept = nb::borrow(self), entry;
+    try {
+        while (callbacks && PyList_GET_SIZE(callbacks)) {
+            entry = nb::borrow(PyList_GET_ITEM(callbacks, 0));
+            PySequence_DelItem(callbacks, 0);
+            nb::handle(loop).attr("call_soon")(entry[0], kept, nb::arg("context") = entry[1]);
         }
+    } catch (nb::python_error &e) {
+        if (!Worker::says_closed(loop, e)) {
+            if (!callbacks) callbacks = PyList_New(0);
+            PyList_Insert(callbacks, 0, entry.ptr());
+            worker->defer([kept] { nb::inst_ptr<Request>(kept)->wake(); });
+            throw;
+        }  // there is nothing left to notify
     }
+    Py_CLEAR(callbacks);
 }

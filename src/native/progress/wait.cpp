@@ -84,7 +84,7 @@ void Spin::preempted(int64_t now) noexcept {
 // Arm the descriptors for the next event. False: there is work left that no descriptor would report.
 bool Worker::arm() {
     arm_idle(nullptr);
-    return polled.empty() && !due() && (!poller || poller->arm());
+    return polled.empty() && (!poller || poller->arm()) && !due();  // the poller may find a fault
 }
 
 // Arm the polled engines that are idle, except one. UCX arms a verbs completion queue without looking into it, and only
@@ -122,16 +122,18 @@ bool Worker::check_sockets(int timeout_ms) {
             poll(reinterpret_cast<Engine *>(events[i].data.u64 & ~uint64_t(1)));
         else if (auto *socket = static_cast<WatchedSocket *>(events[i].data.ptr); !socket->ready(events[i].events))
             gone.push_back(socket->shared_from_this());
-    if (!gone.empty()) {
-        // Deliver what arrived before the end: it is in this process's own queues.
-        for (int turns = 0; turns < 100'000 && progress(); ++turns) {
-        }
-        drain();
-        for (auto &socket : gone) socket->peer_gone();
-        drain();
-    }
+    for (auto &socket : gone) end_after_arrivals(*socket);
     Borrowed::sweep();
     return n > 0;
+}
+
+// What arrived before the end is in this process's own queues, and is delivered.
+void Worker::end_after_arrivals(WatchedSocket &gone) {
+    for (int turns = 0; turns < 100'000 && progress(); ++turns) {
+    }
+    drain();
+    gone.peer_gone();
+    drain();
 }
 
 // ---- blocking -----------------------------------------------------------------------------------------------
@@ -284,12 +286,16 @@ void Worker::detach() noexcept {
     released_method.reset();
 }
 
+bool Worker::says_closed(nb::handle loop, nb::python_error &e) {
+    return e.matches(PyExc_RuntimeError) && nb::cast<bool>(loop.attr("is_closed")());
+}
+
 void Worker::schedule_turn() {
     if (turn_scheduled || !loop.is_valid()) return;
     try {
         loop.attr("call_soon")(turn_method);
     } catch (nb::python_error &e) {  // a loop that was closed: from now on the worker is used without, or by another
-        if (!e.matches(PyExc_RuntimeError) || !nb::cast<bool>(loop.attr("is_closed")())) throw;
+        if (!says_closed(loop, e)) throw;
         return detach();
     }
     turn_scheduled = true;

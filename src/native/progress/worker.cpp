@@ -90,7 +90,15 @@ void Worker::drain_one() {
         std::lock_guard lock(deferred_mutex);
         actions.swap(deferred);
     }
-    for (auto &action : actions) action();
+    for (size_t i = 0; i < actions.size(); ++i) {
+        try {
+            actions[i]();
+        } catch (...) {
+            std::lock_guard lock(deferred_mutex);
+            deferred.insert(deferred.begin(), actions.begin() + ptrdiff_t(i) + 1, actions.end());
+            throw;
+        }
+    }
 }
 
 void Worker::defer(std::function<void()> action) {
@@ -123,7 +131,11 @@ void Worker::close() {
     detach();
     const int64_t deadline = now_ns() + 1'000'000'000;
     for (Standing kind : {links_stand, listeners_stand, endpoints_stand})
-        for (Dependent &each : dependents[kind]) each.close(each.object.get(), deadline);
+        while (!dependents[kind].empty()) {  // closing may run Python code, which may drop others
+            const Dependent each = std::move(dependents[kind].back());
+            dependents[kind].pop_back();
+            each.close(each.object.get(), deadline);
+        }
     FdSocket::sweep();
     for (Request *r = in_flight; r;) {
         Request *next = r->in_flight_next;

@@ -189,6 +189,10 @@ struct Worker {
     /// In the epoll data, the lowest bit distinguishes an engine from a socket.
     static uint64_t tag(Engine *engine) noexcept { return reinterpret_cast<uint64_t>(engine) | 1; }
     bool check_sockets(int timeout_ms);
+    /// End a socket whose other side is gone.
+    void end_after_arrivals(WatchedSocket &gone);
+    /// Whether `call_soon` raised this because the loop is closed.
+    static bool says_closed(nb::handle loop, nb::python_error &error);
     /// The running loop of this thread; the worker is attached to it.
     nb::handle running_loop();
     void attach(nb::handle running_loop);
