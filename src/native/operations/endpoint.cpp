@@ -88,7 +88,8 @@ void Endpoint::refuse(const char *op) const {
 void Endpoint::abandon() noexcept {
     if (handle && !reply) worker->own->force_close(handle);
     handle = nullptr;
-    flushed(writes_so_far);
+    std::vector<nb::object> left;
+    flushed(writes_so_far, left);
 }
 
 void Endpoint::writes(const std::shared_ptr<Uses> &uses) {
@@ -102,8 +103,7 @@ void Endpoint::writes(const std::shared_ptr<Uses> &uses) {
     ++uses->writing;
 }
 
-void Endpoint::flushed(uint64_t number) noexcept {
-    std::vector<nb::object> left;  // destroyed last: that may run Python code
+void Endpoint::flushed(uint64_t number, std::vector<nb::object> &left) noexcept {
     std::erase_if(written, [&](Written &each) {
         if (each.number > number) return false;
         --each.uses->writing;
@@ -120,10 +120,11 @@ void Endpoint::leave_reply() noexcept {
 }
 
 Endpoint::~Endpoint() {
+    std::vector<nb::object> left;
     if (in_forked_child)
         for (Written &each : written) each.memory.release();
     else
-        flushed(writes_so_far);
+        flushed(writes_so_far, left);
     worker->remove_dependent(endpoints_stand, this);
     leave_reply();
     if (!handle || in_forked_child || worker->closed()) return;
@@ -136,12 +137,14 @@ Endpoint::~Endpoint() {
 namespace {
 
 void flushed_worker(Request &r) noexcept {
+    std::vector<nb::object> left;  // destroyed last: that may run Python code, and end endpoints
     for (Dependent &each : r.worker->dependents[endpoints_stand])
-        static_cast<Endpoint *>(each.object.get())->flushed(r.operand);
+        static_cast<Endpoint *>(each.object.get())->flushed(r.operand, left);
 }
 
 void flushed_endpoint(Request &r) noexcept {
-    nb::inst_ptr<Endpoint>(r.owner)->flushed(r.operand);
+    std::vector<nb::object> left;
+    nb::inst_ptr<Endpoint>(r.owner)->flushed(r.operand, left);
 }
 
 void dropped_worker_flush(Request &r) noexcept {

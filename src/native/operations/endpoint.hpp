@@ -33,8 +33,8 @@ struct Endpoint {
     ~Endpoint();
     /// It writes to a Memory of this process.
     void writes(const std::shared_ptr<Uses> &uses);
-    /// The writes up to this number have been done.
-    void flushed(uint64_t number) noexcept;
+    /// The writes up to this number have been done. Destroying what is `left` of them may run Python code.
+    void flushed(uint64_t number, std::vector<nb::object> &left) noexcept;
     /// A reply's endpoint belongs to UCX: only forget it.
     void leave_reply() noexcept;
     /// Called when the worker closes, which forces the endpoint closed.

@@ -32,7 +32,7 @@ struct State {
     std::mutex mutex;
     Segments segments{std::min(physical_memory() / 64, size_t(1) << 30)};
     size_t pinned = 0;
-    std::vector<std::pair<Segment *, size_t>> marked;  // blocks that only their marks keep
+    std::vector<std::pair<Segment *, size_t>> marked;  // blocks that only their marks keep, or a lack of mappings
 };
 
 // Never destroyed: blocks may outlive static destructors.
@@ -47,7 +47,7 @@ bool is_marked(Segment *segment, const std::pair<const size_t, Segment::Used> &u
 
 // The block has neither an owner nor a pin any more.
 void end(State &s, Segment *segment, Segments::Block used) noexcept {
-    if (!is_marked(segment, *used)) return s.segments.give_back(segment, used);
+    if (!is_marked(segment, *used) && s.segments.give_back(segment, used)) return;
     used->second.freed = true;
     s.pinned += used->second.nbytes;
     s.marked.push_back({segment, used->first});
@@ -59,8 +59,9 @@ void end_unmarked(State &s) noexcept {
         auto [segment, offset] = block;
         auto used = segment->used.find(offset);
         if (is_marked(segment, *used)) return false;
-        s.pinned -= used->second.nbytes;
-        s.segments.give_back(segment, used);
+        const size_t nbytes = used->second.nbytes;
+        if (!s.segments.give_back(segment, used)) return false;
+        s.pinned -= nbytes;
         return true;
     });
 }

@@ -280,13 +280,10 @@ void Segments::keep_rest(Segment *segment) noexcept {
     if (segment->nbytes > from) map(segment, from, segment->nbytes - from, MAP_PRIVATE);
 }
 
-void Segments::give_back(Segment *segment, Block used) noexcept {
+bool Segments::give_back(Segment *segment, Block used) noexcept {
     auto [offset, length] = std::pair(used->first, used->second.nbytes);
     if (used->second.kept) {
-        if (!map(segment, offset, length, MAP_SHARED)) {
-            used->second.freed = true;  // but not reusable
-            return;
-        }
+        if (!map(segment, offset, length, MAP_SHARED)) return false;
         Mappings::taken -= boundaries(segment, used);
     }
     if (used->second.out) {
@@ -313,6 +310,7 @@ void Segments::give_back(Segment *segment, Block used) noexcept {
     }
     add_hole(segment, offset, range);
     keep_idle(may_be_idle());
+    return true;
 }
 
 std::pair<Segment *, Segments::Block> Segments::find(const void *data) noexcept {

@@ -82,7 +82,8 @@ struct Segments {
     };
     /// Take a block of whole pages; a small block lies on huge ones where that saves new pages.
     Taken take(size_t nbytes, bool huge) noexcept;
-    void give_back(Segment *segment, Block used) noexcept;
+    /// False: it cannot be mapped shared again, for now.
+    bool give_back(Segment *segment, Block used) noexcept;
     /// Keep later writes to the block out of the file. False: that is not possible.
     bool keep(Segment *segment, Block used) noexcept;
     /// The same for all other used and free memory of the segment.
