@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -179,6 +180,96 @@ def test_a_firewall_that_refuses_ucx_is_named(hosts):
     a.firewall("IPv4", *rule.split())
     calling = b.python("try: meet('connect', sys.argv[1])\nexcept weft.UnreachableError as e: say(e)", address)
     assert "UCX's connection was refused (are UCX's own ports filtered" in calling.line()
+
+
+READS_ROUTES = """
+context = weft.Context({"TLS": "tcp"})
+workers = [weft.Worker(context) for _ in range(2)]
+workers[0].connect(workers[1].address)
+async def main():
+    async def echo(peer):
+        await peer.send(await peer.recv())
+    async with weft.listen(sys.argv[1], echo) as listener:
+        say(listener.address)
+        await asyncio.to_thread(sys.stdin.readline)
+        say("still here")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_caller_that_ucx_cannot_answer_is_refused_and_harms_nobody(hosts, calls):
+    """UCX keeps the routes that it read first. Without a look at the way back, it crashes as it answers."""
+    a, b = hosts
+    a.ip("link", "add", "aside", "type", "veth", "peer", "name", "elsewhere")
+    for device in ("aside", "elsewhere"):
+        a.ip("link", "set", device, "up")
+    a.ip("route", "add", f"{b.ipv4}/32", "dev", "aside")
+    listening = a.python(READS_ROUTES, bound(a, "IPv4"))
+    address = listening.line()
+    a.ip("route", "del", f"{b.ipv4}/32", "dev", "aside")
+    code = f"for _ in range({calls}):\n  try: meet('connect', sys.argv[1])\n  except weft.UnreachableError as e: say(e)"
+    calling = b.python(code, address)
+    for _ in range(calls):
+        assert "UCX has no route back to it over the device that it came by" in calling.line()
+    assert calling.wait() == 0
+    listening.say()
+    assert listening.line() == "still here"
+
+
+COMES_TOO_EARLY = """
+import subprocess
+device, made, plain = sys.argv[2], [], weft.Context.__init__
+def while_down(self, *args, **kwargs):
+    made.append(self)
+    if len(made) > 1:
+        return plain(self, *args, **kwargs)
+    subprocess.run(["ip", "link", "set", device, "down"], check=True)
+    try:
+        plain(self, *args, **kwargs)
+    finally:
+        subprocess.run(["ip", "link", "set", device, "up"], check=True)
+weft.Context.__init__ = while_down
+for _ in range(20):
+    try:
+        with meet("connect", sys.argv[1]) as peer:
+            peer.send(b"x").wait(10)
+            say(bytes(peer.recv().wait(10)))
+        break
+    except weft.UnreachableError as e:
+        say("unreachable")
+        time.sleep(0.5)
+"""
+
+
+def test_a_process_that_started_without_its_network_finds_it_later(hosts):
+    """UCX looks for devices only when a context is made."""
+    a, b = hosts
+    listening = a.python(ECHO, bound(a, "IPv4"))
+    calling = b.python(COMES_TOO_EARLY, listening.line(), b.device)
+    lines = [calling.line()]
+    while lines[-1] == "unreachable":
+        lines.append(calling.line())
+    assert lines[-1] == "b'x'"
+    assert len(lines) > 1, "the device was down too late"
+
+
+def test_a_device_that_is_down_is_named(hosts):
+    a, _ = hosts
+    code = """
+        context = weft.Context({"TLS": "tcp", "NET_DEVICES": sys.argv[1]})
+        say("made")
+        sys.stdin.readline()
+        try:
+            weft.Worker(context)
+        except weft.UnreachableError as e:
+            say(e)
+    """
+    child = a.python(textwrap.dedent(code), a.device)
+    assert child.line() == "made"
+    a.ip("link", "set", a.device, "down")
+    child.say()
+    assert "is its network device down?" in child.line()
 
 
 def test_who_shares_the_ipc_namespace_but_not_the_host_gets_tcp(hosts):

@@ -116,6 +116,7 @@ BY_STATUS: dict[int, type[Error]] = {
     -7: InvalidParamError,  # INVALID_ADDR
     -8: UnsupportedError,  # NOT_IMPLEMENTED
     -9: TruncatedError,
+    -14: UnreachableError,  # NO_DEVICE
     -16: CanceledError,
     -17: NoMemoryError,  # SHMEM_SEGMENT
     -20: TimedOutError,

@@ -50,6 +50,7 @@ Engine::Engine(Worker *w) : context(w->context), worker(w) {
     if (status == UCS_ERR_IO_ERROR) status = UCS_ERR_NO_RESOURCE;
     check(status, "Worker",
           status == UCS_ERR_INVALID_PARAM ? ": creating a UCX worker (do UCX's settings contradict each other?)"
+          : status == UCS_ERR_NO_DEVICE   ? ": creating a UCX worker (is its network device down?)"
                                           : ": creating a UCX worker (is the limit of open files reached?)");
     epoll_event event{};
     event.events = EPOLLIN;

@@ -20,7 +20,8 @@ address?                               ->  (joins the link)
 With UCX:
 route {same host or network}           ->
                                        <-  worker {id}
-worker {id}, channel, link?, segments  ->
+worker {id}, channel, link?, segments,
+address across the network             ->
                                        <-  channel, link?, address?
 (joins the link, opens the channel; across the network, waits until UCX reaches the server)
 address?                               ->  (joins the link, opens the channel)
@@ -191,6 +192,7 @@ def client(
     same_host = unix is not None
     if not same_host:
         why_ucx = ""
+    worker: ConnectionWorker | None = None
     link: Link | None = None
     try:
         if unix is not None and why_ucx is None:
@@ -213,7 +215,9 @@ def client(
             link, decision = yield from worker.decide(remote_id, sock)
         channel_id = new_channel_id()
         segments = route.segments(same_host=same_host)
-        yield encode(worker=worker.id, channel=f"{channel_id:x}", link=decision, segments=segments)
+        way_back = None if same_host else worker.native.address.hex()
+        ids = {"worker": worker.id, "channel": f"{channel_id:x}"}
+        yield encode(**ids, link=decision, segments=segments, address=way_back)
         reply = yield from _receive(what)
         if link is None:
             link = worker.follow(remote_id, field(reply, "link", dict, what), sock, what)
@@ -229,9 +233,11 @@ def client(
             channel.abort()
             raise
         new = link.settle()
-    except BaseException:
+    except BaseException as e:
         if link is not None:
             link.abandon()
+        if worker is not None and isinstance(e, UnreachableError):
+            worker.outdated = not same_host
         raise
     finally:
         if unix is not None:
@@ -269,6 +275,7 @@ def server(
     same_host = unix is not None
     if not same_host:
         why_ucx = ""
+    worker: ConnectionWorker | None = None
     link: Link | None = None
     try:
         if closed:
@@ -293,6 +300,8 @@ def server(
             link = worker.follow(remote_id, field(message, "link", dict, what), sock, what)
         _compare("", route.segments(same_host=same_host), field(message, "segments", dict, what), what)
         address = link.prepare(unix or sock, name)
+        if address is not None and not same_host:
+            worker.check_way_back(address_of(message, what), what)
         channel_id = new_channel_id()
         yield encode(channel=f"{channel_id:x}", link=decision, address=address)
         if address is not None and not same_host:
@@ -304,6 +313,8 @@ def server(
     except BaseException as e:
         if link is not None:
             link.abandon()
+        if worker is not None and isinstance(e, UnreachableError):
+            worker.outdated = not same_host
         # A caller refused for lack of encryption reaches the same conclusion from the same facts.
         if isinstance(e, Error) and not isinstance(e, TimedOutError | EncryptionError):
             yield encode(error=str(e), permanent=isinstance(e, NoRouteError))

@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Generator
 from typing import Any, Protocol
 
 from weft import _native
+from weft._connect.address import infiniband_ports
 from weft._connect.channel_protocol import Channel
 from weft._connect.route import Route
 from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, Context, PairedContext
@@ -236,8 +237,41 @@ class ConnectionWorker:
         self.same_host = same_host
         self.id = os.urandom(16).hex()
         self.links: dict[str, Link] = {}
+        self._probe: _native.Worker | None = None
+        self.outdated = False  #: its UCX may have started while the network was not there
         self._sweep_at = 8
         self._listeners: dict[str, str] = {}  # by a listener's Unix socket name: the id of its worker
+
+    @property
+    def usable(self) -> bool:
+        """Whether new links may be made with it."""
+        return not self.native.closed and not (self.outdated and all(link.lost for link in self.links.values()))
+
+    def close(self) -> None:
+        """Close the worker, which aborts its connections."""
+        if self._probe is not None:
+            self._probe.close()
+        self.native.close()
+
+    def check_way_back(self, address: bytes | None, what: str) -> None:
+        """Refuse a caller to whose `address` UCX has no way. Nothing is sent there.
+
+        A caller that UCX cannot answer would end this process: with its first message, UCX 1.22 makes an endpoint that
+        has no transport, and crashes as it reports that (``ucp_ep_set_lanes_failed``).
+        """
+        if address is None or infiniband_ports():  # they reach whom tcp does not, and answer at once
+            return
+        if self._probe is None:
+            self._probe = _native.Worker(self.context)
+        try:
+            endpoint = self._probe.connect(address)
+        except UnreachableError as e:
+            raise UnreachableError(
+                f"{what}: UCX has no route back to it over the device that it came by ({e}). UCX reads routes once: if"
+                " they have changed since the listener started, restart it"
+            ) from None
+        endpoint.close(force=True)
+        self._probe.progress()
 
     def link_to(self, listener: str) -> Link | None:
         """Return the link to the worker behind this Unix socket name, or None."""
@@ -348,9 +382,16 @@ class Workers:
         """Return the worker for peers that the address `host` reaches; "" for those on this host."""
         key = (host, settled, flow)
         worker = self._workers.get(key)
-        if worker is None or worker.native.closed:
+        if worker is None or not worker.usable:
+            if worker is not None and not worker.native.closed:
+                worker.close()
+                _forget(worker.context)
             context = None if settled is None else _context(settled)
-            worker = self._workers[key] = ConnectionWorker(context, same_host=not host)
+            try:
+                worker = self._workers[key] = ConnectionWorker(context, same_host=not host)
+            except UnreachableError:
+                _forget(context)
+                raise
             if self.loop is not None:
                 worker.native.attach(self.loop)
         return worker
@@ -370,7 +411,7 @@ class Workers:
     def close(self) -> None:
         """Close every worker, which aborts connections that are still open."""
         for worker in self._workers.values():
-            worker.native.close()
+            worker.close()
         self._workers.clear()
         for connection in list(self._connections):
             connection.abort()
@@ -406,7 +447,8 @@ def _hint(*, same_host: bool) -> str:
     if not same_host:
         return (
             " (are UCX's own ports filtered, do UCX_TLS or UCX_NET_DEVICES exclude the network, or has the device"
-            " several addresses? `weft doctor --pair` tells)"
+            " several addresses? `weft doctor --pair` tells. UCX reads routes once: if they have changed since one side"
+            " started, restart it)"
         )
     shm = os.statvfs("/dev/shm")  # noqa: S108
     free, takes, wants = (nbytes >> 10 for nbytes in (shm.f_bavail * shm.f_frsize, LINK_SHM_NBYTES, LINK_FREE_NBYTES))
@@ -421,6 +463,13 @@ def _context(key: tuple[tuple[str, str], ...]) -> PairedContext:
         if context is None:
             context = _contexts[key] = PairedContext(dict(key))
         return context
+
+
+def _forget(outdated: Context | None) -> None:
+    """Let the next worker have a new context: UCX looks for network devices only when it makes one."""
+    with _contexts_lock:
+        for key in [key for key, context in _contexts.items() if context is outdated]:
+            del _contexts[key]
 
 
 def workers_of_thread() -> Workers:
