@@ -136,6 +136,22 @@ def test_another_thread_may_not_use_it(ends):
                 pool.submit(use).result(100)
 
 
+def test_a_forked_child_may_not_use_it(ends):
+    a, b = ends
+    pid = os.fork()
+    if pid == 0:
+        refused = 0
+        for use in (lambda: a.send(b"lost"), a.recv, a.close):
+            try:
+                use()
+            except weft.ThreadError as e:
+                refused += "forked from one that uses weft" in str(e)
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    a.send(b"x")
+    assert finish(b.recv(), a) == b"x"
+
+
 def test_both_ways_at_once(ends):
     a, b = ends
     data = os.urandom(3 << 20)

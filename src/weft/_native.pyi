@@ -1269,7 +1269,9 @@ class Peer:
         -------
         Request
             Its result is a writable memoryview, aligned to 64 B. The memory lives as long as anything refers to it; from
-            64 KiB up it belongs to weft's pool, so it can be lent on.
+            64 KiB up it belongs to weft's pool, so it can be lent on. Receive what :meth:`send_frames` and :meth:`send_obj`
+            sent with :meth:`recv_frames` and :meth:`recv_obj`: here it comes as it was packed, as a tuple of memoryviews if
+            it has large buffers.
 
         Raises
         ------

@@ -11,6 +11,9 @@ import weakref
 #: A host that vanishes (power, cable) is detected after this many seconds, busy or idle.
 VANISHED_AFTER_S = 60
 
+#: Another object in each forked child.
+process = object()
+
 # Python's own socket objects, so that the child's copies are marked as closed.
 _close_in_child: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -40,6 +43,8 @@ def close_in_child(sock: socket.socket) -> None:
 
 
 def _after_fork_in_child() -> None:
+    global process
+    process = object()
     for sock in list(_close_in_child):
         sock.close()
 

@@ -29,7 +29,9 @@ from itertools import repeat, starmap
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from weft._connect import sockets
 from weft._connect.address import device_of
+from weft._connect.links import forked
 from weft._tls.framing import (
     ACKNOWLEDGE,
     DATA,
@@ -78,7 +80,7 @@ class TlsChannel:
         sock.setblocking(False)
         self._tls, self._incoming, self._outgoing = session.tls, session.incoming, session.outgoing
         self._sock, self._name = sock, name
-        self._owner = threading.get_ident()
+        self._owner, self._process = threading.get_ident(), sockets.process
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -506,6 +508,8 @@ class TlsChannel:
     # ---- ends
 
     def _check_owner(self, op: str) -> None:
+        if self._process is not sockets.process:
+            raise forked()
         if threading.get_ident() != self._owner:
             raise ThreadError(f"{op} ({self._name}): the connection belongs to another thread", op=op)
 
