@@ -8,6 +8,17 @@ import weakref
 import pytest
 from tests.test_peer import pair, run
 
+import weft
+
+#: What a program may do to the list that a recv_many gave.
+CHANGES = {
+    "emptied": list.clear,
+    "shortened": list.pop,
+    "longer": lambda views: views.append(None),
+    "other things": lambda views: views.__setitem__(0, 5),
+    "other memory": lambda views: views.__setitem__(0, memoryview(bytearray(views[0].nbytes))),
+    "another order": list.reverse,
+}
 HOLDS = {
     "a part": lambda view: view[:10],
     "another view": memoryview,
@@ -152,4 +163,27 @@ async def watched():
 def test_a_message_whose_view_is_watched_does_not_go_back(spawn):
     """In a process of its own: told of its end, the program may use the request."""
     child = spawn("from tests import test_peer_looked_at as t; t.run(t.watched())")
+    assert child.wait() == 0
+
+
+async def changed(how):
+    async with pair() as (a, b):
+        for nbytes in ((8, 64, 1000), (70_000, 100_000, 140_000)):
+            sent = [bytes([letter]) * n for letter, n in zip(b"ABC", nbytes, strict=True)]
+            request = await found(lambda: b.recv_many(3), lambda sent=sent: a.send_many(sent))
+            CHANGES[how](request.result())
+            cancel(request)
+            await a.send(b"end")
+            into = bytearray(200_000)
+            while (n := await b.recv_into(into)) != 3:  # each that comes is one of those
+                assert bytes(into[:n]) in sent
+            assert into[:3] == b"end"
+            with contextlib.suppress(weft.CanceledError):
+                request.result()
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_a_list_that_was_changed_gives_back_no_more_than_it_has(spawn, how):
+    """In a process of its own: it crashed."""
+    child = spawn(f"from tests import test_peer_looked_at as t; t.run(t.changed({how!r}))")
     assert child.wait() == 0

@@ -181,21 +181,22 @@ PyObject *received_all(Request &r) {
 
 // As for one message, except for those whose view has other references.
 void give_all_back(Request &r) noexcept {
-    if (r.value && Py_REFCNT(r.value) != 1) return;
+    auto &messages = collected(r)->messages;
+    if (r.value && (Py_REFCNT(r.value) != 1 || size_t(PyList_GET_SIZE(r.value)) != messages.size())) return;
     Py_ssize_t i = 0;
-    for (auto &each : collected(r)->messages) {
+    for (auto &each : messages) {
         if (r.value) {
             PyObject *view = take_item(r.value, i++);
             if (each.message ? !each.message->reclaim(view) : !(each.small = SmallBlock::reclaim(view))) {
-                Py_DECREF(view);
+                PyList_SET_ITEM(r.value, i - 1, view);  // for later: dropping it may run Python code
                 continue;
             }
         }
         return_later(r, Collected::restore(each));
     }
     collected(r)->clear();
-    Py_CLEAR(r.value);
     r.retrieved = true;
+    Py_CLEAR(r.value);
 }
 
 void drop_all(Request &r) noexcept {
