@@ -133,15 +133,16 @@ PyObject *received_nbytes(Request &r) {
 
 // The result was delivered, so the request can no longer be cancelled: drop what would have to go back.
 void told(Request &r) noexcept {
-    delete message_of(r);
+    Message *message = message_of(r);
     r.taken = nullptr;
+    delete message;  // releasing the buffer may run Python code, which may use the request
 }
 
 void give_back_from_buffer(Request &r) noexcept {
     Message *message = message_of(r);
     if (!message) return;
-    if (message->kept && !message->copy(message->kept->data())) message->status = UCS_ERR_NO_MEMORY;
-    message->kept.reset();
+    const std::unique_ptr<Buffer> kept = std::move(message->kept);  // released last, as in `told`
+    if (kept && !message->copy(kept->data())) message->status = UCS_ERR_NO_MEMORY;
     Py_CLEAR(r.value);
     r.retrieved = true;
     r.taken = nullptr;
