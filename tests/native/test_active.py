@@ -275,3 +275,34 @@ def test_what_arrives_while_the_worker_closes(context, handled):
     endpoint.am_send(3, b"", b"x")
     worker.close()
     assert all(request.done() for request in pending)
+
+
+@pytest.mark.parametrize("tls", ["posix", "tcp"])
+def test_a_forked_child_refuses_no_message_of_its_parent(spawn, tls):
+    child = spawn(
+        """
+        import gc, os, sys, weft
+        context = weft.Context({"TLS": sys.argv[1], "RNDV_THRESH": "256k"})
+        receiver, sender = weft.Worker(context), weft.Worker(context)
+        receiver.am_recv(3).cancel()
+        endpoint = sender.connect(receiver.address)
+        data = [bytes([n]) * (1 << 20) for n in range(5)]
+        sent = [endpoint.am_send(3, b"", each) for each in data]
+        for _ in range(1000):
+            receiver.progress(), sender.progress()
+        if not (child := os.fork()):
+            del receiver
+            gc.collect()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        for _ in range(1000):
+            receiver.progress(), sender.progress()
+        assert not any(each.done() for each in sent)
+        received = [receiver.am_recv(3) for _ in data]
+        while not all(each.done() for each in received + sent):
+            receiver.progress(), sender.progress()
+        assert sorted(bytes(each.result()[1]) for each in received) == data
+        """,
+        tls,
+    )
+    assert child.wait() == 0

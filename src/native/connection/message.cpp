@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ring/copy.hpp"
+#include "ucp/forks.hpp"
 
 void Message::end(ucs_status_t s) noexcept {
     on_its_way = false;
@@ -66,7 +67,7 @@ void Message::answer_into(Request *request) noexcept {
 }
 
 void Message::refuse() noexcept {
-    if (descriptor) carrier->refuse(std::exchange(descriptor, nullptr));
+    if (descriptor && !in_forked_child) carrier->refuse(std::exchange(descriptor, nullptr));
 }
 
 nb::object Message::view() {

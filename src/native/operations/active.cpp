@@ -79,7 +79,7 @@ struct ReceivedMessage {
     ReceivedMessage() = default;
     ReceivedMessage(const ReceivedMessage &) = delete;
     ~ReceivedMessage() {
-        if (descriptor) ucp.am_data_release(engine->handle, descriptor);
+        if (descriptor && !in_forked_child) ucp.am_data_release(engine->handle, descriptor);
     }
 };
 
