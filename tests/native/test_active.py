@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from tests.native.dlpack import DLPackArray
 
 import weft
 
@@ -118,6 +119,35 @@ def test_receiving_what_is_being_looked_at(worker, endpoint, arrived):
     assert buffer == b"data"
     with pytest.raises(BufferError):
         memoryview(message)
+
+
+class Looking:
+    """A destination that looks at the message while it is exported."""
+
+    def __init__(self, message):
+        self.message = message
+        self.array = DLPackArray(bytearray(message.nbytes))
+        self.views = []
+
+    def __dlpack_device__(self):
+        self.views.append(memoryview(self.message))
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+
+def test_receiving_what_the_destination_looks_at(worker, endpoint, arrived):
+    endpoint.am_send(3, b"", b"A" * 4096).wait(100)
+    crank(worker, lambda: arrived)
+    looking = Looking(arrived.pop())
+    with pytest.raises(weft.InvalidParamError, match="memoryview"):
+        looking.message.recv(looking)
+    for _ in range(40):
+        endpoint.am_send(3, b"", b"Z" * 4096).wait(100)
+        worker.progress()
+    assert looking.views.pop() == b"A" * 4096
+    assert looking.message.recv().wait(100) == b"A" * 4096
 
 
 def test_a_dropped_rendezvous_is_refused(worker, endpoint, arrived):
