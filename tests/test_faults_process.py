@@ -123,6 +123,57 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(other):
     assert waiting.wait(HANG_S) == b"x"
 
 
+SENDER = """
+import sys, weft
+settings = {"TLS": sys.argv[2]} if len(sys.argv) > 2 else None
+with weft.connect(sys.argv[1], settings=settings) as peer:
+    sent = [peer.send(bytes([number]) * (1 << 20)) for number in range(40)]
+    for each in sent:
+        each.wait(100)
+print("sent", flush=True)
+"""
+
+#: More than a connection takes in unread, so that the rest waits at its sender. A child forks, and forgets it all.
+FORKING = """
+import gc, os, sys, time, weft
+from weft._connect import links
+settings = {"TLS": sys.argv[2]} if len(sys.argv) > 2 else None
+def main():
+    with weft.listen("127.0.0.1:0", settings=settings) as listener:
+        print(listener.address, flush=True)
+        peer = listener.accept(100)
+    workers = links.workers_of_thread()
+    while peer._channel.unread_nbytes < 16 << 20:
+        workers.progress()
+    end = time.monotonic() + 0.2
+    while time.monotonic() < end:
+        workers.progress()
+    if not (child := os.fork()):
+        links._thread.workers.drop()
+        links._thread.workers = None
+        del peer, workers, listener
+        gc.collect()
+        if sys.argv[1] == "exits":
+            sys.exit()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for number in range(40):
+        assert peer.recv().wait(20) == bytes([number]) * (1 << 20)
+    peer.close().wait(20)
+main()
+"""
+
+
+@pytest.mark.parametrize("how", ["forgets", "exits"])
+@pytest.mark.parametrize("settings", [(), ("posix,self",), ("tcp,self",)], ids=["ring", "posix", "tcp"])
+def test_a_forked_child_refuses_nothing_that_its_parent_has_not_read(spawn, settings, how):
+    receiver = spawn(FORKING, how, *settings)
+    sender = spawn(SENDER, receiver.line(), *settings)
+    assert receiver.wait() == 0
+    assert sender.line() == "sent"
+    assert sender.wait() == 0
+
+
 # ---- loops ----------------------------------------------------------------------------------------------------
 
 

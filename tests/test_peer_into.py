@@ -2,12 +2,14 @@
 """``recv_into``: where a message lands, what is too long, and what becomes of a waiter that goes; also over TLS."""
 
 import asyncio
+import contextlib
 import gc
 import sys
 from array import array
 
 import numpy as np
 import pytest
+from tests.native.dlpack import DLPackArray
 from tests.test_peer import pair, run
 from tests.tls_pair import tls_pair
 
@@ -306,3 +308,39 @@ def test_an_abort_while_data_lands_lets_go_of_the_buffer():
         assert lost
 
     run(main())
+
+
+class Ending(DLPackArray):
+    """Its deleter ends the request that it was received with."""
+
+    def _delete(self, _):
+        super()._delete(_)
+        with contextlib.suppress(asyncio.CancelledError):
+            self.request.throw(asyncio.CancelledError())
+
+
+async def ended_twice(how):
+    sent = b"x" * (1 << 20)
+    async with pair() as (a, b):
+        for _ in range(5):
+            into = Ending(bytearray(1 << 20))
+            request = into.request = b.recv_into(into)
+            await a.send(sent)
+            await asyncio.wait({request})
+            if how == "received":
+                assert request.wait() == 1 << 20
+                assert into.memory == sent
+            else:
+                with contextlib.suppress(asyncio.CancelledError):
+                    request.throw(asyncio.CancelledError())
+                assert await b.recv() == sent
+            assert into.deleted == 1
+            await a.send(b"next")
+            assert await b.recv() == b"next"
+
+
+@pytest.mark.parametrize("how", ["received", "cancelled"])
+def test_a_buffer_whose_release_ends_the_request(spawn, how):
+    """In a process of its own: it crashed."""
+    child = spawn(f"from tests import test_peer_into as t; t.run(t.ended_twice({how!r}))")
+    assert child.wait() == 0

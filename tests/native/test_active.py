@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from tests.native.dlpack import DLPackArray
 
 import weft
 
@@ -118,6 +119,35 @@ def test_receiving_what_is_being_looked_at(worker, endpoint, arrived):
     assert buffer == b"data"
     with pytest.raises(BufferError):
         memoryview(message)
+
+
+class Looking:
+    """A destination that looks at the message while it is exported."""
+
+    def __init__(self, message):
+        self.message = message
+        self.array = DLPackArray(bytearray(message.nbytes))
+        self.views = []
+
+    def __dlpack_device__(self):
+        self.views.append(memoryview(self.message))
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+
+def test_receiving_what_the_destination_looks_at(worker, endpoint, arrived):
+    endpoint.am_send(3, b"", b"A" * 4096).wait(100)
+    crank(worker, lambda: arrived)
+    looking = Looking(arrived.pop())
+    with pytest.raises(weft.InvalidParamError, match="memoryview"):
+        looking.message.recv(looking)
+    for _ in range(40):
+        endpoint.am_send(3, b"", b"Z" * 4096).wait(100)
+        worker.progress()
+    assert looking.views.pop() == b"A" * 4096
+    assert looking.message.recv().wait(100) == b"A" * 4096
 
 
 def test_a_dropped_rendezvous_is_refused(worker, endpoint, arrived):
@@ -275,3 +305,34 @@ def test_what_arrives_while_the_worker_closes(context, handled):
     endpoint.am_send(3, b"", b"x")
     worker.close()
     assert all(request.done() for request in pending)
+
+
+@pytest.mark.parametrize("tls", ["posix", "tcp"])
+def test_a_forked_child_refuses_no_message_of_its_parent(spawn, tls):
+    child = spawn(
+        """
+        import gc, os, sys, weft
+        context = weft.Context({"TLS": sys.argv[1], "RNDV_THRESH": "256k"})
+        receiver, sender = weft.Worker(context), weft.Worker(context)
+        receiver.am_recv(3).cancel()
+        endpoint = sender.connect(receiver.address)
+        data = [bytes([n]) * (1 << 20) for n in range(5)]
+        sent = [endpoint.am_send(3, b"", each) for each in data]
+        for _ in range(1000):
+            receiver.progress(), sender.progress()
+        if not (child := os.fork()):
+            del receiver
+            gc.collect()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        for _ in range(1000):
+            receiver.progress(), sender.progress()
+        assert not any(each.done() for each in sent)
+        received = [receiver.am_recv(3) for _ in data]
+        while not all(each.done() for each in received + sent):
+            receiver.progress(), sender.progress()
+        assert sorted(bytes(each.result()[1]) for each in received) == data
+        """,
+        tls,
+    )
+    assert child.wait() == 0

@@ -298,3 +298,29 @@ def test_refused_atomics_change_nothing(atomic, arguments, options, message):
     with pytest.raises(weft.InvalidParamError, match=message):
         endpoint.atomic_op(op, value, rkey, offset, **options)
     assert sum(words) == 0
+
+
+def test_what_an_operand_closes_is_closed(spawn):
+    """In a process of its own: it crashed."""
+    child = spawn("""
+        import weft
+        context = weft.Context({"TLS": "posix,self"}, features=("tag", "rma", "amo"))
+        memory = context.mem_map(bytearray(64))
+        for what in ("endpoint", "worker"):
+            worker = weft.Worker(context)
+            endpoint = worker.connect(worker.address)
+            rkey = endpoint.rkey_unpack(memory.rkey_pack())
+
+            class Closes(int):
+                def __lt__(self, other):
+                    {"endpoint": endpoint, "worker": worker}[what].close()
+                    return False
+
+            try:
+                endpoint.atomic_op("cswap", 1, rkey, compare=Closes(5))
+            except weft.ClosedError as error:
+                assert f"atomic_op: the {what}" in str(error)
+            else:
+                raise AssertionError
+        """)
+    assert child.wait() == 0

@@ -211,3 +211,30 @@ def test_a_list_that_changes_while_its_buffers_are_taken(spawn):
         worker.close()
         """)
     assert child.wait() == 0
+
+
+def test_a_message_that_is_received_while_its_destination_is_exported(spawn):
+    """In a process of its own: it crashed."""
+    child = spawn("""
+        import weft
+        from tests.native.dlpack import DLPackArray
+        worker = weft.Worker(weft.Context({"TLS": "posix,self"}))
+        worker.connect(worker.address).tag_send(b"data", 7).wait(100)
+        while not (message := worker.tag_probe(7, remove=True)):
+            worker.progress()
+
+        class Receives(DLPackArray):
+            def __dlpack_device__(self):
+                self.request = worker.tag_msg_recv(self.memory, message)
+                return super().__dlpack_device__()
+
+        receives = Receives(bytearray(4))
+        try:
+            worker.tag_msg_recv(receives, message)
+        except weft.InvalidParamError as error:
+            assert "already been received" in str(error)
+        else:
+            raise AssertionError
+        assert receives.request.wait(100) == (4, 7)
+        """)
+    assert child.wait() == 0

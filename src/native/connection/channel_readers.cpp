@@ -133,15 +133,16 @@ PyObject *received_nbytes(Request &r) {
 
 // The result was delivered, so the request can no longer be cancelled: drop what would have to go back.
 void told(Request &r) noexcept {
-    delete message_of(r);
+    Message *message = message_of(r);
     r.taken = nullptr;
+    delete message;  // releasing the buffer may run Python code, which may use the request
 }
 
 void give_back_from_buffer(Request &r) noexcept {
     Message *message = message_of(r);
     if (!message) return;
-    if (message->kept && !message->copy(message->kept->data())) message->status = UCS_ERR_NO_MEMORY;
-    message->kept.reset();
+    const std::unique_ptr<Buffer> kept = std::move(message->kept);  // released last, as in `told`
+    if (kept && !message->copy(kept->data())) message->status = UCS_ERR_NO_MEMORY;
     Py_CLEAR(r.value);
     r.retrieved = true;
     r.taken = nullptr;
@@ -181,21 +182,22 @@ PyObject *received_all(Request &r) {
 
 // As for one message, except for those whose view has other references.
 void give_all_back(Request &r) noexcept {
-    if (r.value && Py_REFCNT(r.value) != 1) return;
+    auto &messages = collected(r)->messages;
+    if (r.value && (Py_REFCNT(r.value) != 1 || size_t(PyList_GET_SIZE(r.value)) != messages.size())) return;
     Py_ssize_t i = 0;
-    for (auto &each : collected(r)->messages) {
+    for (auto &each : messages) {
         if (r.value) {
             PyObject *view = take_item(r.value, i++);
             if (each.message ? !each.message->reclaim(view) : !(each.small = SmallBlock::reclaim(view))) {
-                Py_DECREF(view);
+                PyList_SET_ITEM(r.value, i - 1, view);  // for later: dropping it may run Python code
                 continue;
             }
         }
         return_later(r, Collected::restore(each));
     }
     collected(r)->clear();
-    Py_CLEAR(r.value);
     r.retrieved = true;
+    Py_CLEAR(r.value);
 }
 
 void drop_all(Request &r) noexcept {

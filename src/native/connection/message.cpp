@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ring/copy.hpp"
+#include "ucp/forks.hpp"
 
 void Message::end(ucs_status_t s) noexcept {
     on_its_way = false;
@@ -66,7 +67,7 @@ void Message::answer_into(Request *request) noexcept {
 }
 
 void Message::refuse() noexcept {
-    if (descriptor) carrier->refuse(std::exchange(descriptor, nullptr));
+    if (descriptor && !in_forked_child) carrier->refuse(std::exchange(descriptor, nullptr));
 }
 
 nb::object Message::view() {
@@ -80,12 +81,13 @@ nb::object Message::view() {
     return views;
 }
 
-// Take a block back out of the memoryview made from it.
-static bool take_back(PyObject *view, Block &segment) noexcept {
-    if (Py_REFCNT(view) != 1) return false;
+// The block that nothing but `view` shows, if it has this size; null otherwise.
+static Block *only_shown_by(PyObject *view, size_t nbytes) noexcept {
+    if (!PyMemoryView_Check(view) || !is_let_go(view)) return nullptr;
     PyObject *exporter = shown_by(view);
-    segment = std::move(*nb::inst_ptr<Block>(exporter));
-    return true;
+    if (!nb::isinstance<Block>(exporter)) return nullptr;
+    auto *block = nb::inst_ptr<Block>(exporter);
+    return block->nbytes == nbytes ? block : nullptr;
 }
 
 bool Message::reclaim(PyObject *&views) noexcept {
@@ -93,13 +95,17 @@ bool Message::reclaim(PyObject *&views) noexcept {
         small = SmallBlock::reclaim(views);
         return small;
     }
-    if (Py_REFCNT(views) != 1) return false;
-    if (PyTuple_Check(views)) {
-        for (size_t i = 0; i < segments.size(); ++i)
-            if (!take_back(PyTuple_GET_ITEM(views, Py_ssize_t(i)), segments[i])) return false;
-    } else if (!take_back(views, segments[bare ? 1 : 0])) {
+    const bool several = !bare && segments.size() > 1;
+    if (several &&
+        (!PyTuple_Check(views) || size_t(PyTuple_GET_SIZE(views)) != segments.size() || Py_REFCNT(views) != 1))
         return false;
-    }
+    for (const bool take : {false, true})
+        for (size_t i = bare; i < segments.size(); ++i) {
+            PyObject *view = several ? PyTuple_GET_ITEM(views, Py_ssize_t(i)) : views;
+            Block *block = only_shown_by(view, sizes.empty() ? nbytes : sizes[i]);
+            if (!block) return false;
+            if (take) segments[i] = std::move(*block);
+        }
     Py_CLEAR(views);
     return true;
 }

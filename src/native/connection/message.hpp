@@ -56,7 +56,7 @@ struct Message {
     void refuse() noexcept;
     /// Return a memoryview, or a tuple of them if there are several segments.
     nb::object view();
-    /// Undo `view`; false if there are other references to the result.
+    /// Undo `view`; false, with nothing changed, if anything else shows a part of the result.
     bool reclaim(PyObject *&views) noexcept;
     /// The size of all segments, including lent ones.
     size_t total_nbytes() const noexcept;

@@ -79,7 +79,7 @@ struct ReceivedMessage {
     ReceivedMessage() = default;
     ReceivedMessage(const ReceivedMessage &) = delete;
     ~ReceivedMessage() {
-        if (descriptor) ucp.am_data_release(engine->handle, descriptor);
+        if (descriptor && !in_forked_child) ucp.am_data_release(engine->handle, descriptor);
     }
 };
 
@@ -321,13 +321,17 @@ bool may_receive_eager(ucs_memory_type_t into) {
     return true;
 }
 
+void check_unused(const ActiveMessage &m) {
+    if (!m.descriptor && m.nbytes) raise("InvalidParamError", "recv: the message has already been received", "recv");
+    if (m.exports)
+        raise("InvalidParamError", "recv: a memoryview of the message is still in use; release it first", "recv");
+}
+
 nb::object message_recv(nb::pointer_and_handle<ActiveMessage> self, nb::object buffer) {
     ActiveMessage *m = self.p;
     const WorkerSelf of_worker{nb::inst_ptr<Worker>(m->worker_object), m->worker_object};
     Worker *w = usable(of_worker, "recv");
-    if (!m->descriptor && m->nbytes) raise("InvalidParamError", "recv: the message has already been received", "recv");
-    if (m->exports)
-        raise("InvalidParamError", "recv: a memoryview of the message is still in use; release it first", "recv");
+    check_unused(*m);
     Request *r;
     nb::object request = make_request(w, m->worker_object.ptr(), "recv", m->nbytes, &r);
     const bool pooled = buffer.is_none();
@@ -340,7 +344,7 @@ nb::object message_recv(nb::pointer_and_handle<ActiveMessage> self, nb::object b
     ucp_request_param_t param;
     begin(param, r);
     take(of_worker, r, param, buffer, true, "recv");
-    if (m->nbytes && !m->descriptor) raise("InvalidParamError", "recv: the message has already been received", "recv");
+    check_unused(*m);  // again: exporting the buffer may have run Python code
     if (r->buffer.nbytes() < m->nbytes)
         raise("TruncatedError",
               "recv: " + std::to_string(m->nbytes) + " B do not fit into " + std::to_string(r->buffer.nbytes()),

@@ -124,10 +124,6 @@ nb::object atomic_op(EndpointSelf self, const std::string &name, nb::int_ value,
     if (nbytes != 4 && nbytes != 8) raise("InvalidParamError", "atomic_op: nbytes must be 4 or 8", "atomic_op");
     if (compare.is_none() == (op.code == UCP_ATOMIC_OP_CSWAP))
         raise("InvalidParamError", "atomic_op: cswap needs compare, and no other operation takes it", "atomic_op");
-    const uint64_t address = remote_address(e, *key.p, offset, nbytes, "atomic_op");
-    if (address % nbytes)
-        raise("InvalidParamError", "atomic_op: the address is not a multiple of " + std::to_string(nbytes),
-              "atomic_op");
     Request *r;
     nb::object request = make_request(e->worker, key.h.ptr(), "atomic_op", nbytes, &r);
     r->operation = &atomic_operation;
@@ -137,6 +133,11 @@ nb::object atomic_op(EndpointSelf self, const std::string &name, nb::int_ value,
         r->word = r->operand;
         r->operand = operand(compare, nbytes);
     }
+    usable(self, "atomic_op");  // again: comparing the operands may have run Python code
+    const uint64_t address = remote_address(e, *key.p, offset, nbytes, "atomic_op");
+    if (address % nbytes)
+        raise("InvalidParamError", "atomic_op: the address is not a multiple of " + std::to_string(nbytes),
+              "atomic_op");
     ucp_request_param_t param;
     begin(param, r);
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;

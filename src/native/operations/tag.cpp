@@ -110,12 +110,13 @@ nb::object tag_msg_recv(WorkerSelf self, nb::handle buffer, TagMessage &message)
     if (message.worker != w)
         raise("InvalidParamError", "tag_msg_recv: the message belongs to another worker, whose tag_probe took it",
               "tag_msg_recv");
-    if (!message.handle)
-        raise("InvalidParamError", "tag_msg_recv: the message has already been received", "tag_msg_recv");
     Request *r;
     nb::object request = make_request(w, self.h.ptr(), "tag_msg_recv", 0, &r);
     ucp_request_param_t param;
     take_for_recv(self, r, param, buffer, "tag_msg_recv");
+    // Only now: exporting the buffer may have run Python code.
+    if (!message.handle)
+        raise("InvalidParamError", "tag_msg_recv: the message has already been received", "tag_msg_recv");
     r->info = message.info;
     ucp_tag_message_h handle = std::exchange(message.handle, nullptr);
     posted(r, ucp.tag_msg_recv_nbx(w->own->handle, r->buffer.data(), r->nbytes, handle, &param));

@@ -103,13 +103,6 @@ struct Made {
 };
 Made made;
 
-// Only `made` has a reference to the view, and nothing refers to what it shows.
-bool is_let_go(PyObject *view) noexcept {
-    const auto *v = reinterpret_cast<PyMemoryViewObject *>(view);
-    return Py_REFCNT(view) == 1 && !(v->flags & _Py_MEMORYVIEW_RELEASED) && !v->exports && !v->weakreflist &&
-           v->mbuf->exports == 1 && Py_REFCNT(v->view.obj) == 1;
-}
-
 #endif
 
 int getbuffer(PyObject *self, Py_buffer *view, int flags) {
@@ -221,8 +214,9 @@ SmallBlock *SmallBlock::reclaim(PyObject *&view) noexcept {
 #ifndef Py_LIMITED_API
     if (Py_REFCNT(view) == 2) made.remove(view);
 #endif
+    if (!PyMemoryView_Check(view) || !is_let_go(view)) return nullptr;
     PyObject *object = shown_by(view);
-    if (Py_REFCNT(view) != 1 || !object || Py_TYPE(object) != type || Py_REFCNT(object) != 1) return nullptr;
+    if (Py_TYPE(object) != type) return nullptr;
     Py_INCREF(object);
     Py_CLEAR(view);
     Py_DECREF(type);

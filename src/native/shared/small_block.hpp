@@ -25,7 +25,7 @@ struct SmallBlock {
     uint8_t *data() noexcept;
     /// Make it an object, and return a writable memoryview that owns it.
     nb::object view();
-    /// Take it back out of its memoryview; null, with nothing changed, if there are other references to either.
+    /// Take it back out of its memoryview; null, with nothing changed, if anything else shows or has it.
     static SmallBlock *reclaim(PyObject *&view) noexcept;
     /// Let the next `count` blocks, if they have the last one's length, be those whose views are unused. Python code
     /// may run.

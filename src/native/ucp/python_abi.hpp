@@ -42,6 +42,19 @@ inline PyObject *shown_by(PyObject *view) noexcept {
     return object;
 }
 
+/// Whether a memoryview has one reference, not even a weak one beside it, and nothing else shows what it shows. A part
+/// of it refers to neither of them, but to the managed buffer, which only its garbage collection visits.
+inline bool is_let_go(PyObject *view) noexcept {
+    auto *type = reinterpret_cast<PyObject *>(Py_TYPE(view));
+    static const Py_ssize_t weak = PyLong_AsSsize_t(PyObject_GetAttrString(type, "__weakrefoffset__"));
+    const auto visit_all = reinterpret_cast<traverseproc>(PyType_GetSlot(Py_TYPE(view), Py_tp_traverse));
+    PyObject *managed = nullptr;
+    visit_all(view, [](PyObject *object, void *to) { return *static_cast<PyObject **>(to) = object, 0; }, &managed);
+    PyObject *object = shown_by(view);
+    return Py_REFCNT(view) == 1 && !*reinterpret_cast<PyObject **>(reinterpret_cast<char *>(view) + weak) &&
+           Py_REFCNT(managed) == 1 && object && Py_REFCNT(object) == 1;
+}
+
 /// The format of a memoryview's items, as the struct module writes it.
 inline std::string format_of(PyObject *view) {
     return nb::cast<std::string>(nb::handle(view).attr("format"));
@@ -83,6 +96,13 @@ inline std::string type_name_of(nb::handle object) {
 
 inline PyObject *shown_by(PyObject *view) noexcept {
     return PyMemoryView_GET_BUFFER(view)->obj;
+}
+
+/// Whether a memoryview has one reference, not even a weak one beside it, and nothing else shows what it shows.
+inline bool is_let_go(PyObject *view) noexcept {
+    const auto *v = reinterpret_cast<PyMemoryViewObject *>(view);
+    return Py_REFCNT(view) == 1 && !(v->flags & _Py_MEMORYVIEW_RELEASED) && !v->exports && !v->weakreflist &&
+           v->mbuf->exports == 1 && Py_REFCNT(v->view.obj) == 1;
 }
 
 inline const char *format_of(PyObject *view) noexcept {
