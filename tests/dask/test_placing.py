@@ -254,6 +254,32 @@ def test_copies_of_large_values_are_asked_for_at_once(islands: Islands, monkeypa
     islands.links.placing.switch_copies(True)
 
 
+async def test_copies_of_many_values_look_at_each_key_a_few_times(
+    islands: Islands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Key:
+        hashed = 0
+
+        def __hash__(self) -> int:
+            Key.hashed += 1
+            return id(self)
+
+    asked: list[list[Any]] = []
+
+    async def stock(*, keys: list[Any], **_: Any) -> None:
+        asked.append(keys)
+
+    keys = [Key() for _ in range(200)]
+    sizes = [8 * MiB, MiB] * 100
+    tasks = {key: SimpleNamespace(get_nbytes=lambda n=n: n) for key, n in zip(keys, sizes, strict=True)}
+    placing = islands.links.placing
+    monkeypatch.setattr(placing, "_scheduler", SimpleNamespace(tasks=tasks))
+    Key.hashed = 0
+    await placing.replicate(stock, keys)
+    assert asked == [keys[::2], keys[1::2]]
+    assert Key.hashed <= 5 * len(keys)
+
+
 def test_the_memory_manager_copies_to_a_near_worker(islands: Islands) -> None:
     islands.teach()
     manager = islands.scheduler.extensions["amm"]
