@@ -252,18 +252,24 @@ async def test_a_worker_that_is_told_goes_on_at_once_and_one_that_is_not_after_a
     assert turns._freed == {}  # pyright: ignore[reportPrivateUsage]
 
 
-async def test_a_worker_that_died_is_told_in_vain() -> None:
+@pytest.mark.parametrize("error", [OSError("the peer is gone"), RuntimeError("ConnectionPool is closing")])
+async def test_a_worker_that_died_or_while_this_one_closes_is_told_in_vain(error: Exception) -> None:
     class Gone(Server):
         def rpc(self, who: str) -> Any:
             async def tell(*, source: str) -> None:
-                raise OSError(f"{who} is gone")
+                telling.append(asyncio.current_task())
+                raise error
 
             return SimpleNamespace(weft_free=tell)
 
-    turns = Turns(Gone())  # type: ignore[arg-type]
+    telling: list[Any] = []
+    server = Gone()
+    turns = Turns(server)  # type: ignore[arg-type]
     await serve(turns, "a", {"status": "busy"})
     await serve(turns, "b", "done")
     assert turns._telling == set()  # pyright: ignore[reportPrivateUsage]
+    (task,) = telling
+    assert task.exception() is None, "nobody retrieves it"
 
 
 @pytest.mark.slow
