@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -270,6 +272,36 @@ async def test_a_worker_that_died_or_while_this_one_closes_is_told_in_vain(error
     assert turns._telling == set()  # pyright: ignore[reportPrivateUsage]
     (task,) = telling
     assert task.exception() is None, "nobody retrieves it"
+
+
+def test_handlers_of_others_stay_when_a_worker_is_no_longer_steered() -> None:
+    class Steered:
+        def __init__(self) -> None:
+            self.handlers: dict[str, Any] = {"get_data": self.get_data}
+
+        async def get_data(self, comm: Any, keys: Any, who: Any = None, serializers: Any = None) -> None: ...
+        async def retry_busy_worker_later(self, worker: str) -> None: ...
+
+    def steer(worker: Any) -> list[Any]:
+        return patches.steer_busy(worker, get_data=Turns.get_data, wait=print, tell="free", told=print)  # type: ignore[arg-type]
+
+    worker = Steered()
+    theirs = worker.handlers["get_data"] = lambda comm, keys: None
+    (undo,) = steer(worker)
+    assert worker.handlers["get_data"] is not theirs
+    undo()
+    assert worker.handlers["get_data"] is theirs
+    (undo,) = steer(worker)
+    later = worker.handlers["get_data"] = lambda comm, keys: None
+    undo()
+    assert worker.handlers["get_data"] is later
+    dropped = Steered()
+    here = weakref.ref(dropped)
+    undos = steer(dropped)
+    del dropped
+    gc.collect()
+    assert here() is None, "an undo function keeps its worker"
+    undos[0]()
 
 
 @pytest.mark.slow

@@ -472,6 +472,7 @@ def steer_busy(
     def hear(source: str) -> None:
         told(source)
 
+    handle.in_place_of = serve  # type: ignore[attr-defined] # `undo` must not keep it: it may be the worker's method
     handlers["get_data"] = handle
     handlers[tell] = hear
     worker.retry_busy_worker_later = Replaced(worker.retry_busy_worker_later, retry)
@@ -479,7 +480,8 @@ def steer_busy(
     def undo() -> None:
         worker = here()
         if worker is not None:
-            worker.handlers["get_data"] = worker.get_data  # the `tell` handler stays: peers may still send it
+            installed: Any = worker.handlers.get("get_data")  # `tell` stays: peers may still send it
+            worker.handlers["get_data"] = getattr(installed, "in_place_of", installed)
             del worker.retry_busy_worker_later
 
     return [undo]
