@@ -337,7 +337,8 @@ def steer(
     without = "Dask's own decision is used"
     if not as_known(takes(method, *parameters), f"{of}.{name}", without) or name in vars(owner):
         return []
-    setattr(owner, name, Replaced(method, functools.partial(_or_stock, f"{of}.{name}", function)))  # type: ignore[arg-type]
+    guarded = _or_stock_awaited if inspect.iscoroutinefunction(method) else _or_stock
+    setattr(owner, name, Replaced(method, functools.partial(guarded, f"{of}.{name}", function)))  # type: ignore[arg-type]
     here = weakref.ref(owner)
 
     def undo() -> None:
@@ -348,13 +349,51 @@ def steer(
     return [undo]
 
 
-def _or_stock(part: str, function: Callable[..., Any], stock: Callable[..., Any], *values: Any, **named: Any) -> Any:
-    """Call `function`; if it fails, use Dask's own, with one warning."""
+class _Stock:
+    """Dask's own method, and what came of its latest call: an estimate that fails must not have it run twice."""
+
+    __slots__ = ("_method", "answer", "answered", "failed")
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method, self.answer, self.answered, self.failed = method, None, False, False
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        self.failed = True
+        self.answer = self._method(*values, **named)
+        self.answered, self.failed = True, False
+        return self.answer
+
+    async def awaited(self, *values: Any, **named: Any) -> Any:
+        self.failed = True
+        self.answer = await self._method(*values, **named)
+        self.answered, self.failed = True, False
+        return self.answer
+
+
+def _or_stock(part: str, function: Callable[..., Any], method: Callable[..., Any], *values: Any, **named: Any) -> Any:
+    """Call `function`; if it fails, use Dask's own answer, with one warning. Dask's own errors are raised."""
+    stock = _Stock(method)
     try:
         return function(stock, *values, **named)
-    except Exception:  # noqa: BLE001 - an estimate must not end a scheduler
+    except Exception:
+        if stock.failed:
+            raise
+        _warn_failed(part)  # an estimate must not end a scheduler
+        return stock.answer if stock.answered else stock(*values, **named)
+
+
+async def _or_stock_awaited(
+    part: str, function: Callable[..., Awaitable[Any]], method: Callable[..., Any], *values: Any, **named: Any
+) -> Any:
+    """Do the same for a coroutine function."""
+    stock = _Stock(method)
+    try:
+        return await function(stock.awaited, *values, **named)
+    except Exception:
+        if stock.failed:
+            raise
         _warn_failed(part)
-        return stock(*values, **named)
+        return stock.answer if stock.answered else await stock.awaited(*values, **named)
 
 
 @functools.cache
