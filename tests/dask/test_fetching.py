@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -252,18 +254,54 @@ async def test_a_worker_that_is_told_goes_on_at_once_and_one_that_is_not_after_a
     assert turns._freed == {}  # pyright: ignore[reportPrivateUsage]
 
 
-async def test_a_worker_that_died_is_told_in_vain() -> None:
+@pytest.mark.parametrize("error", [OSError("the peer is gone"), RuntimeError("ConnectionPool is closing")])
+async def test_a_worker_that_died_or_while_this_one_closes_is_told_in_vain(error: Exception) -> None:
     class Gone(Server):
         def rpc(self, who: str) -> Any:
             async def tell(*, source: str) -> None:
-                raise OSError(f"{who} is gone")
+                telling.append(asyncio.current_task())
+                raise error
 
             return SimpleNamespace(weft_free=tell)
 
-    turns = Turns(Gone())  # type: ignore[arg-type]
+    telling: list[Any] = []
+    server = Gone()
+    turns = Turns(server)  # type: ignore[arg-type]
     await serve(turns, "a", {"status": "busy"})
     await serve(turns, "b", "done")
     assert turns._telling == set()  # pyright: ignore[reportPrivateUsage]
+    (task,) = telling
+    assert task.exception() is None, "nobody retrieves it"
+
+
+def test_handlers_of_others_stay_when_a_worker_is_no_longer_steered() -> None:
+    class Steered:
+        def __init__(self) -> None:
+            self.handlers: dict[str, Any] = {"get_data": self.get_data}
+
+        async def get_data(self, comm: Any, keys: Any, who: Any = None, serializers: Any = None) -> None: ...
+        async def retry_busy_worker_later(self, worker: str) -> None: ...
+
+    def steer(worker: Any) -> list[Any]:
+        return patches.steer_busy(worker, get_data=Turns.get_data, wait=print, tell="free", told=print)  # type: ignore[arg-type]
+
+    worker = Steered()
+    theirs = worker.handlers["get_data"] = lambda comm, keys: None
+    (undo,) = steer(worker)
+    assert worker.handlers["get_data"] is not theirs
+    undo()
+    assert worker.handlers["get_data"] is theirs
+    (undo,) = steer(worker)
+    later = worker.handlers["get_data"] = lambda comm, keys: None
+    undo()
+    assert worker.handlers["get_data"] is later
+    dropped = Steered()
+    here = weakref.ref(dropped)
+    undos = steer(dropped)
+    del dropped
+    gc.collect()
+    assert here() is None, "an undo function keeps its worker"
+    undos[0]()
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from distributed import Nanny, Scheduler, Worker
 from distributed.comm import core as comm_core
 from distributed.comm import utils as comm_utils
 from distributed.core import Server
+from distributed.nanny import WorkerProcess
 from distributed.protocol import dumps, to_serialize
 from distributed.system_monitor import SystemMonitor
 from distributed.utils import run_in_executor_with_context
@@ -134,6 +135,14 @@ def test_worker_memory_monitor_asks_the_system_monitor() -> None:
 
 def test_a_nanny_s_worker_gets_its_environment() -> None:
     assert "env=self.env" in source(Nanny.instantiate)
+
+
+def test_a_worker_that_starts_is_not_closed_by_its_nanny() -> None:
+    kill = source(WorkerProcess.kill)
+    (allowed,) = (line for line in kill.splitlines() if line.strip().startswith("assert self.status in"))
+    assert "Status.failed" in allowed
+    assert "Status.starting" not in allowed
+    assert "self.stopped.set()" in source(WorkerProcess.mark_stopped)
 
 
 def test_nanny_memory_monitor_is_a_periodic_callback() -> None:

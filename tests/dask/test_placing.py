@@ -254,6 +254,32 @@ def test_copies_of_large_values_are_asked_for_at_once(islands: Islands, monkeypa
     islands.links.placing.switch_copies(True)
 
 
+async def test_copies_of_many_values_look_at_each_key_a_few_times(
+    islands: Islands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Key:
+        hashed = 0
+
+        def __hash__(self) -> int:
+            Key.hashed += 1
+            return id(self)
+
+    asked: list[list[Any]] = []
+
+    async def stock(*, keys: list[Any], **_: Any) -> None:
+        asked.append(keys)
+
+    keys = [Key() for _ in range(200)]
+    sizes = [8 * MiB, MiB] * 100
+    tasks = {key: SimpleNamespace(get_nbytes=lambda n=n: n) for key, n in zip(keys, sizes, strict=True)}
+    placing = islands.links.placing
+    monkeypatch.setattr(placing, "_scheduler", SimpleNamespace(tasks=tasks))
+    Key.hashed = 0
+    await placing.replicate(stock, keys)
+    assert asked == [keys[::2], keys[1::2]]
+    assert Key.hashed <= 5 * len(keys)
+
+
 def test_the_memory_manager_copies_to_a_near_worker(islands: Islands) -> None:
     islands.teach()
     manager = islands.scheduler.extensions["amm"]
@@ -435,6 +461,100 @@ def test_an_estimate_that_fails_leaves_dasks(islands: Islands, monkeypatch: pyte
     assert len(caplog.records) == 1
 
 
+class Steered:
+    """A server with a method to replace: Dask's own, which may fail, and counts its calls."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors, self.calls = list(errors), 0
+
+    def decide(self, ts: int) -> int:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop()
+        return -ts
+
+    async def copy(self, ts: int) -> int:
+        return self.decide(ts)
+
+
+@pytest.fixture
+def failures(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Warnings of replacements that failed, from the first on."""
+    patches._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    with caplog.at_level(logging.WARNING, "weft"):
+        yield caplog
+    patches._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
+
+
+async def decided(server: Any, replacement: Any) -> int:
+    """Ask a server whose method is replaced: the function by a function, the coroutine function by one."""
+    name = "copy" if inspect.iscoroutinefunction(replacement) else "decide"
+    (undo,) = patches.steer(server, name, replacement, ("ts",), "Steered")
+    try:
+        answer = getattr(server, name)(5)
+        return int(await answer if inspect.isawaitable(answer) else answer)
+    finally:
+        undo()
+
+
+def fails_before(stock: Any, ts: int) -> Any:
+    raise ZeroDivisionError
+
+
+def fails_after(stock: Any, ts: int) -> Any:
+    return stock(ts) / 0
+
+
+def asks(stock: Any, ts: int) -> Any:
+    return stock(ts)
+
+
+async def fails_before_it_waits(stock: Any, ts: int) -> Any:
+    raise ZeroDivisionError
+
+
+async def fails_after_it_waited(stock: Any, ts: int) -> Any:
+    return await stock(ts) / 0
+
+
+async def waits(stock: Any, ts: int) -> Any:
+    return await stock(ts)
+
+
+@pytest.mark.parametrize(
+    "replacement", [fails_before, fails_after, fails_before_it_waits, fails_after_it_waited], ids=lambda f: f.__name__
+)
+async def test_a_replacement_that_fails_leaves_dasks_answer_asked_for_once(replacement: Any, failures: Any) -> None:
+    server = Steered()
+    assert await decided(server, replacement) == -5
+    assert server.calls == 1
+    assert len(failures.records) == 1
+
+
+@pytest.mark.parametrize("replacement", [asks, waits])
+async def test_an_error_of_dasks_own_is_raised_and_dask_is_not_asked_again(replacement: Any, failures: Any) -> None:
+    server = Steered(KeyError("theirs"))
+    with pytest.raises(KeyError, match="theirs"):
+        await decided(server, replacement)
+    assert server.calls == 1
+    assert failures.records == []
+
+
+async def test_what_returns_dasks_own_awaitable_is_awaited_too(failures: Any) -> None:
+    """As the replacement of ``gather_on_worker`` does."""
+    server: Any = Steered(KeyError("theirs"))
+    (undo,) = patches.steer(server, "copy", asks, ("ts",), "Steered")
+    with pytest.raises(KeyError, match="theirs"):
+        await server.copy(5)
+    assert await server.copy(5) == -5
+    undo()
+    (undo,) = patches.steer(server, "copy", fails_before, ("ts",), "Steered")
+    assert await server.copy(5) == -5
+    undo()
+    assert server.calls == 3
+    assert len(failures.records) == 1
+
+
 def test_distributed_is_as_it_was_read() -> None:
     """Canaries: the parts that are replaced."""
     expected = {
@@ -448,6 +568,8 @@ def test_distributed_is_as_it_was_read() -> None:
     }
     for method, parameters in expected.items():
         assert list(inspect.signature(method).parameters)[1:] == parameters, method
+    coroutines = {method for method in expected if inspect.iscoroutinefunction(method)}
+    assert coroutines == {Scheduler.gather_on_worker, Scheduler.replicate}
     assert "spec.pick_worker(partition, workers)" in inspect.getsource(ShuffleSchedulerPlugin._calculate_worker_for)
     source = inspect.getsource(WorkStealing.steal_time_ratio)
     assert "transfer_time = nbytes / self.scheduler.bandwidth + LATENCY" in source

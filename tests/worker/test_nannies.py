@@ -245,6 +245,82 @@ def test_what_keeps_a_nanny_from_starting_is_said(options, why, monkeypatch):
         nannies.run([{"scheduler_ip": "tcp://127.0.0.1:1", "scheduler_file": None, "death_timeout": 5.0} | options])
 
 
+class Unending:
+    """A nanny whose worker does not start."""
+
+    process = None
+
+    def __init__(self, **options):
+        assert options["death_timeout"] is None, "distributed would end the start by it, with tracebacks"
+        self.cancelled = self.closed = False
+        made.append(self)
+
+    def __await__(self):
+        return self.start().__await__()
+
+    async def start(self):
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+    async def close(self, **_):
+        self.closed = True
+
+
+made = []
+
+
+@pytest.mark.parametrize(("given_s", "least_s", "limit_s"), [(0.01, 0.02, 0.02), (0.03, 0.01, 0.03)])
+def test_workers_that_do_not_start(given_s, least_s, limit_s, monkeypatch, capfd):
+    async def reached(*_):
+        pass
+
+    monkeypatch.setattr(nannies, "_reach", reached)
+    monkeypatch.setattr(nannies, "Nanny", Unending)
+    monkeypatch.setattr(nannies, "_START_S", least_s)
+    made.clear()
+    why = f"start workers for ucx://h:1: not every worker process started within {limit_s} s; give a longer --timeout"
+    with pytest.raises(weft.Error) as error:
+        nannies.run([{"scheduler_ip": "ucx://h:1", "scheduler_file": None, "death_timeout": given_s}] * 2)
+    assert str(error.value) == why
+    assert [(nanny.cancelled, nanny.closed) for nanny in made] == [(True, True)] * 2
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_a_ctrl_c_while_a_worker_starts(tmp_path):
+    started = tmp_path / "started"
+    hangs = tmp_path / "hangs.py"
+    lines = "import os, threading", f"open({str(started)!r}, 'w').write(str(os.getpid()))", "threading.Event().wait()"
+    hangs.write_text("\n".join(lines))
+
+    async def main():
+        async with Scheduler(host="127.0.0.1", port=0, dashboard=False, dashboard_address=":0") as scheduler:
+            options = ["--workers", "1", "--no-dashboard", "--preload", str(hangs)]
+            command = [*COMMAND, scheduler.address, *options]
+            process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+            try:
+                for _ in range(1000):
+                    if started.exists() and (text := started.read_text()):
+                        break
+                    await asyncio.sleep(0.1)
+                pid = int(text)
+                process.send_signal(signal.SIGINT)
+                said = (await process.communicate())[1].decode()
+                assert process.returncode == 0, said
+                assert "Traceback" not in said, said
+                assert "did not close" not in said, said
+                assert await gone([pid])
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.communicate()
+
+    asyncio.run(asyncio.wait_for(main(), 200))
+
+
 def test_the_error_before_the_assertion_that_fails_while_a_nanny_is_closed():
     try:
         try:

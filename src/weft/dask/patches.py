@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import msgpack
 from distributed.comm import utils
+from distributed.core import Status
 from distributed.protocol.serialize import msgpack_decode_default
 from distributed.protocol.utils import msgpack_opts
 from distributed.utils import nbytes
@@ -212,6 +213,14 @@ def pid_of_worker(nanny: Nanny) -> int | None:
     return pid
 
 
+async def kill_worker_that_starts(nanny: Nanny) -> None:
+    """Kill a nanny's worker if it has not started yet: else ``Nanny.close`` fails an assertion (nanny.py:849)."""
+    starting = nanny.process
+    if starting is not None and starting.process is not None and starting.status is Status.starting:
+        await starting.process.kill()
+        await starting.stopped.wait()
+
+
 def set_in_environment_of_worker(nanny: Nanny, name: str, value: str) -> None:
     """Set an environment variable of the workers that a nanny will start, by ``Nanny.env`` (nanny.py:413)."""
     environment: dict[str, str] | None = getattr(nanny, "env", None)
@@ -337,7 +346,8 @@ def steer(
     without = "Dask's own decision is used"
     if not as_known(takes(method, *parameters), f"{of}.{name}", without) or name in vars(owner):
         return []
-    setattr(owner, name, Replaced(method, functools.partial(_or_stock, f"{of}.{name}", function)))  # type: ignore[arg-type]
+    guarded = _or_stock_awaited if inspect.iscoroutinefunction(method) else _or_stock
+    setattr(owner, name, Replaced(method, functools.partial(guarded, f"{of}.{name}", function)))  # type: ignore[arg-type]
     here = weakref.ref(owner)
 
     def undo() -> None:
@@ -348,13 +358,51 @@ def steer(
     return [undo]
 
 
-def _or_stock(part: str, function: Callable[..., Any], stock: Callable[..., Any], *values: Any, **named: Any) -> Any:
-    """Call `function`; if it fails, use Dask's own, with one warning."""
+class _Stock:
+    """Dask's own method, and what came of its latest call: an estimate that fails must not have it run twice."""
+
+    __slots__ = ("_method", "answer", "answered", "failed")
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method, self.answer, self.answered, self.failed = method, None, False, False
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        self.failed = True
+        self.answer = self._method(*values, **named)
+        self.answered, self.failed = True, False
+        return self.answer
+
+    async def awaited(self, *values: Any, **named: Any) -> Any:
+        self.failed = True
+        self.answer = await self._method(*values, **named)
+        self.answered, self.failed = True, False
+        return self.answer
+
+
+def _or_stock(part: str, function: Callable[..., Any], method: Callable[..., Any], *values: Any, **named: Any) -> Any:
+    """Call `function`; if it fails, use Dask's own answer, with one warning. Dask's own errors are raised."""
+    stock = _Stock(method)
     try:
         return function(stock, *values, **named)
-    except Exception:  # noqa: BLE001 - an estimate must not end a scheduler
+    except Exception:
+        if stock.failed:
+            raise
+        _warn_failed(part)  # an estimate must not end a scheduler
+        return stock.answer if stock.answered else stock(*values, **named)
+
+
+async def _or_stock_awaited(
+    part: str, function: Callable[..., Awaitable[Any]], method: Callable[..., Any], *values: Any, **named: Any
+) -> Any:
+    """Do the same for a coroutine function."""
+    stock = _Stock(method)
+    try:
+        return await function(stock.awaited, *values, **named)
+    except Exception:
+        if stock.failed:
+            raise
         _warn_failed(part)
-        return stock(*values, **named)
+        return stock.answer if stock.answered else await stock.awaited(*values, **named)
 
 
 @functools.cache
@@ -472,6 +520,7 @@ def steer_busy(
     def hear(source: str) -> None:
         told(source)
 
+    handle.in_place_of = serve  # type: ignore[attr-defined] # `undo` must not keep it: it may be the worker's method
     handlers["get_data"] = handle
     handlers[tell] = hear
     worker.retry_busy_worker_later = Replaced(worker.retry_busy_worker_later, retry)
@@ -479,7 +528,8 @@ def steer_busy(
     def undo() -> None:
         worker = here()
         if worker is not None:
-            worker.handlers["get_data"] = worker.get_data  # the `tell` handler stays: peers may still send it
+            installed: Any = worker.handlers.get("get_data")  # `tell` stays: peers may still send it
+            worker.handlers["get_data"] = getattr(installed, "in_place_of", installed)
             del worker.retry_busy_worker_later
 
     return [undo]

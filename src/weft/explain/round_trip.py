@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import select
 import statistics
 import subprocess
@@ -86,7 +87,9 @@ def echo(address: str, *, once: bool = False) -> None:
 @contextlib.contextmanager
 def child() -> Generator[str]:
     """Start an echo on this host; yield its address."""
-    process = subprocess.Popen([sys.executable, "-m", "weft.explain.round_trip"], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "weft.explain.round_trip"]
+    # A group of its own: the Ctrl-C of a terminal would interrupt it, too, with a traceback.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
     assert process.stdout is not None
     with process.stdout:
         try:
@@ -103,4 +106,7 @@ def child() -> Generator[str]:
 
 
 if __name__ == "__main__":
-    echo("127.0.0.1:0", once=True)
+    try:
+        echo("127.0.0.1:0", once=True)
+    except BrokenPipeError:  # the parent was interrupted, and reads nothing
+        os._exit(1)  # Python's own exit would write again what it could not

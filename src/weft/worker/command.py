@@ -72,7 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     dask.add_argument("--preload-nanny", action="append", metavar="MODULE", help="module that each nanny imports")
     dask.add_argument("--resources", help='resources of each worker, such as "GPU=1 MEM=10e9"')
     timeout = dask.add_argument(
-        "--timeout", type=_patience, metavar="S", help="seconds to wait for the scheduler (default: no limit)"
+        "--timeout",
+        type=_patience,
+        metavar="S",
+        help="seconds to wait for the scheduler, then for the workers to start, 60 at least (default: no limit)",
     )
     _options.add_alias(parser, timeout, "--death-timeout")
     dask.add_argument(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -22,6 +23,7 @@ from distributed.comm.core import FatalCommClosedError, connect
 import weft
 from weft._connect.address import join
 from weft._reachable import first_cause, why_unreachable
+from weft.dask import patches
 from weft.errors import Error, InvalidParamError, TimedOutError, TlsError
 from weft.worker import scheduler_file
 
@@ -36,6 +38,8 @@ _LOOK_S = 0.1
 _SAY_S = 1.0
 #: Seconds of each attempt to reach the scheduler: Dask's own, which give a slow network the time of a fifth.
 _ATTEMPT_S = 30.0
+#: Seconds that workers have at least to start, once the scheduler was reached: on a busy machine they take 10 and more.
+_START_S = 60.0
 #: Seconds in which a listener of weft's answers.
 _PROBE_S = 3.0
 
@@ -56,7 +60,7 @@ def run(options: Sequence[dict[str, Any]]) -> int:
     TimedOutError
         The scheduler's file was not written, or the scheduler did not answer, within the death timeout.
     Error
-        A worker could not be started; none is left.
+        A worker could not be started, or did not start within the death timeout or a minute; none is left.
     """
     named = options[0]["scheduler_ip"] or options[0]["scheduler_file"] or _config.get("scheduler-address", None)
     if not named:
@@ -121,10 +125,10 @@ async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> i
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         raise error if isinstance(error, Error) else _not_started(options, error) from error
     try:
-        nannies = [Nanny(**each) for each in options]
+        nannies = [Nanny(**{**each, "death_timeout": None}) for each in options]  # its own limit ends in tracebacks
     except (OSError, ValueError) as error:
         raise _not_started(options, error) from error
-    ended = asyncio.create_task(_until_ended(nannies))
+    ended = asyncio.create_task(_until_ended(nannies, None if patience_s is None else max(patience_s, _START_S)))
     try:
         await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
@@ -134,7 +138,8 @@ async def _run(options: Sequence[dict[str, Any]], patience_s: float | None) -> i
     finally:
         for task in (stopped, ended):
             task.cancel()
-        closing = [nanny.close(timeout=_CLOSE_S, reason="weft worker ends") for nanny in nannies]
+        await asyncio.wait([ended], timeout=_CLOSE_S)
+        closing = [_close(nanny) for nanny in nannies]
         for failure in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(failure, Exception):
                 logger.warning("a nanny did not close: %s", failure)
@@ -214,6 +219,20 @@ async def _speaks_weft(host: str, port: int) -> bool:
     return True
 
 
-async def _until_ended(nannies: Sequence[Nanny]) -> None:
-    await asyncio.gather(*nannies)
+async def _until_ended(nannies: Sequence[Nanny], start_s: float | None) -> None:
+    try:
+        async with asyncio.timeout(start_s) as limit:
+            await asyncio.gather(*nannies)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        text = f"not every worker process started within {start_s:g} s; give a longer --timeout"
+        raise TimeoutError(text) from None
     await asyncio.gather(*(nanny.finished() for nanny in nannies))
+
+
+async def _close(nanny: Nanny) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_S):
+            await patches.kill_worker_that_starts(nanny)
+    await nanny.close(timeout=_CLOSE_S, reason="weft worker ends")

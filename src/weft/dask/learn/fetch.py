@@ -221,7 +221,7 @@ class Turns:
             return
         try:
             await getattr(worker.rpc(who), _TELL)(source=worker.address)
-        except OSError as e:  # the peer is gone, or asks again by itself
+        except (OSError, RuntimeError) as e:  # the peer is gone, or asks again by itself; or this worker closes
             logger.debug("could not notify %s that this worker is free: %r", who, e)
 
     def told(self, source: str) -> None:

@@ -258,10 +258,12 @@ class Placing:
 
         Dask lets a worker copy to two others at a time, and then each of these to two, so that none sends to many.
         """
-        wanted = list(keys)
         tasks = self._scheduler.tasks
-        large = [key for key in wanted if key in tasks and tasks[key].get_nbytes() >= LEAST_NBYTES]
-        small = [key for key in wanted if key not in set(large)]
+        large: list[Any] = []
+        small: list[Any] = []
+        for key in keys:
+            ts = tasks.get(key)
+            (large if ts is not None and ts.get_nbytes() >= LEAST_NBYTES else small).append(key)
         answer = None
         if large:
             at_once = {**options, "branching_factor": _MOST_AT_ONCE}
