@@ -136,6 +136,22 @@ def test_a_blocking_listener_survives_garbage(spawn, caplog):
     assert "does not speak weft" in caplog.text
 
 
+def test_asyncio_does_not_hide_why_a_host_is_not_reached():
+    """The loop puts a text of its own in place of the kernel's."""
+
+    class Loop(asyncio.SelectorEventLoop):
+        async def sock_connect(self, _sock, address):
+            raise OSError(errno.EHOSTUNREACH, f"Connect call failed {address}")
+
+    async def main():
+        why = r"connect to 192\.0\.2\.1:1: No route to host; check the address and the route to it$"
+        with pytest.raises(weft.UnreachableError, match=why):
+            await weft.connect("192.0.2.1:1")
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(main())
+
+
 def test_a_port_in_use():
     with (
         weft.listen("127.0.0.1:0") as listener,

@@ -240,7 +240,7 @@ class Connecting:
             return UnreachableError(
                 f"connect to {name}: connection refused: nothing listens there; start the listener first"
             )
-        why = failure.strerror if failure is not None else "the name has no address"
+        why = _why(failure) if failure is not None else "the name has no address"
         remedy = "check the address and the route to it"
         if failure is not None and failure.errno == errno.EINVAL:
             remedy = "a link-local address needs its network device: fe80::1%DEVICE"
