@@ -253,7 +253,7 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
         "--lab",
         type=Path,
         metavar="FILE",
-        help="start the cluster on the hosts of a lab (docs/lab.md), the scheduler on the first",
+        help="start the cluster on the hosts of a lab (see weft lab --help), the scheduler on the first",
     )
     add("--scheduler-address", type=_names, metavar="A,B", help="use running clusters, one for each protocol")
     add("--scheduler-file", type=_names, metavar="FILE,...", help="the same, from the files that the schedulers wrote")
