@@ -8,7 +8,12 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Awaitable, Callable
+
+if __name__ == "__main__":
+    print("distributed_comm_checks.py is no command: pytest loads it, started by distributed_tests.py", file=sys.stderr)
+    sys.exit(2)
 
 import dask.config
 import pytest

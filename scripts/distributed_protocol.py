@@ -8,8 +8,13 @@ A test that spells out ``tcp://``, or needs no comm at all, says nothing about t
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Generator
 from typing import Any
+
+if __name__ == "__main__":
+    print("distributed_protocol.py is no command: pytest loads it, started by distributed_tests.py", file=sys.stderr)
+    sys.exit(2)
 
 import pytest
 from distributed import utils_test

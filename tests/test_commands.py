@@ -5,10 +5,12 @@ import argparse
 import re
 import shlex
 import subprocess
+import tomllib
 
 import pytest
 
 from weft import _cli, _options
+from weft.lab import network
 
 
 def below(parser):
@@ -64,6 +66,19 @@ def test_help_has_a_description_and_two_examples_that_can_be_run(parser):
         words = shlex.split(example.split(" | bash")[0].split(" > ")[0].rpartition(" | ")[2], comments=True)
         assert words[0] == "weft"
         assert TOP.parse_args(words[1:]).prog
+
+
+@pytest.mark.parametrize("parser", ALL, ids=lambda parser: parser.prog)
+def test_help_names_no_file_that_a_wheel_lacks(parser):
+    assert "docs/" not in parser.format_help()
+
+
+def test_the_file_in_the_help_of_a_lab_describes_one():
+    (parser,) = [parser for parser in RUN if parser.prog == "weft lab"]
+    lines = [line for line in parser.description.splitlines() if line.startswith("    ")]
+    described = network.parse(tomllib.loads("\n".join(lines)))
+    assert [host.name for host in described.hosts] == ["a", "b"]
+    assert [cable.between for cable in described.cables] == [("a", "b")]
 
 
 @pytest.mark.parametrize("parser", RUN, ids=lambda parser: parser.prog)

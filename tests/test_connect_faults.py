@@ -3,9 +3,11 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import math
 import os
+import re
 import resource
 import socket
 import struct
@@ -132,6 +134,22 @@ def test_a_blocking_listener_survives_garbage(spawn, caplog):
                     peer.recv().wait(100)
         assert client.wait() == 0
     assert "does not speak weft" in caplog.text
+
+
+def test_asyncio_does_not_hide_why_a_host_is_not_reached():
+    """The loop puts a text of its own in place of the kernel's."""
+
+    class Loop(asyncio.SelectorEventLoop):
+        async def sock_connect(self, _sock, address):
+            raise OSError(errno.EHOSTUNREACH, f"Connect call failed {address}")
+
+    async def main():
+        why = r"connect to 192\.0\.2\.1:1: No route to host; check the address and the route to it$"
+        with pytest.raises(weft.UnreachableError, match=why):
+            await weft.connect("192.0.2.1:1")
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(main())
 
 
 def test_a_port_in_use():
@@ -424,6 +442,38 @@ def test_a_listen_without_descriptors_is_refused_and_leaves_nothing(left, fds):
     assert fds() == before
     with listener:
         pass
+
+
+def test_a_name_that_cannot_be_looked_up_without_descriptors_is_not_called_absent():
+    with contextlib.suppress(OSError):
+        socket.getaddrinfo("localhost", 1)  # what is imported for this is there now
+    connecting = weft.connect("localhost:1")
+    with descriptors_left(0), pytest.raises(weft.Error) as caught:
+        connecting.open()
+    assert isinstance(caught.value, weft.NoMemoryError) or "no such host" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "text"),
+    [
+        (errno.EMFILE, weft.NoMemoryError, "Too many open files; is the limit of open files (ulimit -n) reached?"),
+        (errno.ENFILE, weft.NoMemoryError, "Too many open files in system; is the limit"),
+        (errno.EACCES, weft.UnreachableError, "the name cannot be looked up: Permission denied"),
+    ],
+)
+def test_a_failure_of_the_resolver_is_no_absent_host(number, error, text, monkeypatch):
+    def fails(*_args, **_options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "getaddrinfo", fails)
+    with pytest.raises(error, match=re.escape(f"connect to some-host:1: {text}")):
+        weft.connect("some-host:1").open()
+
+    async def main():
+        with pytest.raises(error, match=re.escape(f"connect to some-host:1: {text}")):
+            await weft.connect("some-host:1")
+
+    asyncio.run(main())
 
 
 def test_a_connect_without_descriptors_is_refused(monkeypatch):

@@ -66,7 +66,7 @@ def test_a_blocking_listener_waits_for_a_slow_caller_and_then_takes_the_next(spa
             slow.sendall(b"WEFT")
 
             def next_one():
-                while "no answer within 0.1 s" not in caplog.text:
+                while "no handshake within 0.1 s" not in caplog.text:
                     time.sleep(0.001)
                 patch.undo()  # the next has the usual time
                 return spawn(code, listener.address)
@@ -88,7 +88,28 @@ def test_a_caller_is_told_of_with_the_time_that_it_had(caplog):
         host, port = listener.address.split(":")
         with socket.create_connection((host, int(port))), pytest.raises(weft.TimedOutError):
             listener.accept(0.5)
-    assert "no answer within 1.0 s" in caplog.text
+    assert "no handshake within 1.0 s; " in caplog.text
+
+
+def test_a_caller_that_says_nothing_is_not_taken_for_a_listener(caplog, monkeypatch):
+    """Both kinds of listeners say the same, and ask nothing that only a caller could ask."""
+    monkeypatch.setattr(LISTEN, "HANDSHAKE_TIMEOUT_S", 0.1)
+    with weft.listen("127.0.0.1:0") as listener:
+        host, port = listener.address.split(":")
+        with socket.create_connection((host, int(port))), pytest.raises(weft.TimedOutError):
+            listener.accept(1)
+
+    async def main():
+        async with weft.listen("127.0.0.1:0", lambda peer: peer.close()) as listener:
+            reader, writer = await asyncio.open_connection(*listener.address.split(":"))
+            await reader.read()  # until the listener has given up
+            writer.close()
+
+    asyncio.run(asyncio.wait_for(main(), 100))
+    blocking, in_loop = [m for m in caplog.messages if m.startswith("rejected a connection: accept from 127.0.0.1:")]
+    end = ": no handshake within 0.1 s; the caller is no weft process, or it is stopped"
+    assert blocking.endswith(end)
+    assert in_loop.endswith(end)
 
 
 def test_accept_without_time_takes_who_waits_already(spawn):

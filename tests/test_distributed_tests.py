@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -85,3 +87,13 @@ def test_an_error_of_pytest_is_no_end(status: int, end: str) -> None:
 def test_known_differences_have_reasons() -> None:
     known = tomllib.loads(compare.DIFFERENCES.read_text())
     assert all("::" in test and reason for test, reason in known.items())
+
+
+@pytest.mark.parametrize("name", ["distributed_comm_checks.py", "distributed_protocol.py"])
+def test_what_pytest_loads_says_so_where_it_is_started(name: str) -> None:
+    """Without packages, as where pytest is not installed."""
+    script = Path(compare.__file__).with_name(name)
+    command = [sys.executable, "-I", "-S", str(script), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"{name} is no command: pytest loads it, started by distributed_tests.py\n"

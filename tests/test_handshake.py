@@ -241,7 +241,7 @@ def test_a_drip_does_not_outlast_the_deadline():
     thread = threading.Thread(target=drip)
     thread.start()
     with mine, theirs:
-        with pytest.raises(weft.TimedOutError, match=r"no answer within 0\.02 s"):
+        with pytest.raises(weft.TimedOutError, match=r"no handshake within 0\.02 s"):
             handshake_io.run_blocking(wants(), mine, "accept", deadline=time.monotonic() + 0.02, timeout=0.02)
         stop.set()
         thread.join(100)

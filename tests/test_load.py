@@ -409,6 +409,50 @@ def test_a_set_replaced_on_disk_is_refused(fake: Callable[..., Path]) -> None:
     assert "restart Python" in text
 
 
+WITHOUT_PROC = """
+import sys, threading, weft
+
+def accept(listener):
+    try:
+        listener.accept(1)
+    except weft.TimedOutError:
+        pass
+
+try:
+    weft.Context()
+except weft.LoadError as error:
+    print(error)
+from weft._connect import admission
+try:
+    admission.own_namespaces()
+except weft.UnsupportedError as error:
+    print(error)
+settings = {"TLS": "tcp"}
+with weft.listen("127.0.0.1:0", settings=settings) as listener:
+    accepts = threading.Thread(target=accept, args=(listener,))
+    accepts.start()
+    try:
+        weft.connect(listener.address, timeout=20, settings=settings).open()
+    except weft.HandshakeError as error:  # the listener rejects it, and says why
+        pass
+    accepts.join()
+"""
+
+
+def test_without_proc_the_error_names_it() -> None:
+    alone = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("namespaces cannot be made here")
+    done = subprocess.run([*alone, sys.executable, "-c", WITHOUT_PROC], capture_output=True, text=True, timeout=100)
+    remedy = "Remedy: mount it: mount -t proc proc /proc."
+    load, namespaces = done.stdout.splitlines()
+    assert load == f"load UCX: /proc is not mounted. {remedy}", done.stderr
+    assert namespaces.startswith("cannot read /proc/self/ns/ipc: /proc is not mounted (mount -t"), done.stderr
+    assert "/proc is not mounted" in done.stderr
+    assert "ulimit" not in done.stderr
+    assert done.returncode == 0, done.stderr
+
+
 SUBINTERPRETER = """
 import _xxsubinterpreters as interpreters
 import weft

@@ -338,8 +338,11 @@ def _refuse_conflict(before: dict[str, str], wanted: str, chosen: str, candidate
 
 
 def _mapped_now() -> dict[str, str]:
-    with open("/proc/self/maps", "rb") as maps:
-        return mapped(os.fsdecode(maps.read()))
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            return mapped(os.fsdecode(maps.read()))
+    except FileNotFoundError:
+        raise _error("/proc is not mounted", "mount it: mount -t proc proc /proc") from None
 
 
 def _libucp(found: dict[str, str]) -> str:

@@ -59,9 +59,11 @@ def add_command(commands: Any, name: str, text: str, description: str, examples:
 
 
 def filled(text: str) -> str:
-    """Wrap the paragraphs of a description, for any terminal."""
+    """Wrap the paragraphs of a description, for any terminal; what is indented stays as it is."""
     paragraphs = textwrap.dedent(text).strip().split("\n\n")
-    return "\n\n".join(textwrap.fill(" ".join(paragraph.split()), 74) for paragraph in paragraphs)
+    return "\n\n".join(
+        each if each.startswith(" ") else textwrap.fill(" ".join(each.split()), 74) for each in paragraphs
+    )
 
 
 def add_alias(parser: Any, action: argparse.Action, *names: str, **changes: Any) -> None:

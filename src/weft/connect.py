@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -123,6 +124,10 @@ class Connecting:
         try:
             return resolve(self._host, self._port, passive=False)
         except OSError as e:
+            if e.errno in (errno.EMFILE, errno.ENFILE):
+                raise out_of_descriptors(f"connect to {name}", e) from None
+            if e.errno is not None and not isinstance(e, socket.gaierror):
+                raise UnreachableError(f"connect to {name}: the name cannot be looked up: {_why(e)}") from None
             device = " or network device" if "%" in self._host else ""
             raise UnreachableError(f"connect to {name}: no such host{device}: {e.strerror or e}") from None
 
@@ -235,7 +240,7 @@ class Connecting:
             return UnreachableError(
                 f"connect to {name}: connection refused: nothing listens there; start the listener first"
             )
-        why = failure.strerror if failure is not None else "the name has no address"
+        why = _why(failure) if failure is not None else "the name has no address"
         remedy = "check the address and the route to it"
         if failure is not None and failure.errno == errno.EINVAL:
             remedy = "a link-local address needs its network device: fe80::1%DEVICE"
@@ -270,6 +275,13 @@ def _socket(family: socket.AddressFamily, name: str) -> socket.socket:
         return socket.socket(family, socket.SOCK_STREAM)
     except OSError as e:
         raise out_of_descriptors(f"connect to {name}", e) from None
+
+
+def _why(error: OSError) -> str:
+    """Return the system's text for `error`; asyncio puts one of its own into ``strerror``."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 def _too_late(name: str, timeout: float) -> TimedOutError:

@@ -19,7 +19,7 @@ from weft._connect import handshake, local, ring
 from weft._connect.address import is_wildcard, join, of_socket, outward, resolve, split, unbound_remedy
 from weft._connect.admission import SameHostListener, process_of, same_user
 from weft._connect.encryption import EncryptionPolicy, policy_of
-from weft._connect.handshake_io import LONG_S, out_of_descriptors, run, run_blocking
+from weft._connect.handshake_io import LONG_S, no_handshake, out_of_descriptors, run, run_blocking
 from weft._connect.links import Workers, forked, workers_of_loop, workers_of_thread
 from weft._connect.message import checked, seconds
 from weft._connect.route import Route
@@ -349,7 +349,7 @@ class Listener:
                 log.log(
                     logging.INFO if isinstance(e, ClosedError) else logging.WARNING,  # stop() causes a ClosedError
                     "rejected a connection: %s",
-                    str(e) or f"no handshake from {caller} within {HANDSHAKE_TIMEOUT_S} s",
+                    str(e) or no_handshake(f"accept from {caller}", HANDSHAKE_TIMEOUT_S),
                 )
                 return
         if self._on_peer is not None:

@@ -51,9 +51,31 @@ def test_each_size_is_a_workload():
 
 
 @pytest.mark.parametrize(
+    ("load", "arguments", "count", "chunk"),
+    [
+        ("dot", ["--size", "500"], 1, 500),
+        ("dot", ["--size", "2000"], 2, 1000),
+        ("transpose", ["-s", "500"], 1, 500),
+        ("transpose", ["-s", "500", "-c", "250"], 2, 250),
+        ("svd", ["--size", "1000"], 1, 1000),
+        ("svd", [], 8, 25_000),
+    ],
+)
+def test_a_small_matrix_is_one_block_unless_its_blocks_are_given(load, arguments, count, chunk):
+    (workload,) = command.build(parse(load, *arguments), 2)
+    assert (workload.count, workload.chunk) == (count, chunk)
+
+
+@pytest.mark.parametrize(
     ("load", "arguments", "message"),
     [
-        ("transpose", ["--size", "10", "--chunk-size", "3"], "chunks of 3 do not divide a size of 10"),
+        (
+            "transpose",
+            ["--size", "10", "--chunk-size", "3"],
+            "chunks of 3 do not divide a size of 10; give a --chunk-size that does",
+        ),
+        ("dot", ["--size", "1500"], "chunks of 1000 do not divide a size of 1500; give a --chunk-size"),
+        ("transpose", ["--size", "500", "--chunk-size", "1000"], "chunks of 1000 do not divide a size of 500; give"),
         ("svd", ["-s", "100", "-2", "20", "-c", "10"], "are not as tall as their 20 columns are wide"),
         ("merge", ["-c", "2_000_000_000"], "at most 2147483648 rows"),
     ],

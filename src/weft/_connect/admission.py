@@ -19,6 +19,7 @@ import struct
 import threading
 
 from weft._connect.sockets import close_in_child
+from weft.errors import UnsupportedError
 
 NONCE_NBYTES = 16
 PREFIX = "weft-"  #: prefix of a listener's Unix socket name
@@ -104,10 +105,20 @@ def _hung_up(caller: socket.socket) -> bool:
 
 
 def own_namespaces() -> list[str | int]:
-    """Return what a peer needs to know about this process: its namespaces and its permitted capabilities."""
-    names = " ".join(os.readlink(f"/proc/self/ns/{name}") for name in ("ipc", "pid", "user"))
-    with open("/proc/self/status", "rb") as status:
-        return [names, next((int(line.split()[1], 16) for line in status if line.startswith(b"CapPrm")), 0)]
+    """Return what a peer needs to know about this process: its namespaces and its permitted capabilities.
+
+    Raises
+    ------
+    UnsupportedError
+        ``/proc`` is not mounted, or the kernel has no namespaces.
+    """
+    try:
+        names = " ".join(os.readlink(f"/proc/self/ns/{name}") for name in ("ipc", "pid", "user"))
+        with open("/proc/self/status", "rb") as status:
+            return [names, next((int(line.split()[1], 16) for line in status if line.startswith(b"CapPrm")), 0)]
+    except FileNotFoundError as e:
+        why = "/proc is not mounted (mount -t proc proc /proc), or the kernel has no namespaces"
+        raise UnsupportedError(f"cannot read {e.filename}: {why}") from None
 
 
 def shares_memory(peers: object) -> bool:

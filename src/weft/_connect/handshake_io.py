@@ -150,6 +150,8 @@ class _Blocking:
         self._sock.settimeout(min(left, LONG_S))
 
     def _too_late(self) -> TimedOutError:
+        if self._what.startswith("accept"):
+            return no_handshake(self._what, self._timeout)
         return TimedOutError(
             f"{self._what}: no answer within {self._timeout} s; is it a weft listener, and does it accept?"
         )
@@ -249,6 +251,11 @@ def _taken(ahead: bytearray, nbytes: int) -> bytearray:
 def out_of_descriptors(what: str, error: OSError) -> NoMemoryError:
     """Return the error for a failure to get a descriptor from the kernel."""
     return NoMemoryError(f"{what}: {error.strerror or error}; is the limit of open files (ulimit -n) reached?")
+
+
+def no_handshake(what: str, timeout: float) -> TimedOutError:
+    """Return the error for a caller that did not complete its handshake within `timeout` seconds."""
+    return TimedOutError(f"{what}: no handshake within {timeout} s; the caller is no weft process, or it is stopped")
 
 
 def _closed(what: str) -> HandshakeError:

@@ -21,15 +21,21 @@ from weft.lab import network
 DESCRIPTION = """
 Emulate several hosts on this machine, with links of given bandwidth and delay between them, and run a command on each.
 The hosts are network namespaces: this needs root. They are removed when the command ends.
+
+FILE is TOML. A link may also have a delay, such as "5ms". Two hosts and a link:
+
+    [hosts.a]
+    [hosts.b]
+    [[links]]
+    between = ["a", "b"]
+    rate = "100mbit"
 """
 EXAMPLES = ("weft lab two.toml -- hostname", "weft lab two.toml --on a -- weft doctor", "weft lab --clean")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``weft lab`` to `parser`."""
-    parser.add_argument(
-        "file", nargs="?", metavar="FILE", help="hosts and the links between them, in TOML (docs/lab.md)"
-    )
+    parser.add_argument("file", nargs="?", metavar="FILE", help="hosts and the links between them, in TOML")
     parser.add_argument("--on", metavar="HOST", help="run the command on this host only, in this terminal")
     parser.add_argument("--clean", action="store_true", help="remove what killed labs left behind; run nothing")
     parser.add_argument(

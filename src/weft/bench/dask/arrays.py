@@ -180,7 +180,7 @@ class SingularValues(Workload):
 def blocks_of(size: int, chunk_size: int) -> int:
     """Return how many chunks a side has; raise where the last would be smaller."""
     if size % chunk_size:
-        raise ValueError(f"chunks of {chunk_size} do not divide a size of {size}")
+        raise ValueError(f"chunks of {chunk_size} do not divide a size of {size}; give a --chunk-size that does")
     return size // chunk_size
 
 

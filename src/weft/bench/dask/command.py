@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class Option(NamedTuple):
     """An option of one workload, and an argument of its class.
 
-    `default` is as it would be typed; None is the number of workers. Where `read` is bool, it is a flag.
+    `default` is as it would be typed; None is the number of workers. The value of the option `most`, which comes before
+    this one, limits it. Where `read` is bool, it is a flag.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Option(NamedTuple):
     text: str
     read: Callable[[str], Any] = functools.partial(positive, int)
     short: str | None = None
+    most: str | None = None
 
 
 class Load(NamedTuple):
@@ -93,7 +95,7 @@ def _side(default: str, text: str = "side of the matrix, in elements") -> Option
 
 
 def _block(default: str, text: str = "side of its blocks, in elements") -> Option:
-    return Option("chunk-size", default, text, short="-c")
+    return Option("chunk-size", default, text, short="-c", most="size")
 
 
 #: By the name of the command.
@@ -202,10 +204,12 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
             parser.add_argument(*names, action="store_true", help=option.text)
             continue
         default = "the number of workers" if option.default is None else option.default
+        if option.most is not None:
+            default += f", or --{option.most} if that is less"
         parser.add_argument(
             *names,
             type=option.read,
-            default=option.default,
+            default=option.default if option.most is None else None,
             # the one of dask-cuda's group-by has no value
             nargs="?" if option is _SHUFFLE else None,
             const="tasks" if option is _SHUFFLE else None,
@@ -249,7 +253,7 @@ def add_arguments(parser: argparse.ArgumentParser, load: str) -> None:
         "--lab",
         type=Path,
         metavar="FILE",
-        help="start the cluster on the hosts of a lab (docs/lab.md), the scheduler on the first",
+        help="start the cluster on the hosts of a lab (see weft lab --help), the scheduler on the first",
     )
     add("--scheduler-address", type=_names, metavar="A,B", help="use running clusters, one for each protocol")
     add("--scheduler-file", type=_names, metavar="FILE,...", help="the same, from the files that the schedulers wrote")
@@ -381,6 +385,13 @@ def _address(file: Path) -> str:
         raise UsageError(f"{file} is not what a scheduler wrote: {error!r}") from error
 
 
+def _default(option: Option, given: dict[str, Any], workers: int) -> Any:
+    if option.default is None:
+        return workers
+    value = option.read(option.default)
+    return value if option.most is None else min(value, given[option.most])
+
+
 def build(args: argparse.Namespace, workers: int) -> list[Workload]:
     """Make the workload of ``args.load`` for a number of workers; one for each of ``--sizes``, if it has those.
 
@@ -395,7 +406,7 @@ def build(args: argparse.Namespace, workers: int) -> list[Workload]:
     for option in load.options:
         name = option.name.replace("-", "_")
         value = getattr(args, name)
-        given[name] = workers if value is None else value
+        given[name] = _default(option, given, workers) if value is None else value
     common: dict[str, int | str] = {}
     if load.gpu:
         given["kind"] = common["Type"] = _kind(args)

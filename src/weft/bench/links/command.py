@@ -23,7 +23,7 @@ from weft.lab.command import ended_by_signals
 
 DESCRIPTION = """
 Run Dask jobs in emulated networks whose links differ or are shared, with Dask's own decisions and with learned ones
-(weft.links: learn) in turns, and print the times. The networks are labs, which need root (docs/lab.md).
+(weft.links: learn) in turns, and print the times. The networks are labs, which need root (see weft lab --help).
 
 NAMES are: fanout, eight hosts want what one has; pairs, with two workers on each host; kill, with one host killed;
 copies, by Dask's replicate; reduce, a sum of what each host has; route, a slow link beside two fast ones; flows, a

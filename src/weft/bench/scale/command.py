@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds for each step of a run (default: 60, and 2 for each worker)",
     )
-    where = "run on a lab (docs/lab.md), or on one made of N hosts and one link; the scheduler is on its first host"
+    where = "run on a lab (see weft lab --help), or on one of N hosts and one link; the scheduler is on its first host"
     add("--lab", metavar="FILE|N", help=where)
     options.add_output(parser)
     plot.add_drawing_arguments(parser)

@@ -233,7 +233,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds in total; what is not measured by then is left out (default: 3600)",
     )
-    add("--lab", type=Path, metavar="FILE", help="measure between the first two hosts of a lab (docs/lab.md)")
+    add("--lab", type=Path, metavar="FILE", help="measure between the first two hosts of a lab (see weft lab --help)")
     add("--quick", action="store_true", help="fewer sizes, one round: less than a minute")
     form = parser.add_mutually_exclusive_group()
     osu = "print columns like the OSU micro-benchmarks"
