@@ -3,6 +3,8 @@
 
 import concurrent.futures
 import json
+import re
+import sys
 
 import pytest
 
@@ -41,6 +43,17 @@ def test_a_child_on_this_host(tls, lane, line, capsys, monkeypatch):
     if tls:
         [posix] = [each for each in told["transports"] if each["transport"] == "posix"]
         assert (posix["reason"], posix["evidence"]) == ("excluded by UCX_TLS", "UCX_TLS=tcp, set by the environment")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_on_a_terminal_it_says_what_the_other_machine_runs(terminal, monkeypatch, capsys):
+    monkeypatch.setattr(round_trip, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert cli.main(["explain", "--listen", "127.0.0.1:0", "--once"]) == 1
+    said = capsys.readouterr().out
+    address = re.search(r"127\.0\.0\.1:\d+", said)[0]
+    told = f"listening on {address}; on the other machine: weft explain {address}"
+    assert said == (f"{told}\n" if terminal else f"{address}\n")
 
 
 def test_nobody_calls(monkeypatch, capsys):

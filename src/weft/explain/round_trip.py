@@ -69,7 +69,10 @@ def echo(address: str, *, once: bool = False) -> None:
         With `once`: nobody was answered.
     """
     with weft.listen(address, info={LOCATION: evidence.location()}) as listener:
-        print(f"{listener.address}\n", end="", flush=True)
+        line = listener.address  # alone where a script reads it
+        if sys.stdout.isatty():
+            line = f"listening on {listener.bound_address}; on the other machine: weft explain {listener.address}"
+        print(f"{line}\n", end="", flush=True)
         called = False
         while not (once and called):
             try:
