@@ -140,6 +140,26 @@ async def test_what_was_read_gives_way_first(tmp_path: Path) -> None:
     await buffer.close()
 
 
+async def test_a_shuffle_far_too_large_for_the_room_is_not_kept_in_part(tmp_path: Path) -> None:
+    """What is kept would only add to the memory that reading the rest takes."""
+    room = Room(4 * MIB, 8 * MIB, measure=lambda: 0)  # one of these
+    buffer = _keeping(DiskShardsBuffer)(tmp_path / "shards", Run(room).read, ResourceLimiter(None))
+    sizes = []
+    for number in range(12):
+        await buffer.write({str(number % 2): ((number,), np.full(MIB // 16, number, "f8"))})  # half a MiB each
+        async with asyncio.timeout(TIMEOUT_S):
+            while buffer.bytes_memory:
+                await asyncio.sleep(0)
+        sizes.append(room._kept)
+    await buffer.flush()
+    assert max(sizes) > MIB // 2
+    assert room._kept == 0
+    for half in range(2):
+        found = [int(number) for ((number,), _) in buffer.read(str(half))]
+        assert sorted(found) == list(range(half, 12, 2))
+    await buffer.close()
+
+
 async def test_what_is_being_read_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or its shards would be found twice."""
     room = Room(8 * MIB, 2 * MIB, measure=lambda: 0)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _ROOM = "weft-shards"
 #: Smaller shards are bytes, as Dask makes them: it sends them many at once, pickled.
 _LARGE_NBYTES = 1 << 16
+#: A shuffle of which so many times as much is on disk as was kept in memory is too large to be kept in part.
+_HOPELESS = 4
 
 
 def steer_outputs(scheduler: Scheduler, arrange: Callable[[Sequence[str]], Sequence[str]]) -> list[Callable[[], None]]:
@@ -175,6 +177,7 @@ def _keeping(stock: Any) -> type:
             self._run = run
             self._room = _room_of(run)
             self._kept: dict[str, list[tuple[int, Any]]] = {}
+            self._in_memory_nbytes = self._on_disk_nbytes = 0
             self._exception: Exception | None
             # A reader must find every shard of a partition, in memory or on disk. It never runs on the event loop.
             self._moving = threading.Lock()
@@ -184,14 +187,33 @@ def _keeping(stock: Any) -> type:
 
         async def _process(self, id: str, shards: list[Any]) -> None:  # noqa: A002 - Dask's name
             on_disk: list[Any] = []
+            if self._on_disk_nbytes > _HOPELESS * self._in_memory_nbytes:
+                with self._moving:
+                    on_disk += self._give_up(id)
             for shard in shards:
                 nbytes = sizeof(shard)
-                if self._room is not None and self._room.take(nbytes):
+                if self._has_room_for(nbytes):
                     self._kept.setdefault(id, []).append((nbytes, shard))
+                    self._in_memory_nbytes += nbytes
                 else:
                     on_disk.append(shard)
+                    self._on_disk_nbytes += nbytes
             if on_disk:
                 await self._write(id, on_disk)
+
+        def _has_room_for(self, nbytes: int) -> bool:
+            hopeless = self._on_disk_nbytes > _HOPELESS * self._in_memory_nbytes
+            return self._room is not None and not hopeless and self._room.take(nbytes)
+
+        def _give_up(self, id: str) -> list[Any]:  # noqa: A002
+            """Return what is kept of a partition, if nobody reads it now, to be written to disk."""
+            kept = [] if self._reading[id] else self._kept.pop(id, [])
+            nbytes = sum(nbytes for nbytes, _ in kept)
+            self._in_memory_nbytes -= nbytes
+            self._on_disk_nbytes += nbytes
+            if self._room is not None:
+                self._room.written(nbytes)
+            return [shard for _, shard in kept]
 
         async def _write(self, id: str, shards: list[Any]) -> None:  # noqa: A002
             await stock._process(self, id, [_as_on_disk(shard) for shard in shards])
@@ -203,13 +225,12 @@ def _keeping(stock: Any) -> type:
                 if self._exception or not self._room.excess():
                     return
                 with self._moving:
-                    kept = [] if self._reading[id] else self._kept.pop(id, [])
+                    kept = self._give_up(id)
                     try:
                         if kept:
-                            await self._write(id, [shard for _, shard in kept])
+                            await self._write(id, kept)
                     except Exception as e:  # noqa: BLE001 - as `ShardsBuffer.process`: a reader is told
                         self._exception = e
-                self._room.written(sum(nbytes for nbytes, _ in kept))
                 del kept
                 await asyncio.sleep(0)
 
