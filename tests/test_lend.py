@@ -327,7 +327,12 @@ def test_a_goodbye_that_is_read_while_lending_ends_the_link(reader):
         reader.peer.send_frames(parts[:1], lend=True)
     with pytest.raises(weft.PeerLostError):
         reader.peer.recv().wait(100)
-    until(lambda: link.lost, reader.peer)
+
+    def is_lost():
+        links._thread.workers.progress()
+        return link.lost
+
+    until(is_lost)
 
 
 def test_cancelled_before_its_turn(reader):
