@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import msgpack
 from distributed.comm import utils
-from distributed.core import Status
 from distributed.protocol.serialize import msgpack_decode_default
 from distributed.protocol.utils import msgpack_opts
 from distributed.utils import nbytes
@@ -216,7 +215,7 @@ def pid_of_worker(nanny: Nanny) -> int | None:
 async def kill_worker_that_starts(nanny: Nanny) -> None:
     """Kill a nanny's worker if it has not started yet: else ``Nanny.close`` fails an assertion (nanny.py:849)."""
     starting = nanny.process
-    if starting is not None and starting.process is not None and starting.status is Status.starting:
+    if starting is not None and starting.process is not None and starting.status.name == "starting":
         await starting.process.kill()
         await starting.stopped.wait()
 

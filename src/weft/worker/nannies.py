@@ -220,8 +220,9 @@ async def _speaks_weft(host: str, port: int) -> bool:
 
 
 async def _until_ended(nannies: Sequence[Nanny], start_s: float | None) -> None:
+    limit = asyncio.timeout(start_s)
     try:
-        async with asyncio.timeout(start_s) as limit:
+        async with limit:
             await asyncio.gather(*nannies)
     except TimeoutError:
         if not limit.expired():
