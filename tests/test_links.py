@@ -177,6 +177,18 @@ def test_a_device_with_another_address_gets_another_worker(monkeypatch):
     workers.close()
 
 
+def test_an_outdated_worker_is_replaced_once_nobody_uses_it():
+    workers = Workers(None)
+    first = workers.ring_worker()
+    first.outdated, first.handshakes = True, 1
+    assert workers.ring_worker() is first
+    first.handshakes = 0
+    second = workers.ring_worker()
+    assert second is not first
+    assert (first.native.closed, second.native.closed) == (True, False)
+    workers.close()
+
+
 def test_where_a_connection_uses_ipv6_ucx_does():
     def first(host, tls):
         given = (("NET_DEVICES", "lo"), ("TLS", tls))

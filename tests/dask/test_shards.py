@@ -145,8 +145,8 @@ async def test_a_shuffle_far_too_large_for_the_room_is_not_kept_in_part(tmp_path
     room = Room(4 * MIB, 8 * MIB, measure=lambda: 0)  # one of these
     buffer = _keeping(DiskShardsBuffer)(tmp_path / "shards", Run(room).read, ResourceLimiter(None))
     sizes = []
-    for number in range(12):
-        await buffer.write({str(number % 2): ((number,), np.full(MIB // 16, number, "f8"))})  # half a MiB each
+    for number in range(12):  # half a MiB each
+        await buffer.write({str(number % 2): ((number,), np.full(MIB // 16, number, "f8"))})
         async with asyncio.timeout(TIMEOUT_S):
             while buffer.bytes_memory:
                 await asyncio.sleep(0)
@@ -288,7 +288,7 @@ def moved(dask_worker: Any) -> tuple[int, int, int]:
 
 
 def leave_room_for(nbytes: int, dask_worker: Any) -> None:
-    dask_worker.extensions["weft-shards"]._most = nbytes
+    dask_worker.extensions["weft-shards"].most_nbytes = nbytes
 
 
 def numbers(part: int, rows: int) -> Any:

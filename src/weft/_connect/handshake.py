@@ -209,6 +209,7 @@ def client(
         if worker is None:
             yield from _receive(what)
             return Joined(workers, same_host=same_host, remote=remote)
+        worker.handshakes += 1
         remote_id = worker_of((yield from _receive(what)), worker, what)
         decision = None
         if worker.id <= remote_id:
@@ -240,6 +241,8 @@ def client(
             worker.outdated = not same_host
         raise
     finally:
+        if worker is not None:
+            worker.handshakes -= 1
         if unix is not None:
             unix.close()
     return Joined(
@@ -290,6 +293,7 @@ def server(
         if same_host:
             _compare("POSIX_", route.queue, field(hello, "queue", dict, what), what)
         worker = workers.worker(route, same_host=same_host)
+        worker.handshakes += 1
         yield encode(worker=worker.id)
         message = yield from _receive(what)
         remote_id = worker_of(message, worker, what)
@@ -320,6 +324,8 @@ def server(
             yield encode(error=str(e), permanent=isinstance(e, NoRouteError))
         raise
     finally:
+        if worker is not None:
+            worker.handshakes -= 1
         if unix is not None:
             unix.close()
     return Joined(

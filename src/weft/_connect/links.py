@@ -239,13 +239,15 @@ class ConnectionWorker:
         self.links: dict[str, Link] = {}
         self._probe: _native.Worker | None = None
         self.outdated = False  #: its UCX may have started while the network was not there
+        self.handshakes = 0  #: under way with it
         self._sweep_at = 8
         self._listeners: dict[str, str] = {}  # by a listener's Unix socket name: the id of its worker
 
     @property
     def usable(self) -> bool:
-        """Whether new links may be made with it."""
-        return not self.native.closed and not (self.outdated and all(link.lost for link in self.links.values()))
+        """Whether new links may be made with it: it is up to date, or others use it."""
+        in_use = not self.outdated or self.handshakes > 0 or not all(link.lost for link in self.links.values())
+        return in_use and not self.native.closed
 
     def close(self) -> None:
         """Close the worker, which aborts its connections."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _ROOM = "weft-shards"
 #: Smaller shards are bytes, as Dask makes them: it sends them many at once, pickled.
 _LARGE_NBYTES = 1 << 16
-#: A shuffle of which so many times as much is on disk as was kept in memory is too large to be kept in part.
-_HOPELESS = 4
 
 
 def steer_outputs(scheduler: Scheduler, arrange: Callable[[Sequence[str]], Sequence[str]]) -> list[Callable[[], None]]:
@@ -177,7 +175,7 @@ def _keeping(stock: Any) -> type:
             self._run = run
             self._room = _room_of(run)
             self._kept: dict[str, list[tuple[int, Any]]] = {}
-            self._in_memory_nbytes = self._on_disk_nbytes = 0
+            self._on_disk_nbytes = 0
             self._exception: Exception | None
             # A reader must find every shard of a partition, in memory or on disk. It never runs on the event loop.
             self._moving = threading.Lock()
@@ -186,30 +184,24 @@ def _keeping(stock: Any) -> type:
                 self._room.add(self)
 
         async def _process(self, id: str, shards: list[Any]) -> None:  # noqa: A002 - Dask's name
-            on_disk: list[Any] = []
-            if self._on_disk_nbytes > _HOPELESS * self._in_memory_nbytes:
-                with self._moving:
-                    on_disk += self._give_up(id)
+            room = self._room
+            if room is not None and self._on_disk_nbytes > room.most_nbytes:
+                room = None  # what is kept would only add to the peak of memory
+            on_disk = self._give_up(id) if room is None else []  # nobody reads before all shards have come
             for shard in shards:
                 nbytes = sizeof(shard)
-                if self._has_room_for(nbytes):
+                if room is not None and room.take(nbytes):
                     self._kept.setdefault(id, []).append((nbytes, shard))
-                    self._in_memory_nbytes += nbytes
                 else:
                     on_disk.append(shard)
                     self._on_disk_nbytes += nbytes
             if on_disk:
                 await self._write(id, on_disk)
 
-        def _has_room_for(self, nbytes: int) -> bool:
-            hopeless = self._on_disk_nbytes > _HOPELESS * self._in_memory_nbytes
-            return self._room is not None and not hopeless and self._room.take(nbytes)
-
         def _give_up(self, id: str) -> list[Any]:  # noqa: A002
             """Return what is kept of a partition, if nobody reads it now, to be written to disk."""
             kept = [] if self._reading[id] else self._kept.pop(id, [])
             nbytes = sum(nbytes for nbytes, _ in kept)
-            self._in_memory_nbytes -= nbytes
             self._on_disk_nbytes += nbytes
             if self._room is not None:
                 self._room.written(nbytes)

@@ -56,7 +56,7 @@ class Room:
         measure: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most, self._full_nbytes = limit_nbytes // _PART, limit_nbytes * _FULL
+        self.most_nbytes, self._full_nbytes = limit_nbytes // _PART, limit_nbytes * _FULL
         self._plenty_nbytes, self._measure, self._clock = plenty_nbytes, measure, clock
         self._kept, self._came = 0, 0
         self._memory, self._until = 0, 0.0
@@ -75,7 +75,7 @@ class Room:
             self.note(self._measure())
         with self._lock:
             fits = (
-                self._kept + nbytes <= self._most
+                self._kept + nbytes <= self.most_nbytes
                 and self._memory + self._came + nbytes <= self._plenty_nbytes
                 and max(self._beside, self._beside_before) + self._kept + nbytes <= self._full_nbytes
             )
