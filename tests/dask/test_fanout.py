@@ -278,9 +278,9 @@ def test_a_worker_without_pieces_is_asked_as_dask_does() -> None:
                 rpc.reuse(worker, comm)
                 return await stock(*args, rpc=rpc, worker=worker, **options)
 
-            from weft.dask import patches
+            from weft.dask import patches_decisions
 
-            patches._fetchers[here.workers[2].rpc] = fetch
+            patches_decisions._fetchers[here.workers[2].rpc] = fetch
             await here.summed(future, 2)
             assert sum(here.count("received")) == 0
 

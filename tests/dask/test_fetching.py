@@ -22,7 +22,7 @@ from distributed.worker_state_machine import (
 )
 from tests.dask.clusters import local_cluster
 
-from weft.dask import patches
+from weft.dask import patches, patches_decisions
 from weft.dask.learn import fetch, measured
 from weft.dask.learn.fetch import Fetching, Turns
 
@@ -38,7 +38,7 @@ class FakeWorker:
         self.address = self.address_safe = HERE
         self.state = WorkerState(nthreads=1, address=HERE, validate=True, transfer_incoming_bytes_limit=1 << 40)
         self.fetching = Fetching(self)  # type: ignore[arg-type]
-        self.undo = patches.steer_fetching(self, select=self.fetching.select)  # type: ignore[arg-type]
+        self.undo = patches_decisions.steer_fetching(self, select=self.fetching.select)  # type: ignore[arg-type]
 
     def learn(self, source: str, rate: float) -> None:
         news = measured.Measured()
@@ -191,7 +191,7 @@ def test_a_state_machine_of_another_kind_stays(caplog: pytest.LogCaptureFixture)
     other = Other()
     patches._warn.cache_clear()  # pyright: ignore[reportPrivateUsage]
     with caplog.at_level(logging.WARNING, "weft"):
-        assert patches.steer_fetching(SimpleNamespace(state=other), select=print) == []  # type: ignore[arg-type]
+        assert patches_decisions.steer_fetching(SimpleNamespace(state=other), select=print) == []  # type: ignore[arg-type]
     assert type(other) is Other
     assert "_select_workers_for_gather" in caplog.text
 
@@ -283,7 +283,7 @@ def test_handlers_of_others_stay_when_a_worker_is_no_longer_steered() -> None:
         async def retry_busy_worker_later(self, worker: str) -> None: ...
 
     def steer(worker: Any) -> list[Any]:
-        return patches.steer_busy(worker, get_data=Turns.get_data, wait=print, tell="free", told=print)  # type: ignore[arg-type]
+        return patches_decisions.steer_busy(worker, get_data=Turns.get_data, wait=print, tell="free", told=print)  # type: ignore[arg-type]
 
     worker = Steered()
     theirs = worker.handlers["get_data"] = lambda comm, keys: None
@@ -346,7 +346,7 @@ def test_a_choice_that_fails_is_dasks(worker: FakeWorker, monkeypatch: pytest.Mo
         raise ZeroDivisionError
 
     monkeypatch.setattr(worker.fetching, "_entry", fails)
-    patches._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    patches_decisions._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
     with caplog.at_level(logging.WARNING, "weft"):
         assert worker.need(MiB, NEAR) == {NEAR: {"x"}}
         assert worker.need(MiB, FAR, key="y") == {FAR: {"y"}}

@@ -25,7 +25,7 @@ from distributed.stealing import WorkStealing
 from tests.dask.clusters import local_cluster
 
 import weft.dask
-from weft.dask import patches, set_links, why
+from weft.dask import patches, patches_decisions, set_links, why
 from weft.dask.learn.collect import SchedulerLinks
 from weft.dask.observe.traffic import EXTENSION
 from weft.errors import InvalidParamError
@@ -436,10 +436,10 @@ def test_a_method_that_differs_stays_and_is_told_of(part: str, caplog: pytest.Lo
     names = ("get_comm_cost", "decide_worker_non_rootish", "gather_on_worker")
     with caplog.at_level(logging.WARNING, "weft"):
         for _ in range(2):
-            undo = patches.steer_scheduler(
+            undo = patches_decisions.steer_scheduler(
                 scheduler, steal_time_ratio=print, find_recipient=print, **dict.fromkeys(names, print)
             )
-            undo += patches.steer_replicate(scheduler, print)
+            undo += patches_decisions.steer_replicate(scheduler, print)
             assert set(vars(scheduler)) & {*names, "replicate"} == {*names, "replicate"} - {part}
             for each in undo:
                 each()
@@ -454,7 +454,7 @@ def test_an_estimate_that_fails_leaves_dasks(islands: Islands, monkeypatch: pyte
     islands.teach()
     ts = islands.task(islands.put(2 * MiB, 0))
     monkeypatch.setattr("weft.dask.learn.placing.fetch_seconds", fails)
-    patches._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    patches_decisions._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
     with caplog.at_level(logging.WARNING, "weft"):
         costs = {islands.cost(ts, 1), islands.cost(ts, 2)}
     assert costs == {2 * MiB / islands.scheduler.bandwidth}
@@ -480,16 +480,16 @@ class Steered:
 @pytest.fixture
 def failures(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Warnings of replacements that failed, from the first on."""
-    patches._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    patches_decisions._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
     with caplog.at_level(logging.WARNING, "weft"):
         yield caplog
-    patches._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    patches_decisions._warn_failed.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
 
 async def decided(server: Any, replacement: Any) -> int:
     """Ask a server whose method is replaced: the function by a function, the coroutine function by one."""
     name = "copy" if inspect.iscoroutinefunction(replacement) else "decide"
-    (undo,) = patches.steer(server, name, replacement, ("ts",), "Steered")
+    (undo,) = patches_decisions.steer(server, name, replacement, ("ts",), "Steered")
     try:
         answer = getattr(server, name)(5)
         return int(await answer if inspect.isawaitable(answer) else answer)
@@ -543,12 +543,12 @@ async def test_an_error_of_dasks_own_is_raised_and_dask_is_not_asked_again(repla
 async def test_what_returns_dasks_own_awaitable_is_awaited_too(failures: Any) -> None:
     """As the replacement of ``gather_on_worker`` does."""
     server: Any = Steered(KeyError("theirs"))
-    (undo,) = patches.steer(server, "copy", asks, ("ts",), "Steered")
+    (undo,) = patches_decisions.steer(server, "copy", asks, ("ts",), "Steered")
     with pytest.raises(KeyError, match="theirs"):
         await server.copy(5)
     assert await server.copy(5) == -5
     undo()
-    (undo,) = patches.steer(server, "copy", fails_before, ("ts",), "Steered")
+    (undo,) = patches_decisions.steer(server, "copy", fails_before, ("ts",), "Steered")
     assert await server.copy(5) == -5
     undo()
     assert server.calls == 3

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask.sizeof import sizeof
 
-from weft.dask import patches
+from weft.dask import patches, patches_decisions
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -42,7 +42,7 @@ def steer_outputs(scheduler: Scheduler, arrange: Callable[[Sequence[str]], Seque
         return stock(_Arranged(spec, arrange))
 
     name = "_calculate_worker_for"
-    return [] if plugin is None else patches.steer(plugin, name, chosen, ("spec",), "ShuffleSchedulerPlugin")
+    return [] if plugin is None else patches_decisions.steer(plugin, name, chosen, ("spec",), "ShuffleSchedulerPlugin")
 
 
 class _Arranged:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from weft.dask import config, patches
+from weft.dask import config, patches_decisions
 from weft.dask.learn import chains, measured
 from weft.dask.learn.hosts import FORGOTTEN_S, SOFTWARE_S, place_of
 from weft.links import LinkModel, Need, Probes, best_source
@@ -182,7 +182,7 @@ class Fetching:
         self._nudge = None
         worker = self._worker()
         if worker is not None:
-            patches.look_for_sources(worker, self._here)
+            patches_decisions.look_for_sources(worker, self._here)
 
 
 class Turns:
@@ -256,10 +256,10 @@ def switch(worker: Worker, mode: config.LinksMode) -> None:
     from weft.dask.learn.fanout import Fanout
 
     fetching, turns = Fetching(worker), Turns(worker)
-    undos = patches.steer_fetching(worker, select=fetching.select)
-    undos += patches.steer_busy(worker, get_data=turns.get_data, wait=turns.wait, tell=_TELL, told=turns.told)
+    undos = patches_decisions.steer_fetching(worker, select=fetching.select)
+    undos += patches_decisions.steer_busy(worker, get_data=turns.get_data, wait=turns.wait, tell=_TELL, told=turns.told)
     fanout = chains.of[worker] = Fanout(worker, fetching.model)
-    undos += patches.steer_get_data(worker, fanout.fetch)
+    undos += patches_decisions.steer_get_data(worker, fanout.fetch)
     measured.listeners.append(fetching.heard)
     here = weakref.ref(worker)  # undo_all lives as long as the worker, so it must not keep the worker alive
 

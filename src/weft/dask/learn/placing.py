@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from weft.dask import patches, patches_p2p
+from weft.dask import patches_decisions, patches_p2p
 from weft.dask.learn.roots import Roots
 from weft.links import Backlog, LinkModel, Need, best_source, fetch_seconds, neighbours
 from weft.links.fanout import LEAST_NBYTES
@@ -59,7 +59,7 @@ class Placing:
     def switch_copies(self, on: bool) -> None:
         """Let copies travel in chains, which needs no knowledge of links, or as in Dask."""
         if on and not self._undo_copies:
-            self._undo_copies = patches.steer_replicate(self._scheduler, self.replicate)
+            self._undo_copies = patches_decisions.steer_replicate(self._scheduler, self.replicate)
         elif not on:
             for undo in self._undo_copies:
                 undo()
@@ -71,7 +71,7 @@ class Placing:
             return
         self._on = on
         if on:
-            self._undo = patches.steer_scheduler(
+            self._undo = patches_decisions.steer_scheduler(
                 self._scheduler,
                 get_comm_cost=self.comm_cost,
                 decide_worker_non_rootish=self.choose,
@@ -226,7 +226,7 @@ class Placing:
         if other is None:
             return multiplier, level
         seconds = self._model.seconds(holder, other, ts.get_nbytes_deps(), self._clock())
-        return patches.steal_level(self._scheduler, ts, seconds, otherwise=(multiplier, level))
+        return patches_decisions.steal_level(self._scheduler, ts, seconds, otherwise=(multiplier, level))
 
     # ---- copies -----------------------------------------------------------------------------------------------------
 
