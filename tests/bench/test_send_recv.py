@@ -209,6 +209,12 @@ def test_gpu_objects_without_a_gpu_are_a_named_error(kind, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_without_numpy_the_command_to_install_it_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert bench("-o", "numpy") == 1
+    assert 'NumPy is not installed: pip install "weft-ucx[bench]"' in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_server_that_dies_ends_the_client(monkeypatch, capsys):
     code = "import os, time; print('Server runs at 127.0.0.1:1', flush=True); time.sleep(0.3); os._exit(3)"

@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import weft
+from weft import _distribution
 from weft.bench.common.child import TAG, connected
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def objects(kind: str, nbytes: int, device: int) -> Objects:
             return Objects(lambda: rmm.DeviceBuffer.to_device(bytes(nbytes)), lambda: rmm.DeviceBuffer(size=nbytes))
         return Objects(lambda: cupy.arange(nbytes, dtype="u1"), lambda: cupy.zeros(nbytes, dtype="u1"))
     except (ImportError, RuntimeError, AssertionError) as error:
-        needs = "NumPy" if kind == "numpy" else f"the package {kind} and CUDA device {device}"
+        if kind == "numpy":
+            raise weft.UnsupportedError(f"NumPy is not installed: {_distribution.install('bench')}") from error
+        needs = f"the package {kind} and CUDA device {device}"
         raise weft.UnsupportedError(f"send-recv of {kind} objects: needs {needs}: {error}") from error
 
 
