@@ -182,8 +182,12 @@ def named(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     if not isinstance(settings, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise InvalidParamError(f"settings: {settings!r} is not a mapping of UCX's names to values")
     for name, value in settings.items():
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+            raise InvalidParamError(f"settings: the name {name!r} is {type(name).__name__}; UCX's names are str")
         if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
             raise InvalidParamError(f"settings: {name}={value!r} is {type(value).__name__}; UCX's values are str")
+        if not f"{name}{value}".isprintable():  # UCX would read as far as a NUL
+            raise InvalidParamError(f"settings: {name!r}: {value!r} has characters that cannot be printed")
     return tuple(sorted((name.removeprefix("UCX_"), value) for name, value in settings.items()))
 
 
