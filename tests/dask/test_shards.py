@@ -22,7 +22,7 @@ from distributed import Client
 from distributed.shuffle._arrow import deserialize_table, serialize_table
 from distributed.shuffle._core import ShuffleId, ShuffleRun
 from distributed.shuffle._disk import DiskShardsBuffer
-from distributed.shuffle._exceptions import ShuffleClosedError
+from distributed.shuffle._exceptions import P2PConsistencyError, ShuffleClosedError
 from distributed.shuffle._limiter import ResourceLimiter
 from distributed.shuffle._rechunk import ArrayRechunkRun
 from distributed.shuffle._shuffle import DataFrameShuffleRun
@@ -124,6 +124,20 @@ async def test_a_partition_is_read_as_often_as_asked_for(tmp_path: Path) -> None
     assert len(list((tmp_path / "shards").iterdir())) == 1
     ((((number,), found),),) = (buffer.read("0"),)
     assert (number, found.sum()) == (0, MIB // 16)
+    await buffer.close()
+    assert room._kept == 0
+
+
+async def test_objects_go_to_disk_and_are_no_readers_twice(tmp_path: Path) -> None:
+    room = Room(8 * MIB, 2 * MIB, measure=lambda: 0)
+    buffer = _keeping(DiskShardsBuffer)(tmp_path / "shards", Run(room).read, ResourceLimiter(None))
+    numbers = (0,), np.ones(2)
+    await buffer.write({"0": ((0,), np.array([{"n": 0}, b"x" * MIB], dtype=object)), "1": numbers})
+    await buffer.flush()
+    assert room._kept == sizeof(numbers)
+    one, other = (buffer.read("0")[0][1] for _ in range(2))
+    one[0]["n"] = 7
+    assert (other[0]["n"], len(other[1])) == (0, MIB)
     await buffer.close()
     assert room._kept == 0
 
@@ -243,12 +257,15 @@ class Sending(ShuffleRun[int, object]):
         self.local_address, self.closed, self._exception = "ucx://here", False, None
         self.digest_metric = Folder(room).digest_metric if room else lambda *_: None
         self.seen: list[tuple[str, object]] = []
+        self.raises: Exception | None = None
 
     async def _send(self, address: str, shards: object) -> Any:
         self.seen.append((address, shards))
         return {"status": "OK"}
 
     async def _receive(self, data: object) -> None:
+        if self.raises:
+            raise self.raises
         self.seen.append(("received", data))
 
     _get_assigned_worker = _get_output_partition = _shard_partition = deserialize = read = validate_data = None  # type: ignore[assignment]
@@ -267,6 +284,12 @@ async def test_a_worker_hands_its_own_shards_over_as_they_are() -> None:
     without_weft = Sending(None)
     await without_weft.send("ucx://here", shards)
     assert without_weft.seen == [("ucx://here", shards)]
+    objects = [((0,), [((0,), ((0,), np.array([{"n": 0}] * 9000, dtype=object)))])]
+    await run.send("ucx://here", objects)  # the receiver's own, as by any message
+    assert run.seen[2] == ("ucx://here", objects)
+    run.raises = P2PConsistencyError("not this run")
+    with pytest.raises(P2PConsistencyError, match="not this run"):
+        await run.send("ucx://here", shards)
     run.closed = True
     with pytest.raises(ShuffleClosedError):
         await run.send("ucx://here", shards)
@@ -368,3 +391,19 @@ def test_a_rechunk_lends_shards_and_keeps_them_while_there_is_room(client: Clien
     read, lent = (sum(after[w][i] - before[w][i] for w in after) for i in (0, 1))
     assert bool(read) is on_disk
     assert lent > n * n * 8 // 4
+
+
+def counted(block: Any, *, change: bool) -> Any:
+    """Count in each object of a block, and return what they count."""
+    for each in block.flat:
+        each["n"] += change
+    return np.array([each["n"] for each in block.flat]).reshape(block.shape)
+
+
+def test_a_task_that_changes_rechunked_objects_changes_its_own(client: Client) -> None:
+    objects = np.array([{"n": 0} for _ in range(400)], dtype=object).reshape(20, 20)
+    x = da.from_array(objects, chunks=(5, 20)).persist()
+    with dask.config.set({"array.rechunk.method": "p2p"}):
+        y = x.rechunk((20, 5))
+    assert int(y.map_blocks(counted, change=True, dtype=int).sum().compute()) == 400
+    assert int(x.map_blocks(counted, change=False, dtype=int).sum().compute()) == 0

@@ -97,7 +97,8 @@ def hand_over_to_itself() -> None:
     """Let a run receive its own shards as they are, if they are for its own worker: one in n of n workers' shards.
 
     ``ShuffleRun.send`` (shuffle/_core.py:227) sends them to this worker's own address, so they were lent, mapped once
-    more, and each page was touched anew. A chunk's shards are copies already, so the chunk is freed as before.
+    more, and each page was touched anew. A chunk's shards are copies already, so the chunk is freed as before; but an
+    array of objects is copied without its objects.
     """
     core: Any = importlib.import_module("distributed.shuffle._core")
     run: Any = getattr(core, "ShuffleRun", None)
@@ -105,16 +106,17 @@ def hand_over_to_itself() -> None:
     if getattr(stock, "hands_over", False):
         return
     known = patches.takes(stock, "self", "address", "shards") and patches.takes(
-        getattr(run, "receive", None), "self", "data"
+        getattr(run, "_receive", None), "self", "data"
     )
     if not patches.as_known(known, "ShuffleRun.send", "a worker sends P2P shards to itself as messages"):
         return
 
     async def send(self: Any, address: str, shards: Any) -> Any:
-        if address != self.local_address or _room_of(self) is None:
+        if address != self.local_address or _room_of(self) is None or _holds_objects(shards):
             return await stock(self, address, shards)
         self.raise_if_closed()
-        return await self.receive(shards)
+        await self._receive(shards)  # `receive` would wrap an error for a message (shuffle/_core.py:322)
+        return {"status": "OK"}
 
     send.hands_over = True  # type: ignore[attr-defined]
     run.send = send
@@ -162,6 +164,13 @@ def _as_on_disk(shard: Any) -> Any:
     return shard.tobytes() if hasattr(shard, "tobytes") else shard
 
 
+def _holds_objects(part: Any) -> bool:
+    """Tell whether shards have arrays of Python objects: readers would share these, and nobody knows their size."""
+    if isinstance(part, (list, tuple)):
+        return any(map(_holds_objects, part))  # pyright: ignore[reportUnknownArgumentType]
+    return bool(getattr(getattr(part, "dtype", None), "hasobject", False))
+
+
 def _keeping(stock: Any) -> type:
     """Make a buffer class that keeps shards while the worker has room, and writes the rest to disk."""
     unavailable: type[Exception] = importlib.import_module("distributed.shuffle._exceptions").DataUnavailable
@@ -190,7 +199,7 @@ def _keeping(stock: Any) -> type:
             on_disk = self._give_up(id) if room is None else []  # nobody reads before all shards have come
             for shard in shards:
                 nbytes = sizeof(shard)
-                if room is not None and room.take(nbytes):
+                if room is not None and not _holds_objects(shard) and room.take(nbytes):
                     self._kept.setdefault(id, []).append((nbytes, shard))
                 else:
                     on_disk.append(shard)
