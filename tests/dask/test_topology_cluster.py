@@ -103,7 +103,8 @@ async def test_options_that_local_cuda_cluster_has_too():
         assert workers[0]["preload"] == ["weft.dask.place", "json", "csv"]
         assert workers[0]["env"] == {"WEFT_CPUS": "0-1", "WEFT_MEMORY_NODES": "0", "OMP_NUM_THREADS": "1"}
         assert (workers[0]["dashboard"], workers[0]["dashboard_address"]) == (True, ":0")
-    async with not_started(topology=CPU_MACHINE, rmm_pool_size=None) as workers:
+    defaults = {"rmm_pool_size": None, "rmm_async": False, "enable_cudf_spill": False, "cudf_spill_stats": 0}
+    async with not_started(topology=CPU_MACHINE, **defaults) as workers:
         assert workers[0]["dashboard"] is False
 
 
@@ -112,6 +113,10 @@ def test_options_that_have_no_meaning_here_are_refused_with_the_reason():
         TopologyCluster(rmm_pool_size="24GB", **QUIET)
     with pytest.raises(weft.InvalidParamError, match="UCX chooses its transports itself"):
         TopologyCluster(enable_nvlink=True, **QUIET)
+    with pytest.raises(weft.InvalidParamError, match="UCX chooses its transports itself"):
+        TopologyCluster(enable_nvlink=False, **QUIET)
+    with pytest.raises(weft.InvalidParamError, match="weft spills no device memory"):
+        TopologyCluster(log_spilling=True, **QUIET)
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         TopologyCluster(colour="red", **QUIET)
 
@@ -155,8 +160,8 @@ async def test_scaling_takes_the_places_that_are_free():
         ({"cores": 2}, 1, []),
         ({"cores": 3}, 2, []),
         ({"memory": "1.5 GiB"}, 2, []),
-        ({"n": 3}, 2, ["scale: 2 places for workers, and 3 are asked for"]),
-        ({"cores": 9}, 2, ["scale: 2 places for workers, and 5 are asked for"]),
+        ({"n": 3}, 2, ["scale: 3 workers requested, but the plan has only 2 places"]),
+        ({"cores": 9}, 2, ["scale: 5 workers requested, but the plan has only 2 places"]),
     ],
 )
 async def test_scaling_ends_where_the_places_do(asked, workers, told, monkeypatch, caplog):

@@ -150,6 +150,7 @@ def test_the_plan_is_printed_with_reasons_and_nothing_started(two_nodes, capsys)
     [
         (["s", "--rmm-pool-size", "24GB"], "--rmm-pool-size is not supported: weft sets no RMM up"),
         (["s", "--device-memory-limit=0.8"], "--device-memory-limit is not supported: weft spills no device memory"),
+        (["s", "--worker-port", "9000"], "--worker-port is not supported: use dask worker, which has it"),
         (["s", "--enable-nvlink"], "--enable-nvlink is not supported: UCX chooses its transports itself"),
         (["s", "--memory-limit", "much"], "memory limit 'much': write a size from 1 MiB up such as 4GiB"),
         (["s", "--memory-limit", "-1"], "memory limit '-1': write a size from 1 MiB up such as 4GiB"),
@@ -167,6 +168,12 @@ def test_errors_are_one_line(two_nodes, arguments, why, capsys):
     said = capsys.readouterr().err
     assert why in said
     assert said.count("\n") == 1
+
+
+def test_options_of_dask_cuda_that_ask_for_what_weft_does_are_taken(two_nodes, capsys):
+    off = ["--no-rmm-async", "--no-rmm-managed-memory", "--no-rmm-track-allocations"]
+    assert cli.main(["worker", "--plan", *off, "--disable-cudf-spill", "--disable-jit-unspill", "--dashboard"]) == 0
+    assert not parsed("s", "--no-dashboard", "--dashboard").no_dashboard
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("60", 60.0), ("0.5", 0.5), ("5m", 300.0), ("1 hour", 3600.0)])

@@ -17,7 +17,7 @@ from weft import _open_files
 from weft.errors import InvalidParamError
 from weft.topo import cpulist, discovery, nvml
 from weft.topo.model import Topology
-from weft.topo.options import DASK_CUDA, of
+from weft.topo.options import DASK_CUDA, asks_for_nothing, of
 from weft.topo.plan import Plan, WorkerPlan, plan
 
 logger = logging.getLogger("weft")
@@ -165,7 +165,7 @@ class TopologyCluster(SpecCluster):  # type: ignore[misc] # distributed has no t
         if cores is not None:
             n = max(n, math.ceil(cores / self._threads_per_worker()))
         if n > len(self._places):
-            logger.warning("scale: %s places for workers, and %s are asked for", len(self._places), n)
+            logger.warning("scale: %s workers requested, but the plan has only %s places", n, len(self._places))
         return super().scale(min(n, len(self._places)))
 
     scale_up = scale
@@ -205,7 +205,7 @@ def _refuse(given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if name not in DASK_CUDA:
             raise TypeError(f"TopologyCluster.__init__() got an unexpected keyword argument {name!r}")
-        if value is not None:  # programs pass on None for options that nobody set
+        if not asks_for_nothing(name, value):
             raise InvalidParamError(f"TopologyCluster({name}={value!r}) is not supported: {DASK_CUDA[name]}")
 
 

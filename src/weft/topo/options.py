@@ -18,9 +18,20 @@ DASK_CUDA = {
     **dict.fromkeys(("rmm_pool_size", "rmm_maximum_pool_size", "rmm_release_threshold", "rmm_log_directory"), _RMM),
     **dict.fromkeys(("rmm_managed_memory", "rmm_async", "rmm_track_allocations"), _RMM),
     **dict.fromkeys(("rmm_allocator_external_lib_list", "set_rmm_allocator_for_libs"), _RMM),
-    **dict.fromkeys(("device_memory_limit", "enable_cudf_spill", "cudf_spill_stats", "jit_unspill"), _SPILL),
+    **dict.fromkeys(
+        ("device_memory_limit", "enable_cudf_spill", "cudf_spill_stats", "jit_unspill", "log_spilling"), _SPILL
+    ),
     **dict.fromkeys(("enable_tcp_over_ucx", "enable_infiniband", "enable_nvlink", "enable_rdmacm"), _UCX),
 }
+
+
+def asks_for_nothing(name: str, value: object) -> bool:
+    """Tell whether a value of dask-cuda's option `name` asks for what weft does: no RMM, and no spilling.
+
+    Programs pass on dask-cuda's defaults, which are None, False and 0.
+    """
+    return value is None or (not value and DASK_CUDA[name] != _UCX)
+
 
 _DEVICE = re.compile(r"[0-9]+|GPU-\S+|MIG-\S+")
 

@@ -28,22 +28,29 @@ EXAMPLES = (
     "weft worker --scheduler-file scheduler.json --per l3 --threads 2 --memory-limit 8GiB",
 )
 
+#: Options of dask-cuda's worker that ask for what weft does.
+AS_HERE = (
+    "disable-cudf-spill",
+    "disable-jit-unspill",
+    "no-rmm-managed-memory",
+    "no-rmm-async",
+    "no-rmm-track-allocations",
+)
 _OF_DASK_CUDA = {name.replace("_", "-"): why for name, why in DASK_CUDA.items()}
+_WIRES = ("tcp-over-ucx", "infiniband", "nvlink", "rdmacm")
 #: Options of dask-cuda's worker that have no meaning here, and why.
 NOT_SUPPORTED = {
     **_OF_DASK_CUDA,
-    **{
-        f"disable-{name.removeprefix('enable-')}": why
-        for name, why in _OF_DASK_CUDA.items()
-        if name.startswith("enable-")
-    },
-    **{f"{switch}-jit-unspill": _OF_DASK_CUDA["jit-unspill"] for switch in ("enable", "disable")},
+    **{f"disable-{name}": _OF_DASK_CUDA[f"enable-{name}"] for name in _WIRES},
+    "enable-jit-unspill": _OF_DASK_CUDA["jit-unspill"],
     "pre-import": "use --preload",
     "pid-file": "the program that starts weft worker knows its pid",
     "worker-class": "weft worker starts distributed's Worker, each below a Nanny",
     "multiprocessing-method": "nannies start their workers by distributed.worker.multiprocessing-method",
     "shared-filesystem": "weft does not spill to a file system that workers share",
-    "dashboard-prefix": "use dask worker, which has it",
+    **dict.fromkeys(
+        ("dashboard-prefix", "worker-port", "listen-address", "contact-address"), "use dask worker, which has it"
+    ),
 }
 
 
@@ -82,11 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dashboard-address", metavar="ADDRESS", help="address of each worker's dashboard (default: :0, any port)"
     )
     dask.add_argument("--no-dashboard", action="store_true", help="start no dashboards")
+    dask.add_argument("--dashboard", action="store_false", dest="no_dashboard", help=argparse.SUPPRESS)
     dask.add_argument("--tls-ca-file", metavar="FILE", help="certificates of the authorities to trust, PEM")
     dask.add_argument("--tls-cert", metavar="FILE", help="the workers' certificate, PEM")
     dask.add_argument("--tls-key", metavar="FILE", help="the private key of --tls-cert, PEM")
     _options.add_json(parser)
     _options.add_color(parser)
+    for name in AS_HERE:
+        parser.add_argument(f"--{name}", action="store_true", dest="as_here", help=argparse.SUPPRESS)
     for name in NOT_SUPPORTED:
         parser.add_argument(f"--{name}", nargs="?", action=_Refused, dest="refused", help=argparse.SUPPRESS)
 
