@@ -123,8 +123,8 @@ def test_a_new_link_of_ucx_on_this_host_is_told_of_with_the_reason(why, same_hos
 @pytest.mark.parametrize(
     ("why", "same_host", "apart", "said"),
     [
-        ("a GPU is visible", True, "", ("a GPU is visible", "what both sides told in the handshake")),
-        ("", True, "", ("unknown", "what both sides told in the handshake")),
+        ("a GPU is visible", True, "", ("a GPU is visible", "what both sides reported in the handshake")),
+        ("", True, "", ("unknown", "what both sides reported in the handshake")),
         ("", False, "it is on another host", ("works within one host only", "it is on another host")),
     ],
 )

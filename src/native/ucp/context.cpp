@@ -155,13 +155,13 @@ void Context::close() noexcept {
 static void close_context(Context &c) {
     if (c.workers)
         raise("InvalidParamError",
-              "close: the context has " + std::to_string(c.workers) + " open workers; close them first", "close");
+              "close: workers of the context are open (" + std::to_string(c.workers) + "); close them first", "close");
     if (c.engines)
         raise("InvalidParamError", "close: memoryviews of an active message still use the context; release them first",
               "close");
     if (c.memories)
         raise("InvalidParamError",
-              "close: the context has " + std::to_string(c.memories) + " open memories; close them first", "close");
+              "close: memory of the context is mapped (" + std::to_string(c.memories) + "); close it first", "close");
     c.close();
 }
 

@@ -55,4 +55,4 @@ def verdict_of_ucx(why_ucx: str, *, same_host: bool, apart: str) -> Verdict:
     """Return the reason why UCX and not the ring carries a connection; `why_ucx` is from the handshake."""
     if not same_host:
         return Verdict(NAME, False, "works within one host only", apart)
-    return Verdict(NAME, False, why_ucx or "unknown", "what both sides told in the handshake")
+    return Verdict(NAME, False, why_ucx or "unknown", "what both sides reported in the handshake")

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, shown = parser.add_argument, "(default: %(default)s)"
     what = f"networks, comma-separated: {', '.join(TOPOLOGIES)}, none {shown}"
     add("networks", type=names, nargs="?", default=",".join(QUICK), metavar="NAMES", help=what)
-    add("--graphs", type=graphs, metavar="NAMES", help=f"some of {', '.join(GRAPHS)} (default: all that suit)")
+    add("--graphs", type=graphs, metavar="NAMES", help=f"some of {', '.join(GRAPHS)} (default: all that apply)")
     add(
         "--ways",
         type=ways,

@@ -160,7 +160,7 @@ def notes(record: Mapping[str, Any]) -> Iterator[str]:
     limit = f", at most {record['limit']:,} open files in each process" if record["limit"] else ""
     yield f"Worker processes of one thread each, {how}{limit}; client and scheduler in one process"
     if where := lab_hosts.told(record):
-        yield f"{where}; workers dealt out to them in turn"
+        yield f"{where}; workers assigned to them in turn"
     if calm := sorted({entry["workers"] for entry in record["records"] if entry.get("calm")}):
         names = ", ".join(map(str, calm))
         yield f"With {names} workers Dask's profiler, ticks and system monitor are slowed down; they alone fill cores"
