@@ -232,8 +232,9 @@ def report(comparisons: list[Comparison], known: dict[str, str]) -> tuple[dict[s
     ran = {test: c for c in comparisons for test in c.tests()}
     differing = {test: c for test, c in ran.items() if test in c.differing()}
     flaky = {test: c for test, c in ran.items() if "flaky" in c.of(test).values()}
+    several = len(comparisons[0].runs) > 1  # of one protocol alone, a known difference is a failure with a reason
     both = [test for test, c in ran.items() if set(c.of(test).values()) == {"failed"}]
-    stale = [test for test in known if test in ran and test not in differing]
+    stale = [test for test in known if several and test in ran and test not in differing]
     cut = [f"{c.file} with {p}: {run.end}" for c in comparisons for p, run in c.runs.items() if run.end]
 
     def line(test: str, why: str) -> str:
@@ -246,7 +247,7 @@ def report(comparisons: list[Comparison], known: dict[str, str]) -> tuple[dict[s
     sections = {
         "Differ": [line(t, f": {known.get(t) or 'NO KNOWN REASON: ' + words(t)}") for t in differing],
         "Known to differ, but does not": [line(t, f": {known[t]}") for t in stale],
-        "Fail with every protocol": [f"- `{t}`: {words(t)}" for t in both],
+        "Fail with every protocol" if several else "Fail": [f"- `{t}`: {known.get(t) or words(t)}" for t in both],
         "Flaky (failed once, passed alone)": [line(t, f": {words(t)}") for t in flaky],
         "Did not come to an end": [f"- {end}" for end in cut],
     }

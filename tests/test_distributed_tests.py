@@ -70,6 +70,13 @@ def test_what_differs_for_no_known_reason(tcp: list[str], ucx: list[str], known:
     assert compare.report([compared(tcp=tcp, ucx=ucx)], known)[1] == unknown
 
 
+def test_of_one_protocol_alone_a_known_difference_is_a_failure_with_its_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert compare.report([compared(ucx=["failed"])], {"a": "spells out tcp://"})[1] == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["Fail:", "", "- `a`: spells out tcp://"]
+
+
 def test_a_file_that_did_not_end_is_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
     comparison = compared(tcp=["passed"], ucx=["passed"])
     comparison.runs["ucx"].end = "cut off"
