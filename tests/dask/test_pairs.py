@@ -7,12 +7,14 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from distributed.comm import CommClosedError
 from rich.console import Console
 
+import weft
 from weft.dask.observe.pairs import Pair, Transports, join, named, transports
 
 
@@ -129,8 +131,9 @@ def test_a_notebook_shows_names_as_they_are() -> None:
 class Cluster:
     """As much of a client as is asked, of a cluster whose workers answer so."""
 
-    def __init__(self, **answers: Any) -> None:
-        self.answers = answers
+    def __init__(self, scheme: str = "ucx", **answers: Any) -> None:
+        self.answers = {f"{scheme}://{name}": answer for name, answer in answers.items()}
+        self.scheduler = SimpleNamespace(address=f"{scheme}://s")
 
     async def run(self, ask: object, *, on_error: str = "raise") -> dict[str, Any]:
         errors = [answer for answer in self.answers.values() if isinstance(answer, Exception)]
@@ -155,6 +158,18 @@ def test_a_worker_that_has_just_died_is_counted() -> None:
     assert "1 worker did not answer" in table._repr_html_()
     assert "2 workers did not answer" in str(Transports(PAIRS, 2))
     assert "did not answer" not in str(Transports(PAIRS))
+
+
+def test_a_cluster_without_ucx_has_no_rows_of_another() -> None:
+    answers = {"a": report("a", b=row(100)) | {"name": "0"}}
+    assert transports(Cluster("tcp", **answers)).rows == []
+    assert transports(Cluster("ucx", **answers)).rows != []
+
+
+@pytest.mark.parametrize("client", [None, "ucx://127.0.0.1:8786"])
+def test_what_is_no_client_is_refused(client: object) -> None:
+    with pytest.raises(weft.InvalidParamError, match=r"is not a distributed\.Client"):
+        transports(client)
 
 
 def test_what_fails_at_a_worker_is_raised() -> None:

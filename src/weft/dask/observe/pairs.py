@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weft._units import format_nbytes, format_rate
 from weft.dask.observe import traffic
 from weft.dask.observe.traffic import EXTENSION
+from weft.errors import InvalidParamError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -231,18 +232,22 @@ def named(names: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 async def _collect(client: Any) -> Transports:
-    answers = (await client.run(_report_of_worker, on_error="return")).values()
+    asked = await client.run(_report_of_worker, on_error="return")
+    answers = asked.values()
     workers = [answer for answer in answers if not isinstance(answer, Exception)]
     for answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, OSError):  # an OSError is a lost connection
             raise answer
+    silent = len(answers) - len(workers)
+    if not any(address.startswith("ucx://") for address in (*asked, client.scheduler.address)):
+        return Transports([], silent)  # what this process, or its scheduler, counted was another cluster's
     scheduler = await client.run_on_scheduler(_report_of_scheduler)
     here = traffic.report()
     names = named(
         [(r["process"], r["name"]) for r in workers]
         + [(scheduler["process"], "scheduler"), (here["process"], "client")]
     )
-    return Transports(join(names, [*workers, scheduler, here], scheduler["requests"]), len(answers) - len(workers))
+    return Transports(join(names, [*workers, scheduler, here], scheduler["requests"]), silent)
 
 
 def transports(client: Any) -> Any:
@@ -259,6 +264,17 @@ def transports(client: Any) -> Any:
         Prints as a table, also in a notebook; ``.rows`` is a list of dictionaries, ``.to_json()`` a string. If
         `client` is asynchronous, await it first.
 
-    Counts start with each process and are never reset; for an interval, take the difference of two tables.
+    Raises
+    ------
+    InvalidParamError
+        `client` is not a client.
+
+    Notes
+    -----
+    Counts start with each process and are never reset; for an interval, take the difference of two tables. A process
+    that took part in several clusters, as a notebook does, counts for all of them. A cluster without ``ucx://`` has no
+    rows.
     """
+    if not hasattr(client, "run_on_scheduler"):
+        raise InvalidParamError(f"transports: {client!r} is not a distributed.Client")
     return client.sync(_collect, client)
