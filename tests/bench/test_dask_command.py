@@ -169,9 +169,23 @@ def test_missing_packages_of_gpus_are_named(capsys):
 def test_missing_packages_are_named_with_what_brings_them(monkeypatch):
     monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(BenchError, match=r'pandas, .* not installed: pip install "weft-ucx\[demo\]"$'):
+        rounds.refuse(rounds.TABLES)
+    with pytest.raises(BenchError, match=r'^numpy, dask, distributed not installed: pip install "weft-ucx\[dask\]"$'):
         rounds.refuse(())
-    with pytest.raises(BenchError, match=r'\[demo\]"; pip install cupy-cuda12x \(with CUDA 13: cupy-cuda13x\)$'):
+    with pytest.raises(BenchError, match=r'\[dask\]"; pip install cupy-cuda12x \(with CUDA 13: cupy-cuda13x\)$'):
         rounds.refuse(("cupy",))
+
+
+@pytest.mark.parametrize(("load", "needs"), [("merge", True), ("tasks", False), ("transpose", False)])
+def test_only_tables_need_pandas(load, needs, monkeypatch, capsys):
+    monkeypatch.setattr(rounds.importlib.util, "find_spec", lambda name: None if name == "pandas" else name)
+    monkeypatch.setattr(rounds, "measure", lambda *_: pytest.fail("would have run"))
+    if needs:
+        assert command.run(parse(load)) == 1
+        assert "pandas not installed" in capsys.readouterr().err
+    else:
+        with pytest.raises(pytest.fail.Exception, match="would have run"):
+            command.run(parse(load))
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,9 @@ def on_host() -> int:
 
 def _run(args: argparse.Namespace) -> dict[str, Any] | int:
     dask_cuda.tell(args)
-    rounds.refuse(LOADS[args.load].gpu if _kind(args) == "gpu" else (), args.json)
+    load = LOADS[args.load]
+    needed = (load.gpu if _kind(args) == "gpu" else ()) + (rounds.TABLES if load.room == "tables" else ())
+    rounds.refuse(needed, args.json)
     plot.refuse(args)
     if options.replaces_text(args.json):
         shown = {"markdown": args.markdown, "no_show_p2p_bandwidth": args.no_show_p2p_bandwidth}

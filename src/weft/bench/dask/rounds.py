@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from weft.bench.dask.workloads import Workload
 
 
+#: What tables take, besides what arrays do.
+TABLES = ("pandas", "pyarrow")
 #: What brings the packages that a GPU's work takes; ``weft-ucx[demo]`` brings all others.
 WHEELS = {"cupy": "cupy-cuda12x", "cudf": "cudf-cu12", "dask_cudf": "dask-cudf-cu12"}
 
@@ -170,15 +172,16 @@ def one_round(cluster: Cluster, workload: Workload, expected: Any, timeout_s: fl
 
 
 def refuse(packages: Iterable[str], *paths: Path | None) -> None:
-    """Raise for packages that Dask's work, and `packages` besides, would miss, and for files that cannot be written.
+    """Raise for packages that Dask's arrays, and `packages` besides, would miss, and for files that cannot be written.
 
     Before anything starts: a missing matplotlib must not cost the newcomer the minute that the rounds took.
     """
-    needed = ["numpy", "pandas", "pyarrow", "dask", "distributed", *packages]
+    needed = ["numpy", "dask", "distributed", *packages]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         wheels = " ".join(WHEELS[name] for name in missing if name in WHEELS)
-        own = [_distribution.install("demo")] if set(missing) - set(WHEELS) else []
+        ours = set(missing) - set(WHEELS)
+        own = [_distribution.install("demo" if ours & set(packages) else "dask")] if ours else []
         others = [f"pip install {wheels} (with CUDA 13: {wheels.replace('12', '13')})"] if wheels else []
         raise BenchError(f"{', '.join(missing)} not installed: {'; '.join([*own, *others])}")
     outcome.refuse_files(*paths)

@@ -14,7 +14,7 @@ from typing import Any
 from weft import _options
 from weft.bench.common import environment, options, outcome
 from weft.bench.common.rounds import progress
-from weft.bench.dask.rounds import refuse
+from weft.bench.dask.rounds import TABLES, refuse
 from weft.bench.links import run as one_run
 from weft.bench.links import table
 from weft.bench.links.scenarios import SCENARIOS, WAYS
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    refuse((), args.json)
+    refuse(TABLES, args.json)
     surroundings = environment.collect()
     with ended_by_signals():
         records = _measure(args)
