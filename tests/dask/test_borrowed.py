@@ -68,15 +68,15 @@ def test_a_process_that_is_not_there_has_borrowed_nothing() -> None:
 class Readings:
     """A clock that reading takes 10 ms of."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.count = 0.0, 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, takes_s: float = 0.01) -> None:
+        self.now, self.count, self.takes_s = 0.0, 0, takes_s
         monkeypatch.setattr(shared_pages, "read", self.read)
 
     def __call__(self) -> float:
         return self.now
 
     def read(self, pid: Any) -> Borrowed:
-        self.now += 0.01
+        self.now += self.takes_s
         self.count += 1
         return Borrowed(self.count, 0)
 
@@ -90,6 +90,15 @@ def test_a_reading_holds_for_a_hundred_times_what_it_took(monkeypatch: pytest.Mo
     assert reader.read(1, 1000 * MIB).resident == 1
     clock.now += 0.02
     assert reader.read(1, 1000 * MIB).resident == 2
+
+
+def test_a_reading_that_took_little_holds_for_some_of_dasks_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Readings(monkeypatch, takes_s=0.0002)
+    reader = Reader(clock)
+    for _ in range(100):  # 10 s
+        reader.read(1, 1000 * MIB)
+        clock.now += 0.1
+    assert clock.count <= 20
 
 
 def test_a_process_that_grew_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from weft.dask import config, patches, patches_p2p, patches_spill
 from weft.dask.memory import host_budget
 from weft.dask.memory.available import Available
 from weft.dask.memory.shards import Room
-from weft.dask.memory.shared_pages import NOTHING, Borrowed, Reader
+from weft.dask.memory.shared_pages import LEAST_S, NOTHING, Borrowed, Reader
 from weft.dask.memory.spill import spill_own
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class WorkerCount:
         self._available = Available()
         self._seen = NOTHING
         self._total = 0  # bytes borrowed at the last reading
+        self._flag_at = 0.0
         self._taken, self._taken_at = 0, 0.0  # blocks taken from the pool, and when that number last changed
         #: For P2P shards, which go to disk when memory is short.
         self.room: Room | None = None
@@ -138,7 +139,9 @@ class WorkerCount:
         if not total:
             self._reader, self._seen, self._total = Reader(), NOTHING, 0
             return NOTHING
-        _native.flag_loans()
+        if (now := time.monotonic()) >= self._flag_at:
+            _native.flag_loans()
+            self._flag_at = now + LEAST_S
         seen = self._reader.read("self", resident)
         if seen is not self._seen:  # a new reading
             self._seen, self._total = seen, total

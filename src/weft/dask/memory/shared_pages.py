@@ -20,6 +20,9 @@ from weft import _native
 
 #: A reading is used for this many times its own duration: walking page tables then takes 1 % of a core.
 _HOLDS = 100
+#: ... and for this many seconds: Dask asks ten times a second, also an idle worker, which may have borrowed from a
+#: hundred others.
+LEAST_S = 0.5
 #: ... unless resident memory changed by more than this fraction, and by more than this: Dask's thresholds are a tenth
 #: of the limit apart.
 _MOVES, _MOVES_NBYTES = 64, 8 << 20
@@ -97,7 +100,7 @@ class Reader:
         if pid != self._of or began >= self._until or self._moved(resident):
             self._last, self._of, self._at = read(pid), pid, resident
             ended = self._clock()
-            self._until = ended + _HOLDS * (ended - began)
+            self._until = ended + max(LEAST_S, _HOLDS * (ended - began))
         return self._last
 
     def _moved(self, resident: int) -> bool:
