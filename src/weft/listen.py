@@ -201,7 +201,7 @@ class Listener:
             raise ClosedError("the listener was closed")
         if sock.family == socket.AF_UNIX:
             return local.server(workers, name, sock, self._info, self._bound()[1])
-        route = Route(sock.getsockname()[0], self._settings)
+        route = Route.of(sock, self._settings)
         steps = handshake.server(workers, route, name, sock, self._info, self._same_host, self._policy)
         return steps if self._ssl is None else Session(self._ssl, f"accept from {name}").carry(steps)
 
