@@ -21,7 +21,7 @@ from weft._connect.admission import SameHostListener, process_of, same_user
 from weft._connect.encryption import EncryptionPolicy, policy_of
 from weft._connect.handshake_io import LONG_S, no_handshake, out_of_descriptors, run, run_blocking
 from weft._connect.links import Workers, forked, workers_of_loop, workers_of_thread
-from weft._connect.message import checked, seconds
+from weft._connect.message import checked, of_accept, seconds
 from weft._connect.route import Route
 from weft._connect.sockets import close_in_child
 from weft._tls.session import Session
@@ -250,16 +250,16 @@ class Listener:
             if sock is None:
                 break
             with sock:
+                caller = _caller(sock)
                 began = time.monotonic()
                 until = min(began + HANDSHAKE_TIMEOUT_S, max(deadline, began + LEAST_HANDSHAKE_S))
                 try:
-                    caller = _caller(sock)
                     steps = self._steps(workers, sock, caller)
                     limit = round(until - began, 2)
                     joined = run_blocking(steps, sock, f"accept from {caller}", deadline=until, timeout=limit)
                     return peer_of(joined, sock)
                 except (Error, OSError) as e:
-                    log.warning("rejected a connection: %s", e)
+                    log.warning("rejected a connection: %s", of_accept(e, caller))
         raise TimedOutError(f"accept on {name}: no connection within {timeout} s")
 
     def _next(self, listening: list[socket.socket], deadline: float, name: str) -> socket.socket | None:
@@ -349,7 +349,7 @@ class Listener:
                 log.log(
                     logging.INFO if isinstance(e, ClosedError) else logging.WARNING,  # stop() causes a ClosedError
                     "rejected a connection: %s",
-                    str(e) or no_handshake(f"accept from {caller}", HANDSHAKE_TIMEOUT_S),
+                    of_accept(e, caller) if str(e) else no_handshake(f"accept from {caller}", HANDSHAKE_TIMEOUT_S),
                 )
                 return
         if self._on_peer is not None:
