@@ -299,6 +299,12 @@ def test_a_cancelled_connect_leaves_nothing():
         assert len(after) <= len(before), sorted(after.items() - before.items())
 
 
+@pytest.mark.parametrize("handler", [5, "echo"])
+def test_a_handler_that_cannot_be_called_is_refused_at_once(handler):
+    with pytest.raises(weft.InvalidParamError, match=r"handler=.* is not callable; pass a coroutine function"):
+        weft.listen("127.0.0.1:0", handler)
+
+
 def test_handlers_end_with_the_listener():
     ended = []
 

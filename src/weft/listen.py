@@ -79,7 +79,7 @@ def listen(
     NoMemoryError
         On entry: descriptors ran out. Nothing listens.
     InvalidParamError
-        On entry: ``with`` and a handler, or ``async with`` without one.
+        `handler` is not callable. On entry: ``with`` and a handler, or ``async with`` without one.
     """
     return Listener(address, handler, info=info, settings=settings, ssl=ssl, payload=payload)
 
@@ -103,6 +103,8 @@ class Listener:
         payload: EncryptionPolicy = "refuse",
     ) -> None:
         self._host, self._port = split(address)
+        if handler is not None and not callable(handler):  # callers without types
+            raise InvalidParamError(f"listen: handler={handler!r} is not callable; pass a coroutine function")
         self._ssl = ssl
         self._policy: EncryptionPolicy | None = policy_of(ssl, payload)
         self._handler, self._on_peer, self._info = handler, on_peer, checked("listen", info)
