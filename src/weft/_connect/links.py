@@ -256,7 +256,9 @@ class ConnectionWorker:
         self.native.close()
 
     def check_way_back(self, address: bytes | None, what: str) -> None:
-        """Refuse a caller to whose `address` UCX has no way. Nothing is sent there.
+        """Refuse a caller to whose `address` UCX has no way.
+
+        UCX opens a TCP connection there and sends a connection request, at most 42 B; then this closes it.
 
         A caller that UCX cannot answer would end this process: with its first message, UCX 1.22 makes an endpoint that
         has no transport, and crashes as it reports that (``ucp_ep_set_lanes_failed``).
