@@ -530,13 +530,11 @@ class Worker:
         Raises
         ------
         AddressError
-            The host is unknown.
+            The host is unknown or another one, the port is in use, or this process may not use it.
         InvalidParamError
             There is no port, or it is not a number up to 65535.
         UnsupportedError
             The address is IPv6, with which UCX's own listener crashes.
-        Error
-            The port is in use, or this process may not use it.
 
         Connections are not authenticated: every program that reaches the port is connected. :func:`weft.listen`
         authenticates user and host.
