@@ -296,10 +296,11 @@ class Worker:
     A UCP worker: it sends and receives for the one thread that made it.
 
     A worker does not progress by itself. It progresses while a thread waits for a request, and in the turns of an
-    asyncio loop in which a request was awaited.
+    asyncio loop in which a request was awaited. With ``links_only``, it is for weft's own connections alone: it has no
+    address and makes no endpoints.
     """
 
-    def __init__(self, context: Context | None, *, links_only: bool = False) -> None: ...
+    def __init__(self, context: Context, *, links_only: bool = False) -> None: ...
 
     @property
     def address(self) -> bytes:

@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from weft import _native
 from weft._connect.address import infiniband_ports
@@ -232,7 +232,8 @@ class ConnectionWorker:
     """A worker of this loop or thread, and its links by the other worker's id."""
 
     def __init__(self, context: Context | None, *, same_host: bool) -> None:
-        self.native = _native.Worker(context, links_only=same_host)
+        # without a context, which is not public, it has rings only
+        self.native = _native.Worker(cast("Context", context), links_only=same_host)
         self.context = context
         self.same_host = same_host
         self.id = os.urandom(16).hex()
@@ -266,6 +267,7 @@ class ConnectionWorker:
         if address is None or infiniband_ports():  # they reach whom tcp does not, and answer at once
             return
         if self._probe is None:
+            assert self.context is not None, "across the network"
             self._probe = _native.Worker(self.context)
         try:
             endpoint = self._probe.connect(address)
