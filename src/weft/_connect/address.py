@@ -144,6 +144,17 @@ def device_of(host: str) -> str | None:
     return min(found, key=lambda device: device == "lo", default="lo" if wanted.is_loopback else None)
 
 
+def is_end(device: str) -> bool:
+    """Tell whether a network device leads to no other host, and only has addresses: the loopback, or a dummy."""
+    import fcntl  # lazy, as psutil
+
+    SIOCGIFFLAGS, IFF_LOOPBACK, IFF_NOARP = 0x8913, 0x8, 0x80  # noqa: N806  (the kernel's names)
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        answer = fcntl.ioctl(s, SIOCGIFFLAGS, struct.pack("16s24x", device.encode()))
+        return bool(struct.unpack_from("16xH", answer)[0] & (IFF_LOOPBACK | IFF_NOARP))
+    return False
+
+
 def device_towards(host: str) -> str | None:
     """Return the network device of this host's route to `host`, an IP address; None if the kernel names none.
 

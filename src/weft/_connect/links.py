@@ -274,7 +274,8 @@ class ConnectionWorker:
         except UnreachableError as e:
             raise UnreachableError(
                 f"{what}: UCX has no route back to it over the device that it came by ({e}). UCX reads routes once: if"
-                " they have changed since the listener started, restart it"
+                " they have changed since the listener started, restart it; if another device is on the way, set"
+                " UCX_NET_DEVICES to that one"
             ) from None
         endpoint.close(force=True)
         self._probe.progress()

@@ -8,7 +8,7 @@ import os
 import socket
 from typing import NamedTuple
 
-from weft._connect.address import device_of, device_towards, infiniband_ports, is_ipv6, is_loopback
+from weft._connect.address import device_of, device_towards, infiniband_ports, is_end, is_ipv6, is_loopback
 from weft._connect.encryption import memory_only
 from weft.config import link_queue, link_settings, tcp_segments, uses_shm, uses_tcp
 from weft.errors import UnreachableError
@@ -26,7 +26,8 @@ class Route(NamedTuple):
 
     `ucx` holds the UCX settings that the user passed for the connection, sorted by name, without ``UCX_``. Each `flow`
     has its own worker, and so its own link: UCX's tcp has one TCP connection for each. `peer` is the address of the
-    other end: where the loopback has `host`, as it has a service's address, only the route to the peer names a device.
+    other end: where the loopback or a dummy device has `host`, as for a service's address, the route to the peer
+    names the device.
     """
 
     host: str
@@ -83,7 +84,7 @@ class Route(NamedTuple):
             device = device_of(self.host)
             if device is None:
                 raise UnreachableError(f"{self.host}: no network device of this host has this address")
-            if device == "lo" and self.peer and not is_loopback(self.host):
+            if self.peer and not is_loopback(self.host) and is_end(device):
                 device = device_towards(self.peer) or device
             settings["NET_DEVICES"] = ",".join([device, *infiniband_ports()])
         if is_ipv6(self.host) and uses_tcp(asked or "all") and "UCX_TCP_AF_PRIO" not in os.environ:
