@@ -299,6 +299,12 @@ def test_a_cancelled_connect_leaves_nothing():
         assert len(after) <= len(before), sorted(after.items() - before.items())
 
 
+@pytest.mark.parametrize("handler", [5, "echo"])
+def test_a_handler_that_cannot_be_called_is_refused_at_once(handler):
+    with pytest.raises(weft.InvalidParamError, match=r"handler=.* is not callable; pass a coroutine function"):
+        weft.listen("127.0.0.1:0", handler)
+
+
 def test_handlers_end_with_the_listener():
     ended = []
 
@@ -357,7 +363,7 @@ def test_a_refusal_after_the_link_was_made_reaches_the_caller_as_one(monkeypatch
     with futures.ThreadPoolExecutor(1) as pool, weft.listen("127.0.0.1:0") as listener:
 
         def call():
-            with pytest.raises(weft.UnreachableError, match="the other side refused: no such luck"):
+            with pytest.raises(weft.UnreachableError, match=r"the other side refused: accept from .*: no such luck"):
                 weft.connect(listener.address, timeout=20).open()
             with weft.connect(listener.address, timeout=20) as peer:
                 peer.send(b"x").wait(20)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""No memfd: a seccomp filter refuses it, as some containers' profiles do. One of the two processes is under it."""
+"""No memfd, or no memory for one: a seccomp filter refuses it, as some containers' profiles do.
+
+One of the two processes is under it.
+"""
 
 import json
 import platform
@@ -8,11 +11,14 @@ import pytest
 
 import weft
 
-#: Numbers of memfd_create, and of the machine as seccomp has it. Source: Linux, unistd.h and audit.h.
-NUMBERS = {"x86_64": (319, 0xC000003E), "aarch64": (279, 0xC00000B7)}
-pytestmark = pytest.mark.skipif(platform.machine() not in NUMBERS, reason="the system call's number is not known here")
+#: Numbers of the calls, and of the machine as seccomp has it. Source: Linux, unistd.h and audit.h.
+CALLS, MACHINES = ["memfd_create", "fallocate"], {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+NUMBERS = {"x86_64": [319, 285], "aarch64": [279, 47]}.get(platform.machine(), [0, 0])
+pytestmark = pytest.mark.skipif(
+    platform.machine() not in MACHINES, reason="the system calls' numbers are not known here"
+)
 
-#: Puts this process under a filter that lets all pass but memfd_create, which fails with EPERM. Source: seccomp(2).
+#: Puts this process under a filter that lets all pass but one call, which fails with EPERM. Source: seccomp(2).
 FILTER = """
 import ctypes, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -55,14 +61,19 @@ def as_weft_has_it(monkeypatch):
     monkeypatch.delenv("UCX_TLS", raising=False)
 
 
-def test_ucx_takes_over_and_both_sides_can_tell_why(spawn):
+def refusing(spawn, code, call, *arguments):
+    return spawn(code, str(NUMBERS[CALLS.index(call)]), str(MACHINES[platform.machine()]), *arguments)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_ucx_takes_over_and_both_sides_can_tell_why(spawn, call):
     with weft.listen("127.0.0.1:0") as listener:
-        child = spawn(CONNECT, *map(str, NUMBERS[platform.machine()]), listener.address)
+        child = refusing(spawn, CONNECT, call, listener.address)
         with listener.accept(100) as peer:
             peer.send(peer.recv().wait(100)).wait(100)
             assert peer.recv().wait(100) == b"explained"
             told = peer.explain()
-    refused = "memfd_create was refused: Operation not permitted"
+    refused = "memfd_create or fallocate was refused: Operation not permitted"
     assert json.loads(child.line()) == [refused, ["posix/memory"]]
     assert (told.why_ucx, told.same_host) == (f"the other side: {refused}", True)
     [ring] = [each for each in told.transports if each.transport == "ring"]
@@ -70,6 +81,7 @@ def test_ucx_takes_over_and_both_sides_can_tell_why(spawn):
     assert told.lines[1].endswith(f"tag(posix/memory), not weft's ring: the other side: {refused}")
 
 
-def test_the_doctor_says_what_to_mend(spawn):
-    child = spawn(DOCTOR, *map(str, NUMBERS[platform.machine()]))
-    assert child.line() == "memfd_create: Operation not permitted"
+@pytest.mark.parametrize("call", CALLS)
+def test_the_doctor_says_what_to_mend(spawn, call):
+    child = refusing(spawn, DOCTOR, call)
+    assert child.line() == f"{call}: Operation not permitted"

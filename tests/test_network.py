@@ -337,6 +337,31 @@ def test_an_address_that_the_loopback_has_too(hosts):
     assert [listening.line(), calling.line()] == [f"False tcp/{a.device}", f"False tcp/{b.device}"]
 
 
+@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
+@pytest.mark.parametrize("bind", ["the address", "all addresses"])
+@pytest.mark.parametrize("device", ["lo", "none0"])
+def test_addresses_of_a_device_that_leads_nowhere(hosts, family, bind, device):
+    """As a service's address that a host announces itself: both ends may have one."""
+    at_a, at_b, prefix = ("10.98.0.1", "10.98.0.2", 32) if family == "IPv4" else ("fd98::1", "fd98::2", 128)
+    a, b = hosts
+    for host, own, other, way in ((a, at_a, at_b, b), (b, at_b, at_a, a)):
+        way = way.ipv4 if family == "IPv4" else way.ipv6
+        if device != "lo":
+            host.ip(
+                "link", "add", device, "type", "veth", "peer", "name", "none1"
+            )  # as a dummy, which not all kernels have
+            host.ip("link", "set", device, "arp", "off", "up")
+            host.ip("link", "set", "none1", "up")
+        host.ip("addr", "add", f"{own}/{prefix}", "dev", device)
+        host.ip("route", "add", f"{other}/{prefix}", "via", way, "src", own)
+    wildcard, service = ("0.0.0.0", at_a) if family == "IPv4" else ("[::]", f"[{at_a}]")
+    listening = a.python(ECHO, f"{service if bind == 'the address' else wildcard}:0")
+    port = listening.line().rpartition(":")[2]
+    calling = b.python(CALLER, f"{service}:{port}", 8, 1 << 20)
+    assert (listening.line(), calling.line()) == (f"False tcp/{a.device}", f"False tcp/{b.device}")
+    assert [calling.line(), calling.line()] == ["8", str(1 << 20)]
+
+
 FLOWS_SERVED = """
 async def answer(peer):
     while True:

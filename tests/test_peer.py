@@ -172,6 +172,23 @@ def test_objects_are_sent_pickled_alone():
     run(main())
 
 
+def test_what_is_no_message_is_refused_by_the_operations_name():
+    gaps, objects = np.zeros((3, 6))[:, ::2], np.array([{}])
+
+    async def main():
+        async with pair() as (a, _):
+            for wrong in (None, [None], [b"fine", "text"]):
+                with pytest.raises(TypeError, match=r"send_frames: .*; pass a sequence of contiguous buffers"):
+                    a.send_frames(wrong)
+            for wrong, error in ((gaps, weft.NotContiguousError), (objects, weft.InvalidParamError)):
+                with pytest.raises(error, match=r"^send_frames: "):
+                    a.send_frames([wrong])
+            with pytest.raises(TypeError, match=r"send_packed: pass a message of Peer\.pack, not NoneType"):
+                a.send_packed(None)
+
+    run(main())
+
+
 def test_frames_of_every_kind():
     async def main():
         async with pair() as (a, b):

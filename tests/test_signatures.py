@@ -102,6 +102,12 @@ def test_annotations_are_text_that_names_what_there_is():
     assert signature.return_annotation == "weft.typing.Request[None]"
 
 
+def test_a_worker_takes_a_context():
+    assert inspect.signature(weft.Worker).parameters["context"].annotation == "Context"
+    with pytest.raises(TypeError, match=r"pass a weft\.Context"):
+        weft.Worker(None)
+
+
 def test_a_default_that_is_no_literal_is_the_value_itself():
     marker = object()
     signature = _signatures.parse(

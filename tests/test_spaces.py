@@ -6,16 +6,20 @@ or a refusal that says why.
 """
 
 import asyncio
+import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
 
 import numpy
 import pytest
 
 import weft
-from weft._connect import admission
+from weft import _native
+from weft._connect import admission, handshake
 
 ALONE = [shutil.which("unshare") or "unshare", "--fork", "--kill-child"]
 TIMEOUT_S = 20
@@ -102,6 +106,48 @@ def test_another_dev_shm_is_no_hindrance(tls, lane):
             assert peer.recv().wait(TIMEOUT_S).nbytes == 1_000_000
             peer.send(b"y" * 70_000).wait(TIMEOUT_S)
         assert other.communicate(timeout=TIMEOUT_S)[0].split() == ["True", lane, "70000"]
+
+
+def test_without_proc_the_listener_says_so(monkeypatch, caplog):
+    def refuse():
+        raise weft.UnsupportedError("cannot read /proc/self/ns/ipc: /proc is not mounted")
+
+    async def main():
+        tcp = {"TLS": "tcp,self"}
+        async with weft.listen("127.0.0.1:0", lambda peer: peer.close(), settings=tcp) as listener:
+            await weft.connect(listener.address, settings=tcp)
+
+    monkeypatch.setattr(handshake, "own_namespaces", refuse)
+    why = "accept from 127.0.0.1:[0-9]+: cannot read /proc/self/ns/ipc: /proc is not mounted"
+    with pytest.raises(weft.UnreachableError, match=f"the other side refused: {why}"):
+        asyncio.run(main())
+    [told] = caplog.messages
+    assert re.fullmatch(f"rejected a connection: {why}", told)
+
+
+@pytest.mark.parametrize("tls", [{}, {"TLS": "posix,self"}])
+def test_what_fails_below_is_refused_by_the_side_that_accepts(monkeypatch, caplog, tls):
+    prepare = _native.prepare_link
+
+    def refuse(*arguments):
+        if threading.current_thread() is accepting:
+            raise weft.NoMemoryError("connect: cannot allocate memory for a ring: No space left on device")
+        return prepare(*arguments)
+
+    def accept():
+        with contextlib.suppress(weft.ClosedError):
+            listener.accept(100)
+
+    monkeypatch.setattr(_native, "prepare_link", refuse)
+    why = r"accept from [\w .:]+[0-9]: cannot allocate memory for a ring: No space left on device"
+    with weft.listen("127.0.0.1:0", settings=tls) as listener:
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        with pytest.raises(weft.UnreachableError, match=f"the other side refused: {why}"):
+            weft.connect(listener.address, settings=tls).open()
+    accepting.join()
+    [told] = caplog.messages
+    assert re.fullmatch(f"rejected a connection: {why}", told)
 
 
 TRACE = 1 << 19

@@ -96,11 +96,11 @@ def pack(buffers: Sequence[Any], place: int) -> Packed:
         try:
             view = memoryview(buffer)
         except ValueError:
-            view = _view(buffer)
+            view = _view(buffer, "send_frames")
         if "O" in view.format:
-            _refuse_objects(view)
+            _refuse_objects(view, "send_frames")
         if not view.c_contiguous:
-            view = in_memory_order(view)
+            view = in_memory_order(view, "send_frames")
         size = view.nbytes
         views.append(view)
         entries.append(size)
@@ -174,7 +174,9 @@ def _entry(buffer: Any, device: int) -> int:
     library = LIBRARIES.index(top) if top in LIBRARIES else 0
     nbytes = int(buffer.nbytes)
     if nbytes > _SIZE_MASK or not 0 <= device < 256:
-        raise InvalidParamError(f"send: {nbytes} B on device {device} are more than a message's table can describe")
+        raise InvalidParamError(
+            f"send_frames: {nbytes} B on device {device} are more than a message's table can describe"
+        )
     return _ON_DEVICE | library << _LIBRARY_SHIFT | device << _DEVICE_SHIFT | nbytes
 
 

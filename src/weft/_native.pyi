@@ -258,11 +258,15 @@ class Request:
 
     def result(self) -> Any:
         """
-        Return the result, or raise the error that ended the operation; InvalidStateError while it is pending.
+        Return the result, or raise the error that ended the operation.
+
+        As asyncio's futures: InvalidStateError while it is pending, asyncio.CancelledError if it was cancelled.
         """
 
     def exception(self) -> BaseException | None:
-        """Return the error that ended the operation, or None."""
+        """
+        Return the error that ended the operation, or None; raise in the same cases as :meth:`result`.
+        """
 
     def cancel(self, msg: Any = None) -> bool:
         """
@@ -292,10 +296,11 @@ class Worker:
     A UCP worker: it sends and receives for the one thread that made it.
 
     A worker does not progress by itself. It progresses while a thread waits for a request, and in the turns of an
-    asyncio loop in which a request was awaited.
+    asyncio loop in which a request was awaited. With ``links_only``, it is for weft's own connections alone: it has no
+    address and makes no endpoints.
     """
 
-    def __init__(self, context: Context | None, *, links_only: bool = False) -> None: ...
+    def __init__(self, context: Context, *, links_only: bool = False) -> None: ...
 
     @property
     def address(self) -> bytes:
@@ -526,13 +531,11 @@ class Worker:
         Raises
         ------
         AddressError
-            The host is unknown.
+            The host is unknown or another one, the port is in use, or this process may not use it.
         InvalidParamError
             There is no port, or it is not a number up to 65535.
         UnsupportedError
             The address is IPv6, with which UCX's own listener crashes.
-        Error
-            The port is in use, or this process may not use it.
 
         Connections are not authenticated: every program that reaches the port is connected. :func:`weft.listen`
         authenticates user and host.

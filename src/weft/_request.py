@@ -152,7 +152,10 @@ class PythonRequest(Request[ResultT_co]):
         return self._cancelled
 
     def result(self) -> ResultT_co:
-        """Return the result, or raise the error that ended the operation; InvalidStateError while it is pending."""
+        """Return the result, or raise the error that ended the operation.
+
+        As asyncio's futures: InvalidStateError while it is pending, asyncio.CancelledError if it was cancelled.
+        """
         if not self._done or self._error is not None or self._cancelled:
             error = self.exception()
             if error is not None:
@@ -161,7 +164,7 @@ class PythonRequest(Request[ResultT_co]):
         return self._result  # type: ignore[no-any-return]
 
     def exception(self) -> BaseException | None:
-        """Return the error that ended the operation, or None; InvalidStateError while it is pending."""
+        """Return the error that ended the operation, or None; raise in the same cases as :meth:`result`."""
         if self._cancelled:
             raise self._make_cancelled_error()
         if not self.done():

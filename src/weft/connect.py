@@ -143,7 +143,7 @@ class Connecting:
     def _steps(self, workers: Workers, to: _Reached, name: str) -> handshake.Steps | local.LocalSteps:
         if isinstance(to, local.Reached):
             return local.client(workers, name, to, self._info)
-        route = Route(to.getsockname()[0], self._settings, self._flow)
+        route = Route.of(to, self._settings, self._flow)
         steps = handshake.client(workers, route, name, to, self._info, self._policy)
         if self._ssl is None:
             return steps

@@ -21,7 +21,7 @@ from weft._connect.admission import SameHostListener, process_of, same_user
 from weft._connect.encryption import EncryptionPolicy, policy_of
 from weft._connect.handshake_io import LONG_S, no_handshake, out_of_descriptors, run, run_blocking
 from weft._connect.links import Workers, forked, workers_of_loop, workers_of_thread
-from weft._connect.message import checked, seconds
+from weft._connect.message import checked, of_accept, seconds
 from weft._connect.route import Route
 from weft._connect.sockets import close_in_child
 from weft._tls.session import Session
@@ -79,7 +79,7 @@ def listen(
     NoMemoryError
         On entry: descriptors ran out. Nothing listens.
     InvalidParamError
-        On entry: ``with`` and a handler, or ``async with`` without one.
+        `handler` is not callable. On entry: ``with`` and a handler, or ``async with`` without one.
     """
     return Listener(address, handler, info=info, settings=settings, ssl=ssl, payload=payload)
 
@@ -103,6 +103,8 @@ class Listener:
         payload: EncryptionPolicy = "refuse",
     ) -> None:
         self._host, self._port = split(address)
+        if handler is not None and not callable(handler):  # callers without types
+            raise InvalidParamError(f"listen: handler={handler!r} is not callable; pass a coroutine function")
         self._ssl = ssl
         self._policy: EncryptionPolicy | None = policy_of(ssl, payload)
         self._handler, self._on_peer, self._info = handler, on_peer, checked("listen", info)
@@ -201,7 +203,7 @@ class Listener:
             raise ClosedError("the listener was closed")
         if sock.family == socket.AF_UNIX:
             return local.server(workers, name, sock, self._info, self._bound()[1])
-        route = Route(sock.getsockname()[0], self._settings)
+        route = Route.of(sock, self._settings)
         steps = handshake.server(workers, route, name, sock, self._info, self._same_host, self._policy)
         return steps if self._ssl is None else Session(self._ssl, f"accept from {name}").carry(steps)
 
@@ -250,16 +252,16 @@ class Listener:
             if sock is None:
                 break
             with sock:
+                caller = _caller(sock)
                 began = time.monotonic()
                 until = min(began + HANDSHAKE_TIMEOUT_S, max(deadline, began + LEAST_HANDSHAKE_S))
                 try:
-                    caller = _caller(sock)
                     steps = self._steps(workers, sock, caller)
                     limit = round(until - began, 2)
                     joined = run_blocking(steps, sock, f"accept from {caller}", deadline=until, timeout=limit)
                     return peer_of(joined, sock)
                 except (Error, OSError) as e:
-                    log.warning("rejected a connection: %s", e)
+                    log.warning("rejected a connection: %s", of_accept(e, caller))
         raise TimedOutError(f"accept on {name}: no connection within {timeout} s")
 
     def _next(self, listening: list[socket.socket], deadline: float, name: str) -> socket.socket | None:
@@ -349,7 +351,7 @@ class Listener:
                 log.log(
                     logging.INFO if isinstance(e, ClosedError) else logging.WARNING,  # stop() causes a ClosedError
                     "rejected a connection: %s",
-                    str(e) or no_handshake(f"accept from {caller}", HANDSHAKE_TIMEOUT_S),
+                    of_accept(e, caller) if str(e) else no_handshake(f"accept from {caller}", HANDSHAKE_TIMEOUT_S),
                 )
                 return
         if self._on_peer is not None:

@@ -102,6 +102,14 @@ class Peer(_native.Peer):
         ------
         UnsupportedError
             A buffer is in device memory that UCX cannot reach here. Nothing was sent.
+        NotContiguousError
+            A buffer is not contiguous.
+        InvalidParamError
+            A buffer holds Python objects.
+        TypeError
+            `buffers` is no sequence, or one of them is no buffer.
+        ClosedError
+            The peer is closed.
 
         Cancelling a message with device memory aborts the connection, because the peer waits for all of it.
         """
@@ -115,10 +123,15 @@ class Peer(_native.Peer):
         Packed
             The message. It knows its size in bytes, and whether a buffer is on a CUDA device.
         """
-        return _frames.pack(buffers, self._channel.next_place)
+        try:
+            return _frames.pack(buffers, self._channel.next_place)
+        except TypeError as e:
+            raise TypeError(f"send_frames: {e}; pass a sequence of contiguous buffers") from None
 
     def send_packed(self, packed: _frames.Packed, *, lend: bool = False, stage: bool = False) -> Request[None]:
         """Send `packed`, a message of :meth:`pack`; `lend` and `stage` are as for :meth:`send_frames`."""
+        if not isinstance(packed, _frames.Packed):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+            raise TypeError(f"send_packed: pass a message of Peer.pack, not {type(packed).__name__}")
         if not packed.placed:
             return self._channel.send(packed.first, packed.large, lend, stage)
         head, *rest = self._channel.send_placed(packed.first, packed.large, lend, stage, packed.placed)

@@ -92,11 +92,14 @@ class Request(Protocol[ResultT_co]):
         ...
 
     def result(self) -> ResultT_co:
-        """Return the result, or raise the error that ended the operation; InvalidStateError while it is pending."""
+        """Return the result, or raise the error that ended the operation.
+
+        As asyncio's futures: InvalidStateError while it is pending, asyncio.CancelledError if it was cancelled.
+        """
         ...
 
     def exception(self) -> BaseException | None:
-        """Return the error that ended the operation, or None; InvalidStateError while it is pending."""
+        """Return the error that ended the operation, or None; raise in the same cases as :meth:`result`."""
         ...
 
     def cancel(self, msg: Any = None) -> bool:

@@ -107,7 +107,7 @@ def test_on_one_host_by_ucx():
     assert told.scope == "intra-node cfg#0"
     assert told.settings["TLS"].weft
     assert told.same_host
-    assert told.why_ucx == "memfd_create was refused: not here"
+    assert told.why_ucx == "memfd_create or fallocate was refused: not here"
     assert not told.apart
     sends = [size for size in told.sizes if size.operation == "send"]
     # UCX 1.16 names no lane for a rendezvous whose receiver has yet to choose.
@@ -120,7 +120,7 @@ def test_on_one_host_by_ucx():
     assert json.loads(json.dumps(told.json()))["lines"][0] == "UCX_TLS=^tcp,sysv,cma,ib"
     text = str(told)
     assert f"{told.endpoint} intra-node cfg#0 tag(posix/memory)" in text
-    assert "tag(posix/memory), not weft's ring: memfd_create was refused: not here\n" in text
+    assert "tag(posix/memory), not weft's ring: memfd_create or fallocate was refused: not here\n" in text
     assert "it cannot tell a dead peer" in text
     assert max(map(len, text.splitlines())) <= 120
 
@@ -192,7 +192,7 @@ def test_new_endpoints_are_told_of_with_the_reason(monkeypatch, capfd):
         pass
     lines = capfd.readouterr().err.splitlines()
     assert lines[::2] == ["UCX_TLS=^tcp,sysv,cma,ib"] * 2
-    end = f" {new_scope()} tag(posix/memory), not weft's ring: memfd_create was refused: not here"
+    end = f" {new_scope()} tag(posix/memory), not weft's ring: memfd_create or fallocate was refused: not here"
     assert all(line.startswith("0x") and line.endswith(end) for line in lines[1::2])
 
 

@@ -161,7 +161,7 @@ FOUND = {
     small_shm: _DOCKER,
     small_shm_for_ucx: _DOCKER_WITH_UCX | {"shared memory": ("warning", "start the container with --shm-size=8g")},
     no_memfd: _DOCKER_WITH_UCX
-    | {"memfd": ("warning", "allow memfd_create and fcntl in the container's seccomp profile")},
+    | {"memfd": ("warning", "allow memfd_create, fcntl and fallocate in the container's seccomp profile")},
     own_pid: _DOCKER,
     own_ipc: _DOCKER,
     own_pid_with_ucx: {"container": ("note", f"{_OUTSIDE}--pid=host --network=host, or --pid=container:NAME alike")},

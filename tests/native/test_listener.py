@@ -274,8 +274,14 @@ def test_a_host_that_is_unknown(sides):
 
 def test_a_port_that_is_taken(sides):
     server, _, listener = sides
-    with pytest.raises(weft.Error, match="is the port taken"):
+    with pytest.raises(weft.AddressError, match=r"Address already in use; .* a free port"):
         server.listen_sockaddr(listener.address)
+
+
+def test_an_address_of_another_host(sides):
+    server, _, _ = sides
+    with pytest.raises(weft.AddressError, match="Cannot assign requested address; pass an address of this host"):
+        server.listen_sockaddr("192.0.2.1:0")
 
 
 def test_ipv6_is_refused(sides):

@@ -3,7 +3,9 @@
 
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "ucp/forks.hpp"
@@ -75,6 +77,15 @@ void connection_arrived(ucp_conn_request_h connection, void *argument) {
     }
 }
 
+/// Why this process cannot listen there, which UCX does not tell; 0: it can, or that is not known.
+int bind_error(const sockaddr_in &in) noexcept {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return 0;
+    const int error = bind(fd, reinterpret_cast<const sockaddr *>(&in), sizeof in) == 0 ? 0 : errno;
+    close(fd);
+    return error;
+}
+
 nb::object listen_at(WorkerSelf self, const std::string &address) {
     Worker *w = usable(self, "listen_sockaddr");
     sockaddr_in in = resolve(address, true, "listen_sockaddr");
@@ -83,8 +94,13 @@ nb::object listen_at(WorkerSelf self, const std::string &address) {
     params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
     params.sockaddr = {reinterpret_cast<sockaddr *>(&in), sizeof in};
     params.conn_handler = {connection_arrived, listening.get()};
-    check(ucp.listener_create(w->own->handle, &params, &listening->handle), "listen_sockaddr",
-          " on " + address + " (is the port taken?)");
+    const ucs_status_t status = ucp.listener_create(w->own->handle, &params, &listening->handle);
+    if (int error = status == UCS_OK ? 0 : bind_error(in))
+        raise("AddressError",
+              "listen_sockaddr on " + address + ": " + strerror(error) +
+                  "; pass an address of this host, or none for all, and a free port, or 0 for any",
+              "listen_sockaddr");
+    check(status, "listen_sockaddr", " on " + address);
     w->add_dependent(listeners_stand, listening, [](void *each, int64_t) noexcept {
         static_cast<Listening *>(each)->close();
         ucp.listener_destroy(static_cast<Listening *>(each)->handle);
@@ -201,13 +217,11 @@ SockaddrListener
 Raises
 ------
 AddressError
-    The host is unknown.
+    The host is unknown or another one, the port is in use, or this process may not use it.
 InvalidParamError
     There is no port, or it is not a number up to 65535.
 UnsupportedError
     The address is IPv6, with which UCX's own listener crashes.
-Error
-    The port is in use, or this process may not use it.
 
 Connections are not authenticated: every program that reaches the port is connected. :func:`weft.listen`
 authenticates user and host.

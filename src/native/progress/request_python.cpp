@@ -131,7 +131,8 @@ void define_request(nb::module_ &m) {
             "cancelled", [](Request &r) { return r.state == Request::State::canceled; }, "True if it was cancelled.")
         .def(
             "result", [](Request &r) { return nb::steal(r.result(false)); }, nb::sig("def result(self) -> typing.Any"),
-            "Return the result, or raise the error that ended the operation; InvalidStateError while it is pending.")
+            "Return the result, or raise the error that ended the operation.\n\n"
+            "As asyncio's futures: InvalidStateError while it is pending, asyncio.CancelledError if it was cancelled.")
         .def(
             "exception",
             [](Request &r) -> nb::object {
@@ -146,7 +147,7 @@ void define_request(nb::module_ &m) {
                 return nb::none();
             },
             nb::sig("def exception(self) -> BaseException | None"),
-            "Return the error that ended the operation, or None.")
+            "Return the error that ended the operation, or None; raise in the same cases as :meth:`result`.")
         .def("cancel", &Request::cancel, nb::arg("msg") = nb::none(),
              nb::sig("def cancel(self, msg: typing.Any = None) -> bool"),
              "Cancel the request; False if it is done already. ThreadError if the worker belongs to another thread.")

@@ -201,7 +201,8 @@ nb::class_<Worker> define_worker(nb::module_ &m) {
                            R"(A UCP worker: it sends and receives for the one thread that made it.
 
 A worker does not progress by itself. It progresses while a thread waits for a request, and in the turns of an
-asyncio loop in which a request was awaited.)");
+asyncio loop in which a request was awaited. With ``links_only``, it is for weft's own connections alone: it has no
+address and makes no endpoints.)");
     cls.def(
            "__init__",
            [](nb::pointer_and_handle<Worker> self, nb::handle context, bool links_only) {
@@ -214,7 +215,7 @@ asyncio loop in which a request was awaited.)");
                self.p->self = self.h.ptr();
            },
            nb::arg("context").none(), nb::kw_only(), nb::arg("links_only") = false,
-           nb::sig("def __init__(self, context: Context | None, *, links_only: bool = False) -> None"))
+           nb::sig("def __init__(self, context: Context, *, links_only: bool = False) -> None"))
         .def_prop_ro(
             "address", [](Worker &w) { return nb::bytes(w.address.data(), w.address.size()); },
             "The worker's address: bytes for :meth:`connect` on another worker.")

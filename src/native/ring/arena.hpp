@@ -67,6 +67,10 @@ class Arena {
         if (file < 0 && errno == EINVAL) file = memfd_create("weft-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (file < 0) return errno;
         if (fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) < 0) return errno;
+        // Tried here, since rings are offered if this succeeds. A shortage of memory is reported by who carves.
+        if ((ftruncate(file, 0) < 0 || fallocate(file, 0, 0, 1) < 0) &&
+            (errno == EPERM || errno == ENOSYS || errno == EOPNOTSUPP))
+            return errno;
         return 0;
     }
 

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import socket
+import struct
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import InvalidParamError
@@ -141,6 +142,37 @@ def device_of(host: str) -> str | None:
     ]
     # All of 127.0.0.0/8 belongs to the loopback.
     return min(found, key=lambda device: device == "lo", default="lo" if wanted.is_loopback else None)
+
+
+def is_end(device: str) -> bool:
+    """Tell whether a network device leads to no other host, and only has addresses: the loopback, or a dummy."""
+    import fcntl  # lazy, as psutil
+
+    SIOCGIFFLAGS, IFF_LOOPBACK, IFF_NOARP = 0x8913, 0x8, 0x80  # noqa: N806  (the kernel's names)
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        answer = fcntl.ioctl(s, SIOCGIFFLAGS, struct.pack("16s24x", device.encode()))
+        return bool(struct.unpack_from("16xH", answer)[0] & (IFF_LOOPBACK | IFF_NOARP))
+    return False
+
+
+def device_towards(host: str) -> str | None:
+    """Return the network device of this host's route to `host`, an IP address; None if the kernel names none.
+
+    Source: rtnetlink(7), RTM_GETROUTE.
+    """
+    RTM_NEWROUTE, RTM_GETROUTE, NLM_F_REQUEST, RTA_DST, RTA_OIF = 24, 26, 1, 1, 4  # noqa: N806  (the kernel's names)
+    to = _unmapped(host)
+    family, packed = socket.AF_INET if to.version == 4 else socket.AF_INET6, to.packed
+    route = struct.pack("=BB10xHH", family, 8 * len(packed), 4 + len(packed), RTA_DST) + packed
+    with contextlib.suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as s:
+        s.send(struct.pack("=IHH8x", 16 + len(route), RTM_GETROUTE, NLM_F_REQUEST) + route)
+        reply, at = s.recv(4096, socket.MSG_DONTWAIT), 28  # the kernel has answered by now
+        while struct.unpack_from("=4xH", reply) == (RTM_NEWROUTE,) and at < len(reply):
+            nbytes, attribute, value = struct.unpack_from("=HHI", reply, at)
+            if attribute == RTA_OIF:
+                return socket.if_indextoname(value)
+            at += (nbytes + 3) & ~3
+    return None
 
 
 def infiniband_ports() -> list[str]:

@@ -60,6 +60,7 @@ from weft._connect.message import (
     encode,
     field,
     new_channel_id,
+    of_accept,
     worker_of,
 )
 from weft._connect.route import NoRouteError, Route
@@ -264,23 +265,25 @@ def server(
     hello = yield from _receive(what, encode(error="the handshake versions differ"))  # the head says which
     remote = field(hello, "info", dict, what)
     nonce = os.urandom(NONCE_NBYTES)
-    rings = ring.offer(dict(route.ucx))
-    why_ucx = ring.why_ucx(rings, hello.get("ring"))
-    spaces = None if why_ucx is None else own_namespaces()  # not needed for rings
-    proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": spaces}
-    ring_worker = workers.ring_worker() if why_ucx is None else None
-    worker_id = ring_worker.id if ring_worker is not None else None
-    yield encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings, worker=worker_id)
-    message = yield from _receive(what)
-    claimed = field(message, "route", str, what)
-    closed = same_host_listener.closed  # a caller on this host could then not prove it
-    unix = same_host_listener.accept(nonce) if claimed == "host" and not closed else None
-    same_host = unix is not None
-    if not same_host:
-        why_ucx = ""
     worker: ConnectionWorker | None = None
     link: Link | None = None
+    unix: socket.socket | None = None
+    same_host = False
     try:
+        rings = ring.offer(dict(route.ucx))
+        why_ucx = ring.why_ucx(rings, hello.get("ring"))
+        spaces = None if why_ucx is None else own_namespaces()  # not needed for rings
+        proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": spaces}
+        ring_worker = workers.ring_worker() if why_ucx is None else None
+        worker_id = ring_worker.id if ring_worker is not None else None
+        yield encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings, worker=worker_id)
+        message = yield from _receive(what)
+        claimed = field(message, "route", str, what)
+        closed = same_host_listener.closed  # a caller on this host could then not prove it
+        unix = same_host_listener.accept(nonce) if claimed == "host" and not closed else None
+        same_host = unix is not None
+        if not same_host:
+            why_ucx = ""
         if closed:
             raise ClosedError(f"{what}: the listener was closed")
         if claimed == "host" and not same_host:
@@ -321,7 +324,7 @@ def server(
             worker.outdated = not same_host
         # A caller refused for lack of encryption reaches the same conclusion from the same facts.
         if isinstance(e, Error) and not isinstance(e, TimedOutError | EncryptionError):
-            yield encode(error=str(e), permanent=isinstance(e, NoRouteError))
+            yield encode(error=of_accept(e, name), permanent=isinstance(e, NoRouteError))
         raise
     finally:
         if worker is not None:

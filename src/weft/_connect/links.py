@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from weft import _native
 from weft._connect.address import infiniband_ports
@@ -232,7 +232,8 @@ class ConnectionWorker:
     """A worker of this loop or thread, and its links by the other worker's id."""
 
     def __init__(self, context: Context | None, *, same_host: bool) -> None:
-        self.native = _native.Worker(context, links_only=same_host)
+        # without a context, which is not public, it has rings only
+        self.native = _native.Worker(cast("Context", context), links_only=same_host)
         self.context = context
         self.same_host = same_host
         self.id = os.urandom(16).hex()
@@ -256,7 +257,9 @@ class ConnectionWorker:
         self.native.close()
 
     def check_way_back(self, address: bytes | None, what: str) -> None:
-        """Refuse a caller to whose `address` UCX has no way. Nothing is sent there.
+        """Refuse a caller to whose `address` UCX has no way.
+
+        UCX opens a TCP connection there and sends a connection request, at most 42 B; then this closes it.
 
         A caller that UCX cannot answer would end this process: with its first message, UCX 1.22 makes an endpoint that
         has no transport, and crashes as it reports that (``ucp_ep_set_lanes_failed``).
@@ -264,13 +267,15 @@ class ConnectionWorker:
         if address is None or infiniband_ports():  # they reach whom tcp does not, and answer at once
             return
         if self._probe is None:
+            assert self.context is not None, "across the network"
             self._probe = _native.Worker(self.context)
         try:
             endpoint = self._probe.connect(address)
         except UnreachableError as e:
             raise UnreachableError(
                 f"{what}: UCX has no route back to it over the device that it came by ({e}). UCX reads routes once: if"
-                " they have changed since the listener started, restart it"
+                " they have changed since the listener started, restart it; if another device is on the way, set"
+                " UCX_NET_DEVICES to that one"
             ) from None
         endpoint.close(force=True)
         self._probe.progress()

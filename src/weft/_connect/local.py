@@ -39,7 +39,16 @@ from weft._connect.admission import PREFIX, same_user
 from weft._connect.channel_protocol import Channel
 from weft._connect.handshake import Joined
 from weft._connect.links import Call, ConnectionWorker, Link, OtherHandshake, Workers
-from weft._connect.message import address_of, channel_of, decode_packet, encode, field, new_channel_id, worker_of
+from weft._connect.message import (
+    address_of,
+    channel_of,
+    decode_packet,
+    encode,
+    field,
+    new_channel_id,
+    of_accept,
+    worker_of,
+)
 from weft._connect.sockets import close_in_child
 from weft.errors import Error, HandshakeError, PeerLostError, TimedOutError
 
@@ -232,15 +241,15 @@ def _gone(what: str) -> PeerLostError:
 def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any], port: int) -> LocalSteps:
     """Accept a connection over `sock`, to a listener at `port`; see :func:`client`."""
     what = f"accept from {name}"
-    worker = workers.ring_worker()
     link: Link | None = None
     channel: Channel | None = None
     memory = -1
-    reply: dict[str, Any] = {"info": info, "worker": worker.id}
     listens: list[str] = []
     answered = False
     try:
         hello, memory = yield from _receive(what)
+        worker = workers.ring_worker()
+        reply: dict[str, Any] = {"info": info, "worker": worker.id}
         remote_id = worker_of(hello, worker, what)
         while "link" not in hello:
             listens = [name for name in field(hello, "listens", list, what) if isinstance(name, str)]
@@ -280,7 +289,7 @@ def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any
         try:
             if isinstance(e, Error) and not isinstance(e, TimedOutError) and not answered:
                 with contextlib.suppress(Error):  # the caller has gone, so nobody is to be told
-                    yield Packet(encode(error=str(e), gone=isinstance(e, PeerLostError)))
+                    yield Packet(encode(error=of_accept(e, name), gone=isinstance(e, PeerLostError)))
         finally:  # after the packet: these write to the socket of a new link, and close it
             if channel is not None:
                 channel.abort()

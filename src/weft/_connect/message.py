@@ -88,6 +88,12 @@ def decode(body: bytes, what: str) -> dict[str, Any]:
     return said
 
 
+def of_accept(error: Exception, name: str) -> str:
+    """Return the text of an error of accepting `name`; the core says connect, whichever side it is on."""
+    what, text = f"accept from {name}: ", str(error)
+    return text if text.startswith(what) else what + text.removeprefix("connect: ").removeprefix(f"connect to {name}: ")
+
+
 def decode_packet(packet: bytes, what: str) -> dict[str, Any]:
     """Return the message in `packet`, which includes the head."""
     if len(packet) < HEAD.size:

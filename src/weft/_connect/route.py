@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from typing import NamedTuple
 
-from weft._connect.address import device_of, infiniband_ports, is_ipv6, is_loopback
+from weft._connect.address import device_of, device_towards, infiniband_ports, is_end, is_ipv6, is_loopback
 from weft._connect.encryption import memory_only
 from weft.config import link_queue, link_settings, tcp_segments, uses_shm, uses_tcp
 from weft.errors import UnreachableError
@@ -23,12 +25,23 @@ class Route(NamedTuple):
     """The local address of a connection; UCX's network transports are restricted to its device.
 
     `ucx` holds the UCX settings that the user passed for the connection, sorted by name, without ``UCX_``. Each `flow`
-    has its own worker, and so its own link: UCX's tcp has one TCP connection for each.
+    has its own worker, and so its own link: UCX's tcp has one TCP connection for each. `peer` is the address of the
+    other end: where the loopback or a dummy device has `host`, as for a service's address, the route to the peer
+    names the device.
     """
 
     host: str
     ucx: tuple[tuple[str, str], ...] = ()
     flow: int = 0
+    peer: str = ""
+
+    @classmethod
+    def of(cls, sock: socket.socket, ucx: tuple[tuple[str, str], ...], flow: int = 0) -> Route:
+        """Return the route of a connected TCP socket."""
+        peer = ""
+        with contextlib.suppress(OSError):  # the other side has reset it
+            peer = sock.getpeername()[0]
+        return cls(sock.getsockname()[0], ucx, flow, peer)
 
     @property
     def memory_only(self) -> bool:
@@ -71,6 +84,8 @@ class Route(NamedTuple):
             device = device_of(self.host)
             if device is None:
                 raise UnreachableError(f"{self.host}: no network device of this host has this address")
+            if self.peer and not is_loopback(self.host) and is_end(device):
+                device = device_towards(self.peer) or device
             settings["NET_DEVICES"] = ",".join([device, *infiniband_ports()])
         if is_ipv6(self.host) and uses_tcp(asked or "all") and "UCX_TCP_AF_PRIO" not in os.environ:
             settings["TCP_AF_PRIO"] = "inet6,inet"

@@ -24,12 +24,12 @@ def memfd(machine: Machine) -> Finding:
     if machine.memfd is None:
         return note("cannot tell whether memfd works", "memfd_create: not tried")
     if not machine.memfd:
-        return ok("memfd works", "memfd_create, F_ADD_SEALS: done")
+        return ok("memfd works", "memfd_create, F_ADD_SEALS, fallocate: done")
     where = "the container's seccomp profile" if machine.container else "the filter that this process runs under"
     return warning(
         "no memfd: UCX carries messages between processes of this host, and takes room in /dev/shm for each link",
         machine.memfd,
-        remedy=f"allow memfd_create and fcntl in {where}{_PROFILE if machine.container else ''}",
+        remedy=f"allow memfd_create, fcntl and fallocate in {where}{_PROFILE if machine.container else ''}",
         source="weft's docs, design: a ring for links on one host; memfd_create(2), seccomp(2)",
     )
 

@@ -103,7 +103,7 @@ def _shm() -> tuple[tuple[int, int] | None, bool]:
 
 
 def memfd() -> str:
-    """Make and seal a memfd, as weft's rings do; return the step that the kernel refused, empty if none."""
+    """Make and seal a memfd with memory, as weft's rings do; return the step that was refused, empty if none."""
     flags, step = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING, "memfd_create"
     try:
         try:
@@ -115,6 +115,8 @@ def memfd() -> str:
         step = "F_ADD_SEALS"
         try:
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+            step = "fallocate"
+            os.posix_fallocate(file, 0, 1)
         finally:
             os.close(file)
     except OSError as refused:
