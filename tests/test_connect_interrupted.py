@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import sys
 import threading
 
 import pytest
@@ -22,6 +23,8 @@ FILES = ("_connect/links.py", "_connect/local.py", "_connect/handshake.py", "_co
 CARRIERS = {"ring": ({}, 1), "tcp": ({"TLS": "tcp,self"}, 20)}
 HANG_S = 20
 STEPS_MAX = 5000
+#: Python 3.14 takes fewer steps.
+LEAST_STEPS = 100 if sys.version_info < (3, 14) else 40
 
 
 @contextlib.contextmanager
@@ -84,7 +87,7 @@ def test_a_connect_follows_an_interrupted_one(settings, by, again, monkeypatch):
             assert echoes(connect()), interrupted.raised
             if not interrupted.raised:
                 break
-        assert 100 < first < STEPS_MAX - 1
+        assert LEAST_STEPS < first < STEPS_MAX - 1
 
 
 def test_an_accept_follows_an_interrupted_one():
@@ -115,7 +118,7 @@ def test_an_accept_follows_an_interrupted_one():
             assert outcome == [True], interrupted.raised
             if not interrupted.raised:
                 break
-        assert 100 < first < STEPS_MAX - 1
+        assert LEAST_STEPS < first < STEPS_MAX - 1
 
 
 def test_a_link_that_only_the_listener_has_is_made_anew():
