@@ -433,8 +433,8 @@ with weft.listen("127.0.0.1:0", settings=settings) as listener:
     accepts.start()
     try:
         weft.connect(listener.address, timeout=20, settings=settings).open()
-    except weft.HandshakeError as error:  # the listener rejects it, and says why
-        pass
+    except weft.UnreachableError as error:  # the listener rejects it, and says why
+        print(error)
     accepts.join()
 """
 
@@ -445,9 +445,11 @@ def test_without_proc_the_error_names_it() -> None:
         pytest.skip("namespaces cannot be made here")
     done = subprocess.run([*alone, sys.executable, "-c", WITHOUT_PROC], capture_output=True, text=True, timeout=100)
     remedy = "Remedy: mount it: mount -t proc proc /proc."
-    load, namespaces = done.stdout.splitlines()
+    load, namespaces, refused = done.stdout.splitlines()
     assert load == f"load UCX: /proc is not mounted. {remedy}", done.stderr
     assert namespaces.startswith("cannot read /proc/self/ns/ipc: /proc is not mounted (mount -t"), done.stderr
+    assert "the other side refused: accept from 127.0.0.1:" in refused
+    assert "/proc is not mounted" in refused
     assert "/proc is not mounted" in done.stderr
     assert "ulimit" not in done.stderr
     assert done.returncode == 0, done.stderr
