@@ -248,12 +248,16 @@ def lost(records: Records) -> str:
     return table(["", "weft", "beside", "weft's time / theirs"], rows) if rows else "Nowhere in these records."
 
 
+def of_dask(records: Records) -> Records:
+    """Return the records of Dask's page: those of its own processor."""
+    return {n: record for n, record in records.items() if n.startswith("dask/") and not n.endswith("-xeon")}
+
+
 def dask_rows(records: Records) -> list[Row]:
     """Read all of Dask's records, the greatest gain first; what stands behind a name's hyphen is how it was run."""
     rows = [
         row
-        for name, record in records.items()
-        if name.startswith("dask/")
+        for name, record in of_dask(records).items()
         for row in rows_of(record, name.partition("-")[2].replace("-", " "))
     ]
     return sorted(rows, key=lambda row: (row.wall.value, row.name))
@@ -292,7 +296,7 @@ def wall(row: Row) -> list[str]:
 
 def dask_machines(records: Records) -> Iterator[str]:
     """Say where Dask's records were taken, how long clusters took to start, and what they use while idle."""
-    taken = {name: record for name, record in records.items() if name.startswith("dask/")}
+    taken = of_dask(records)
     yield from machines(taken.values())
     for key, name, unit in (
         ("cluster_start_s", "Start of a cluster", "s"),
