@@ -346,10 +346,8 @@ def test_addresses_of_a_device_that_leads_nowhere(hosts, family, bind, device):
     a, b = hosts
     for host, own, other, way in ((a, at_a, at_b, b), (b, at_b, at_a, a)):
         way = way.ipv4 if family == "IPv4" else way.ipv6
-        if device != "lo":
-            host.ip(
-                "link", "add", device, "type", "veth", "peer", "name", "none1"
-            )  # as a dummy, which not all kernels have
+        if device != "lo":  # as a dummy, which not all kernels have
+            host.ip("link", "add", device, "type", "veth", "peer", "name", "none1")
             host.ip("link", "set", device, "arp", "off", "up")
             host.ip("link", "set", "none1", "up")
         host.ip("addr", "add", f"{own}/{prefix}", "dev", device)

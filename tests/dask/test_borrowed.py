@@ -98,7 +98,7 @@ def test_a_reading_that_took_little_holds_for_some_of_dasks_own(monkeypatch: pyt
     for _ in range(100):  # 10 s
         reader.read(1, 1000 * MIB)
         clock.now += 0.1
-    assert clock.count <= 20
+    assert 10 <= clock.count <= 20
 
 
 def test_a_process_that_grew_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:

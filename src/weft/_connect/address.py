@@ -145,7 +145,10 @@ def device_of(host: str) -> str | None:
 
 
 def is_end(device: str) -> bool:
-    """Tell whether a network device leads to no other host, and only has addresses: the loopback, or a dummy."""
+    """Tell whether a network device has no neighbours of its own: the loopback, or one without ARP.
+
+    A dummy leads to nobody, a tunnel to whom the routes say.
+    """
     import fcntl  # lazy, as psutil
 
     SIOCGIFFLAGS, IFF_LOOPBACK, IFF_NOARP = 0x8913, 0x8, 0x80  # noqa: N806  (the kernel's names)

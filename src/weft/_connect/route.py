@@ -26,8 +26,8 @@ class Route(NamedTuple):
 
     `ucx` holds the UCX settings that the user passed for the connection, sorted by name, without ``UCX_``. Each `flow`
     has its own worker, and so its own link: UCX's tcp has one TCP connection for each. `peer` is the address of the
-    other end: where the loopback or a dummy device has `host`, as for a service's address, the route to the peer
-    names the device.
+    other end: where the loopback or a device without ARP has `host`, as for a service's address, the route to the
+    peer names the device.
     """
 
     host: str
