@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 import traceback
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -94,6 +95,48 @@ def finish(operation, other, turns=2000):
         operation._channel.turn()
         other._channel.turn()
     raise AssertionError("it does not end")
+
+
+def test_a_small_message_costs_few_calls_in_a_loop(monkeypatch):
+    """Of OpenSSL and of the socket: each call in vain raises an error, which takes longer than the message."""
+    calls = Counter()
+
+    def counted(owner, name):
+        method = getattr(owner, name)
+
+        def call(*arguments):
+            calls[name] += 1
+            try:
+                return method(*arguments)
+            except OSError:  # SSLWantReadError is one, too
+                calls["in vain"] += 1
+                raise
+
+        return call
+
+    async def main():
+        async with tls_ends() as (a, b):
+            for each in (a, b):
+                inner = each._channel
+                inner._tls = SimpleNamespace(
+                    **{name: counted(inner._tls, name) for name in ("read", "write", "pending")}
+                )
+                inner._sock = Socket(inner._sock, counted)
+            for _ in range(100):
+                sent = a.send(b"12345678")
+                assert bytes(await b.recv()) == b"12345678"
+                await sent
+
+    class Socket(Counting):
+        def __init__(self, sock, counted):
+            super().__init__(sock)
+            self.send, self.recv = counted(sock, "send"), counted(sock, "recv")
+
+    asyncio.run(main())
+    assert calls["in vain"] <= 2
+    assert calls["read"] <= 302
+    assert calls["recv"] <= 102
+    assert calls["send"] <= 102
 
 
 def test_messages_arrive_whole_and_in_order(ends):

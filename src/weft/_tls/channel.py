@@ -85,6 +85,8 @@ class TlsChannel:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
             self._loop = None
+        # Whether it calls a turn again for what is left in the socket, errors included: uvloop does not (see `_watch`).
+        self._polls = isinstance(self._loop, asyncio.BaseEventLoop)
         self._closed = False
         self._why_closed: Error | None = None
         self._over = False  # ended, and all is told of it
@@ -110,7 +112,8 @@ class TlsChannel:
         self._read_nbytes = deque([1], maxlen=1)  # of the last read of the socket
         self._decrypting: _Decrypting | None = None
         self._watched = (False, False)
-        self._unfinished = False  # whether a turn stopped before the socket did
+        # Whether a turn stopped before the socket did; the handshake may have read a message.
+        self._unfinished = self._incoming.pending > 0
         self._watch()
 
     # ---- the interface of a channel
@@ -137,7 +140,7 @@ class TlsChannel:
         self._sends.extend(
             [Outgoing(operation, DATA, segments, last=not n) for n, segments in zip(left, messages, strict=True)]
         )
-        self.turn()
+        self.turn(receives=self._loop is None)  # a loop takes a turn as soon as there is something to read
         return operation
 
     def lend(self, buffer: BufferLike) -> Operation[None]:
@@ -161,7 +164,7 @@ class TlsChannel:
             if not operation.done():
                 self._waiters.append(weakref.ref(operation))
                 self._deliver()
-            if not operation.done() or self._watched[0] != self._reads():
+            if self._watched[0] != self._reads() or (self._loop is None and not operation.done()):
                 self.turn()
         except BaseException:
             operation.drop()
@@ -274,7 +277,7 @@ class TlsChannel:
 
     # ---- turns
 
-    def turn(self) -> None:
+    def turn(self, *, receives: bool = True) -> None:
         """Send and receive as much as possible without waiting."""
         try:
             if self._dropped or self._undelivered:
@@ -286,21 +289,24 @@ class TlsChannel:
             elif self._lost:
                 self._settle_loss()
             else:
-                self._exchange()
+                self._exchange(receives=receives)
         except BaseException:
             if self._loop is not None and not self._loop.is_closed():
                 me: weakref.ref[TlsChannel] = weakref.ref(self)
                 self._loop.call_soon(_turn, me)  # with what this turn has left
             raise
 
-    def _exchange(self) -> None:
+    def _exchange(self, *, receives: bool) -> None:
         try:
             if self._closing is not None:
                 self._begin_close()
             self._settle_encrypting()  # before OpenSSL answers something that it reads
-            self._send()
-            self._receive()
-            self._send()  # maybe an acknowledgement
+            if self._writes():
+                self._send()
+            if receives:
+                self._receive()
+                if self._writes():  # maybe an acknowledgement
+                    self._send()
         except ssl.SSLError as e:
             self._lose(f"TLS failed: {e.reason or e}")
         except StreamError as e:
@@ -388,6 +394,8 @@ class TlsChannel:
             if not self._read_nbytes[0]:
                 raise StreamError("the other side closed the socket without ending the connection")
             self._decrypt()
+            if self._polls and self._read_nbytes[0] < PIECE_NBYTES:
+                return
         self._unfinished = True
 
     def _decrypt(self) -> None:
@@ -398,6 +406,8 @@ class TlsChannel:
             while not message.complete:
                 room = message.room()
                 while room:
+                    if not ready and not self._incoming.pending:
+                        return  # `read` would raise SSLWantReadError, which costs more than all the rest
                     piece = room[: ready or message.record_nbytes()]
                     if not ready and piece.nbytes > 1:
                         piece[: len(_MARK)] = piece[-len(_MARK) :] = _MARK
