@@ -145,6 +145,15 @@ def test_what_a_worker_had_in_use_and_has_not_used_again_goes_back(monkeypatch: 
     del kept
 
 
+def test_what_leaves_a_worker_far_from_its_limit_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_HOLD_S", 1e-9)
+    asked: list[tuple[float, int, int]] = []
+    monkeypatch.setattr(_native, "pool_set_hold", lambda *values: asked.append(values))
+    for limit in (1600 * MIB, None):
+        count_worker(FakeWorker(limit, 0.6))
+    assert [(seconds, plain) for seconds, _, plain in asked] == [(1e-9, 300 * MIB), (1e-9, 0)]
+
+
 class Lent:
     """Stands for what is borrowed: 300 MiB, of which others count 200, 150 of them resident."""
 

@@ -97,6 +97,20 @@ def test_what_one_keeps_makes_room_for_what_another_uses(spawn, file):
     assert idle + first.does("look") < 256 + an_eighth(first, second).stop
 
 
+def test_below_their_plain_bytes_they_keep_it_for_longer_than_the_hold(spawn, file):
+    code = MEMBER.replace("pool_set_hold(1000)", "pool_set_hold(1e-9, plain_nbytes=256 << 20)", 1)
+    first, second = (Member(lambda _, *arguments: spawn(code, *arguments), file) for _ in range(2))
+    first.does("take")
+    first.does("free")
+    second.does("look")  # what the two have is known to both
+    rest = 512 - first.other_mib - second.other_mib
+    assert first.does("look") in range(rest // 2 - 16, rest // 2 + 16)
+    second.does("take")
+    assert first.does("look") in range((rest - 256) // 2 - 16, (rest - 256) // 2 + 16)
+    second.does("free")
+    assert second.does("look") in range(rest // 2 - 16, rest // 2 + 16)
+
+
 def test_without_a_budget_each_keeps_what_it_had_in_use(spawn, file):
     with Path(os.devnull).open("r+b") as none:
         first, second = Member(spawn, file), Member(spawn, none.fileno(), "refused")

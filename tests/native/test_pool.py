@@ -389,6 +389,22 @@ def test_what_was_held_and_not_used_again_goes_back():
     assert _native.pool_statistics()["idle_nbytes"] == 0
 
 
+def test_a_process_that_has_little_keeps_it_for_longer_than_the_hold():
+    _native.pool_set_cap(0)
+    _native.pool_set_hold(1e-9, plain_nbytes=6 << 20)
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(8)]
+    blocks.clear()
+    for other_nbytes, idle in [(0, 6), (0, 6), (2 << 20, 4), (9 << 20, 0), (0, 0)]:
+        _native.pool_settle(other_nbytes)
+        assert (idle << 20) - _native.pool_statistics()["idle_nbytes"] in range(2 << 20)  # huge pages go whole
+    _native.pool_set_hold(1e-9, 4 << 20, 6 << 20)
+    blocks = [_native.pool_allocate(1 << 20) for _ in range(8)]
+    blocks.clear()
+    _native.pool_settle(0)
+    assert _native.pool_statistics()["idle_nbytes"] <= 4 << 20  # never more than the ceiling
+    _native.pool_settle(0)
+
+
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no huge pages")
 @pytest.mark.parametrize(("nbytes", "asks"), [((16 << 20) - 1, False), (16 << 20, True)])
 def test_large_blocks_ask_for_huge_pages(nbytes, asks):

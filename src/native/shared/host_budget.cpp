@@ -32,6 +32,7 @@ struct HostBudget::File {
     struct alignas(64) Entry {
         std::atomic<uint64_t> used, wish;
         std::atomic<int64_t> at_ns;
+        std::atomic<uint64_t> plain;
     };
     // The most that all had in use at once, since `began_ns` and in the hold before it.
     struct alignas(64) Peak {
@@ -40,6 +41,8 @@ struct HostBudget::File {
     };
     Peak peak;
     Entry entries[most_processes];
+
+    static void clear(Entry &entry) noexcept { entry.used = entry.wish = entry.plain = 0; }
 
     size_t note(size_t total, int64_t now_ns, int64_t hold_ns) noexcept {
         int64_t began = peak.began_ns;
@@ -75,33 +78,38 @@ bool HostBudget::join(int fd) noexcept {
         return false;
     }
     file = static_cast<File *>(at);
-    file->entries[entry].used = file->entries[entry].wish = 0;
+    File::clear(file->entries[entry]);
     return true;
 }
 
 void HostBudget::leave() noexcept {
     if (!file) return;
-    file->entries[entry].used = file->entries[entry].wish = 0;
+    File::clear(file->entries[entry]);
     munmap(std::exchange(file, nullptr), nbytes);
     close(std::exchange(locked, -1));
 }
 
-size_t HostBudget::share(size_t used, size_t wish, int64_t now_ns, int64_t hold_ns) noexcept {
-    if (!file) return wish;
+size_t HostBudget::share(size_t used, size_t wish, size_t plain, int64_t now_ns, int64_t hold_ns) noexcept {
+    if (!file) return std::max(wish, plain - std::min(plain, used));
     File::Entry &own = file->entries[entry];
     own.used = used;
     own.wish = wish;
+    own.plain = plain;
     own.at_ns = now_ns;
     if (now_ns - read_at_ns > reading_lasts_ns) {
         read_at_ns = now_ns;
-        others_used = others_wish = 0;
+        others = others_used = others_wish = others_plain = 0;
         for (const File::Entry &other : file->entries) {
             if (&other == &own || !is_recent(other.at_ns, now_ns, entry_lasts_ns)) continue;
             others_used += other.used;
             others_wish += other.wish;
+            others_plain += other.plain;
+            ++others;
         }
     }
     const size_t total = used + others_used, wishes = wish + others_wish;
     const size_t most = file->note(total, now_ns, hold_ns), room = most - total + most / slack_part;
-    return wishes <= room ? wish : size_t(double(wish) * (double(room) / double(wishes)));
+    const size_t kept = wishes <= room ? wish : size_t(double(wish) * (double(room) / double(wishes)));
+    const size_t all = total + std::min(wishes, room), all_plain = plain + others_plain;
+    return kept + std::min(plain, (all_plain - std::min(all_plain, all)) / (1 + others));
 }
