@@ -52,9 +52,9 @@ def pool_allocate(nbytes: int) -> memoryview: ...
 
 def pool_set_cap(nbytes: int) -> None: ...
 
-def pool_set_hold(seconds: float, ceiling_nbytes: int = 18446744073709551615, plain_nbytes: int = 0) -> None:
+def pool_set_hold(seconds: float, ceiling_nbytes: int = 18446744073709551615, low_water_nbytes: int = 0) -> None:
     """
-    Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: none. With it the process's memory stays within the ceiling. Idle memory is kept for longer as long as the process has no more than `plain_nbytes` in all.
+    Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: none. With it the process's memory stays within the ceiling. Idle memory is kept for longer as long as the process has no more than `low_water_nbytes` in all.
     """
 
 def pool_join(fd: int) -> bool:

@@ -151,7 +151,7 @@ def test_what_leaves_a_worker_far_from_its_limit_stays(monkeypatch: pytest.Monke
     monkeypatch.setattr(_native, "pool_set_hold", lambda *values: asked.append(values))
     for limit in (1600 * MIB, None):
         count_worker(FakeWorker(limit, 0.6))
-    assert [(seconds, plain) for seconds, _, plain in asked] == [(1e-9, 300 * MIB), (1e-9, 0)]
+    assert [(seconds, low) for seconds, _, low in asked] == [(1e-9, 300 * MIB), (1e-9, 0)]
 
 
 class Lent:

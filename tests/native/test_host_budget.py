@@ -97,8 +97,8 @@ def test_what_one_keeps_makes_room_for_what_another_uses(spawn, file):
     assert idle + first.does("look") < 256 + an_eighth(first, second).stop
 
 
-def test_below_their_plain_bytes_they_keep_it_for_longer_than_the_hold(spawn, file):
-    code = MEMBER.replace("pool_set_hold(1000)", "pool_set_hold(1e-9, plain_nbytes=256 << 20)", 1)
+def test_below_their_low_water_they_keep_it_for_longer_than_the_hold(spawn, file):
+    code = MEMBER.replace("pool_set_hold(1000)", "pool_set_hold(1e-9, low_water_nbytes=256 << 20)", 1)
     first, second = (Member(lambda _, *arguments: spawn(code, *arguments), file) for _ in range(2))
     first.does("take")
     first.does("free")

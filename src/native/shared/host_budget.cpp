@@ -32,7 +32,7 @@ struct HostBudget::File {
     struct alignas(64) Entry {
         std::atomic<uint64_t> used, wish;
         std::atomic<int64_t> at_ns;
-        std::atomic<uint64_t> plain;
+        std::atomic<uint64_t> low_water;
     };
     // The most that all had in use at once, since `began_ns` and in the hold before it.
     struct alignas(64) Peak {
@@ -42,7 +42,7 @@ struct HostBudget::File {
     Peak peak;
     Entry entries[most_processes];
 
-    static void clear(Entry &entry) noexcept { entry.used = entry.wish = entry.plain = 0; }
+    static void clear(Entry &entry) noexcept { entry.used = entry.wish = entry.low_water = 0; }
 
     size_t note(size_t total, int64_t now_ns, int64_t hold_ns) noexcept {
         int64_t began = peak.began_ns;
@@ -89,27 +89,27 @@ void HostBudget::leave() noexcept {
     close(std::exchange(locked, -1));
 }
 
-size_t HostBudget::share(size_t used, size_t wish, size_t plain, int64_t now_ns, int64_t hold_ns) noexcept {
-    if (!file) return std::max(wish, plain - std::min(plain, used));
+size_t HostBudget::share(size_t used, size_t wish, size_t low_water, int64_t now_ns, int64_t hold_ns) noexcept {
+    if (!file) return std::max(wish, low_water - std::min(low_water, used));
     File::Entry &own = file->entries[entry];
     own.used = used;
     own.wish = wish;
-    own.plain = plain;
+    own.low_water = low_water;
     own.at_ns = now_ns;
     if (now_ns - read_at_ns > reading_lasts_ns) {
         read_at_ns = now_ns;
-        others = others_used = others_wish = others_plain = 0;
+        others = others_used = others_wish = others_low_water = 0;
         for (const File::Entry &other : file->entries) {
             if (&other == &own || !is_recent(other.at_ns, now_ns, entry_lasts_ns)) continue;
             others_used += other.used;
             others_wish += other.wish;
-            others_plain += other.plain;
+            others_low_water += other.low_water;
             ++others;
         }
     }
     const size_t total = used + others_used, wishes = wish + others_wish;
     const size_t most = file->note(total, now_ns, hold_ns), room = most - total + most / slack_part;
     const size_t kept = wishes <= room ? wish : size_t(double(wish) * (double(room) / double(wishes)));
-    const size_t all = total + std::min(wishes, room), all_plain = plain + others_plain;
-    return kept + std::min(plain, (all_plain - std::min(all_plain, all)) / (1 + others));
+    const size_t all = total + std::min(wishes, room), all_low_water = low_water + others_low_water;
+    return kept + std::min(low_water, (all_low_water - std::min(all_low_water, all)) / (1 + others));
 }

@@ -22,8 +22,8 @@ class HostBudget {
     void leave() noexcept;
     /// Tell the others that this pool's process has `used` bytes in use, and by its own rule would keep `wish` bytes
     /// idle. Return how many it may keep: its part of what all of them may. As long as all of them together have less
-    /// than their `plain` bytes, used and idle, each may keep an even part of the rest as well.
-    size_t share(size_t used, size_t wish, size_t plain, int64_t now_ns, int64_t hold_ns) noexcept;
+    /// than their `low_water` bytes, used and idle, each may keep an even part of the rest as well.
+    size_t share(size_t used, size_t wish, size_t low_water, int64_t now_ns, int64_t hold_ns) noexcept;
     /// The size of the file, and how many processes can join.
     static constexpr size_t nbytes = 16 * 1024, most_processes = nbytes / 64 - 1;
 
@@ -33,5 +33,5 @@ class HostBudget {
     int locked = -1;  // a descriptor, whose lock on one byte reserves this process's entry until it ends
     size_t entry = 0;
     int64_t read_at_ns = 0;  // when the others were last read, and what they said
-    size_t others = 0, others_used = 0, others_wish = 0, others_plain = 0;
+    size_t others = 0, others_used = 0, others_wish = 0, others_low_water = 0;
 };

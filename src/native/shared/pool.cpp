@@ -244,12 +244,12 @@ void Pool::set_cap(size_t nbytes) noexcept {
     s.segments.keep_idle(nbytes);
 }
 
-void Pool::set_hold(int64_t nanoseconds, size_t ceiling, size_t plain) noexcept {
+void Pool::set_hold(int64_t nanoseconds, size_t ceiling, size_t low_water) noexcept {
     State &s = state();
     std::lock_guard lock(s.mutex);
     s.segments.hold_ns = nanoseconds;
     s.segments.ceiling = ceiling;
-    s.segments.plain = std::min(plain, ceiling);
+    s.segments.low_water = std::min(low_water, ceiling);
     s.segments.keep_idle(s.segments.may_be_idle());
 }
 

@@ -116,8 +116,8 @@ void set_cap(size_t nbytes) noexcept;
 /// For this long, also keep as much as was in use at once, and no more than brings the process's memory to `ceiling`.
 /// The process's memory outside the pool counts as used: with a ceiling it is read as blocks come and go, otherwise by
 /// `settle`, which also frees what was not used again, and to which it can be given. What brings the process's memory
-/// to no more than `plain` is kept for longer.
-void set_hold(int64_t nanoseconds, size_t ceiling, size_t plain) noexcept;
+/// to no more than `low_water` is kept for longer.
+void set_hold(int64_t nanoseconds, size_t ceiling, size_t low_water) noexcept;
 void settle(std::optional<size_t> other_nbytes) noexcept;
 /// Share one budget of such memory with all processes that have this file open (HostBudget). False: that failed.
 bool join(int fd) noexcept;

@@ -55,11 +55,11 @@ void Pool::define(nb::module_ &m) {
     m.def("pool_set_cap", &set_cap, nb::arg("nbytes"));
     m.def(
         "pool_set_hold",
-        [](double seconds, size_t ceiling, size_t plain) { set_hold(int64_t(seconds * 1e9), ceiling, plain); },
-        nb::arg("seconds"), nb::arg("ceiling_nbytes") = SIZE_MAX, nb::arg("plain_nbytes") = 0,
+        [](double seconds, size_t ceiling, size_t low_water) { set_hold(int64_t(seconds * 1e9), ceiling, low_water); },
+        nb::arg("seconds"), nb::arg("ceiling_nbytes") = SIZE_MAX, nb::arg("low_water_nbytes") = 0,
         "Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: "
         "none. With it the process's memory stays within the ceiling. Idle memory is kept for longer as long as the "
-        "process has no more than `plain_nbytes` in all.");
+        "process has no more than `low_water_nbytes` in all.");
     m.def(
         "pool_join",
         [](int fd) {

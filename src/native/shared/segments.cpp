@@ -119,7 +119,7 @@ size_t Segments::may_be_idle() noexcept {
     if (!hold_ns) return cap;
     note_used();
     const size_t used = live + other, kept = std::min(std::max(most_used, most_used_before), ceiling);
-    return std::max(cap, host.share(used, kept - std::min(kept, used), plain, now_ns(), hold_ns));
+    return std::max(cap, host.share(used, kept - std::min(kept, used), low_water, now_ns(), hold_ns));
 }
 
 void Segments::drop_idle(size_t most, bool huge) noexcept {

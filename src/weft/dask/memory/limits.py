@@ -39,7 +39,7 @@ _IDLE_PART = 128
 #: ... plus, for this many seconds, as much as the process had in use at once, in the pool and outside it.
 _HOLD_S = 0.5
 #: ... and whatever leaves the workers of a host below this fraction of their limits.
-_PLAIN_PART = 3 / 16
+_LOW_WATER_PART = 3 / 16
 #: After as many seconds without a new block, it keeps none.
 _UNUSED_S = 2.0
 #: ... and never more than this fraction of what the host has left, which all its workers share.
@@ -57,7 +57,7 @@ def count_worker(worker: Worker) -> None:
         _native.pool_set_cap(min(_native.pool_statistics()["cap_nbytes"], limits.nbytes // _IDLE_PART))
     host_budget.join()
     _native.pool_set_hold(
-        _HOLD_S, int(limits.spill_until_nbytes or sys.maxsize), int((limits.nbytes or 0) * _PLAIN_PART)
+        _HOLD_S, int(limits.spill_until_nbytes or sys.maxsize), int((limits.nbytes or 0) * _LOW_WATER_PART)
     )
     count = WorkerCount(
         leaves_out=worker.nanny is None or str(worker.nanny).startswith("ucx://"),
