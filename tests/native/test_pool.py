@@ -391,13 +391,14 @@ def test_what_was_held_and_not_used_again_goes_back():
 
 def test_a_process_that_has_little_keeps_it_for_longer_than_the_hold():
     _native.pool_set_cap(0)
-    _native.pool_set_hold(1e-9, low_water_nbytes=6 << 20)
+    live = _native.pool_statistics()["live_nbytes"]  # what other tests have left
+    _native.pool_set_hold(1e-9, low_water_nbytes=live + (6 << 20))
     blocks = [_native.pool_allocate(1 << 20) for _ in range(8)]
     blocks.clear()
     for other_nbytes, idle in [(0, 6), (0, 6), (2 << 20, 4), (9 << 20, 0), (0, 0)]:
         _native.pool_settle(other_nbytes)
         assert (idle << 20) - _native.pool_statistics()["idle_nbytes"] in range(2 << 20)  # huge pages go whole
-    _native.pool_set_hold(1e-9, 4 << 20, 6 << 20)
+    _native.pool_set_hold(1e-9, live + (4 << 20), live + (6 << 20))
     blocks = [_native.pool_allocate(1 << 20) for _ in range(8)]
     blocks.clear()
     _native.pool_settle(0)

@@ -164,7 +164,7 @@ class TlsChannel:
             if not operation.done():
                 self._waiters.append(weakref.ref(operation))
                 self._deliver()
-            if self._watched[0] != self._reads() or (self._loop is None and not operation.done()):
+            if not operation.done() or self._watched[0] != self._reads():
                 self.turn()
         except BaseException:
             operation.drop()
