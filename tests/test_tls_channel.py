@@ -97,7 +97,7 @@ def finish(operation, other, turns=2000):
     raise AssertionError("it does not end")
 
 
-def test_a_small_message_costs_few_calls_in_a_loop(monkeypatch):
+def test_a_small_message_costs_few_calls_in_a_loop():
     """Of OpenSSL and of the socket: a call in vain raises an error. Only `recv` looks whether a message is there."""
     calls = Counter()
 

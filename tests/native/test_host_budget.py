@@ -111,6 +111,18 @@ def test_below_their_low_water_they_keep_it_for_longer_than_the_hold(spawn, file
     assert second.does("look") in range(rest // 2 - 16, rest // 2 + 16)
 
 
+def test_above_its_ceiling_a_process_keeps_nothing_of_the_others_low_water(spawn, file):
+    low, high = (
+        MEMBER.replace("pool_set_hold(1000)", f"pool_set_hold(1e-9, {ceiling} << 20, {low_water} << 20)", 1)
+        for ceiling, low_water in [(100, 100), (1000, 400)]
+    )
+    first, _ = (Member(lambda _, *arguments, code=code: spawn(code, *arguments), file) for code in (low, high))
+    first.does("take")
+    first.does("free")
+    idle = first.does("look")
+    assert idle + first.other_mib <= 102
+
+
 def test_without_a_budget_each_keeps_what_it_had_in_use(spawn, file):
     with Path(os.devnull).open("r+b") as none:
         first, second = Member(spawn, file), Member(spawn, none.fileno(), "refused")
@@ -127,6 +139,7 @@ def test_a_process_that_was_killed_ceases_to_count(spawn, file, then):
     first.does("free")
     killed.does("take")
     assert first.does("look") in an_eighth(first, killed)
+    killed.does("free")  # what it would keep now would be half of what both may
     killed.child.kill()
     if then == "time passes":
         os.pwrite(file, bytes(8), 2 * 64 + 16)  # its entry was last written long ago

@@ -249,7 +249,7 @@ void Pool::set_hold(int64_t nanoseconds, size_t ceiling, size_t low_water) noexc
     std::lock_guard lock(s.mutex);
     s.segments.hold_ns = nanoseconds;
     s.segments.ceiling = ceiling;
-    s.segments.low_water = std::min(low_water, ceiling);
+    s.segments.low_water = low_water;
     s.segments.keep_idle(s.segments.may_be_idle());
 }
 

@@ -119,7 +119,8 @@ size_t Segments::may_be_idle() noexcept {
     if (!hold_ns) return cap;
     note_used();
     const size_t used = live + other, kept = std::min(std::max(most_used, most_used_before), ceiling);
-    return std::max(cap, host.share(used, kept - std::min(kept, used), low_water, now_ns(), hold_ns));
+    const size_t part = host.share(used, kept - std::min(kept, used), low_water, now_ns(), hold_ns);
+    return std::max(cap, std::min(part, ceiling - std::min(ceiling, used)));
 }
 
 void Segments::drop_idle(size_t most, bool huge) noexcept {

@@ -70,7 +70,7 @@ struct Segments {
     uint64_t fresh = 0;         // bytes of taken blocks whose pages were not touched before
     int64_t hold_ns = 0;        // for how long to keep as much as was in use
     size_t ceiling = SIZE_MAX;  // up to this much of the process's memory
-    size_t low_water = 0;       // up to this much of it, at any time
+    size_t low_water = 0;       // up to this much of it, for longer than the hold
     size_t other = 0;           // memory of the process outside the pool, as last read ...
     int64_t other_at_ns = 0;    // ... or tried to be, at this time
     HostBudget host;            // with a hold

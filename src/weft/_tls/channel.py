@@ -85,7 +85,7 @@ class TlsChannel:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
             self._loop = None
-        # Whether it calls a turn again for what is left in the socket, errors included: uvloop does not (see `_watch`).
+        # Whether the loop calls a turn again for what is left in the socket, errors included: uvloop may not.
         self._polls = isinstance(self._loop, asyncio.BaseEventLoop)
         self._closed = False
         self._why_closed: Error | None = None
@@ -407,7 +407,7 @@ class TlsChannel:
                 room = message.room()
                 while room:
                     if not ready and not self._incoming.pending:
-                        return  # `read` would raise SSLWantReadError, which costs more than all the rest
+                        return  # `read` would raise SSLWantReadError, which takes longer than this
                     piece = room[: ready or message.record_nbytes()]
                     if not ready and piece.nbytes > 1:
                         piece[: len(_MARK)] = piece[-len(_MARK) :] = _MARK
