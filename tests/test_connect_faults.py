@@ -305,6 +305,25 @@ def test_a_handler_that_cannot_be_called_is_refused_at_once(handler):
         weft.listen("127.0.0.1:0", handler)
 
 
+def test_a_handler_that_is_no_coroutine_function_says_so(caplog):
+    async def main():
+        async with weft.listen("127.0.0.1:0", lambda _: 5) as listener, weft.connect(listener.address) as peer:
+            with pytest.raises(weft.PeerLostError):
+                await peer.recv()
+
+    asyncio.run(asyncio.wait_for(main(), 100))
+    assert "listen: the handler must be an `async def` function; it returned 5" in caplog.text
+
+
+def test_what_a_connection_has_only_when_it_is_open():
+    connecting = weft.connect("127.0.0.1:1")
+    for name in ("send", "transports"):
+        with pytest.raises(AttributeError, match=f"{name}: the connection is not open: enter it with `with`"):
+            getattr(connecting, name)
+    with pytest.raises(AttributeError, match="'Connecting' object has no attribute 'nosuch'"):
+        _ = connecting.nosuch
+
+
 def test_handlers_end_with_the_listener():
     ended = []
 

@@ -238,3 +238,15 @@ def test_all_addresses_of_a_name_are_silent(awaited, monkeypatch):
         connecting = weft.connect("several:1", timeout=0.1)
         with pytest.raises(weft.TimedOutError, match=r"connect to several:1: no answer within 0\.1 s"):
             asyncio.run(closed_again(connecting)) if awaited else connecting.open()
+
+
+def test_a_blocking_connect_says_that_it_stops_the_loop():
+    async def main():
+        async with weft.listen("127.0.0.1:0", lambda peer: peer.recv()) as listener:
+            why = (
+                r"no answer within 0\.2 s; .* This thread's event loop stood still meanwhile: `async with` lets it run"
+            )
+            with pytest.raises(weft.TimedOutError, match=why):
+                weft.connect(listener.address, timeout=0.2).open()
+
+    asyncio.run(asyncio.wait_for(main(), 100))

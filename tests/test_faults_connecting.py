@@ -133,6 +133,8 @@ def test_a_connector_killed_at_each_step(spawn, fds, caplog, by, decides, carrie
             assert await asyncio.to_thread(victim.line) == "there"
             victim.kill(reap=False)
             await until(lambda: any(text in caplog.text for text in told))
+            loud = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            assert carrier != "near" or not loud  # a process of this host that ended is nothing to warn of
             await works(listener.address)
             # Its call at the side door is heard to have ended when the next one comes.
             await until(lambda: fds() <= before + pipes)

@@ -10,13 +10,13 @@ import socket
 import time
 from collections.abc import Generator, Mapping, Sequence
 from ssl import SSLContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft._connect import handshake, local, ring
 from weft._connect.address import join, resolve, split
 from weft._connect.encryption import EncryptionPolicy, policy_of
 from weft._connect.handshake_io import LONG_S, out_of_descriptors, run, run_blocking
-from weft._connect.links import Workers, workers_of_loop, workers_of_thread
+from weft._connect.links import Workers, running_loop, workers_of_loop, workers_of_thread
 from weft._connect.message import checked, seconds
 from weft._connect.route import Route
 from weft._tls.session import Session
@@ -151,6 +151,14 @@ class Connecting:
 
     def open(self) -> Peer:
         """Connect, blocking, and return the :class:`Peer`; close it yourself. Errors as in :func:`connect`."""
+        try:
+            return self._open_blocking()
+        except TimedOutError as e:
+            if running_loop() is None:
+                raise
+            raise TimedOutError(f"{e} This thread's event loop stood still meanwhile: `async with` lets it run") from e
+
+    def _open_blocking(self) -> Peer:
         name = join(self._host, self._port)
         deadline = time.monotonic() + self._timeout
         workers = workers_of_thread()
@@ -245,6 +253,14 @@ class Connecting:
         if failure is not None and failure.errno == errno.EINVAL:
             remedy = "a link-local address needs its network device: fe80::1%DEVICE"
         return UnreachableError(f"connect to {name}: {why}; {remedy}")
+
+    if not TYPE_CHECKING:  # type checkers know that these are a Peer's
+
+        def __getattr__(self, name: str) -> Any:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if hasattr(Peer, name):
+                text = f"{name}: the connection is not open: enter it with `with` or `async with`, or `await` it"
+            raise AttributeError(text, name=name, obj=self)
 
     def __await__(self) -> Generator[Any, None, Peer]:
         return self._open().__await__()

@@ -76,6 +76,9 @@ class AddressError(Error, OSError):
 class HandshakeError(Error, ConnectionError):
     """The peer violated the handshake protocol: it closed the socket, or sent an unexpected message."""
 
+    #: Whether it closed or reset the socket: it gave up, or it ended.
+    ended: bool = False
+
 
 class ProtocolError(HandshakeError):
     """The other side of a new connection does not speak weft, or has another version of it."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import inspect
 import logging
 import math
 import select
@@ -20,13 +21,21 @@ from weft._connect.address import is_wildcard, join, of_socket, outward, resolve
 from weft._connect.admission import SameHostListener, process_of, same_user
 from weft._connect.encryption import EncryptionPolicy, policy_of
 from weft._connect.handshake_io import LONG_S, no_handshake, out_of_descriptors, run, run_blocking
-from weft._connect.links import Workers, forked, workers_of_loop, workers_of_thread
+from weft._connect.links import Workers, forked, running_loop, workers_of_loop, workers_of_thread
 from weft._connect.message import checked, of_accept, seconds
 from weft._connect.route import Route
 from weft._connect.sockets import close_in_child
 from weft._tls.session import Session
 from weft.config import named
-from weft.errors import AddressError, ClosedError, Error, InvalidParamError, PeerLostError, TimedOutError
+from weft.errors import (
+    AddressError,
+    ClosedError,
+    Error,
+    HandshakeError,
+    InvalidParamError,
+    PeerLostError,
+    TimedOutError,
+)
 from weft.peer import Peer, peer_of
 
 log = logging.getLogger("weft")
@@ -54,7 +63,8 @@ def listen(
     ----------
     address : str
         ``host:port``. Without a port, or with port 0, the kernel chooses a free one. Without a host, or with
-        ``0.0.0.0`` or ``::``, it listens on all addresses of this host; otherwise only on the given one.
+        ``0.0.0.0``, it listens on all IPv4 addresses of this host, with ``[::]`` on all IPv6 addresses; otherwise
+        only on the given one.
     handler : coroutine function, optional
         For ``async with``: called with each new :class:`Peer`. The peer is closed when the handler returns, and
         aborted when it raises. Without a handler, use ``with`` and :meth:`Listener.accept`.
@@ -187,7 +197,7 @@ class Listener:
         """Stop listening. Existing connections stay open."""
         sockets, self._sockets = self._sockets, []
         for sock in sockets:
-            if (loop := _running_loop()) is not None:
+            if (loop := running_loop()) is not None:
                 loop.remove_reader(sock.fileno())
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # ends an accept() in another thread
@@ -261,7 +271,7 @@ class Listener:
                     joined = run_blocking(steps, sock, f"accept from {caller}", deadline=until, timeout=limit)
                     return peer_of(joined, sock)
                 except (Error, OSError) as e:
-                    log.warning("rejected a connection: %s", of_accept(e, caller))
+                    log.log(_level(e, sock), "rejected a connection: %s", of_accept(e, caller))
         raise TimedOutError(f"accept on {name}: no connection within {timeout} s")
 
     def _next(self, listening: list[socket.socket], deadline: float, name: str) -> socket.socket | None:
@@ -349,7 +359,7 @@ class Listener:
                 peer = peer_of(joined, sock)
             except (Error, OSError) as e:
                 log.log(
-                    logging.INFO if isinstance(e, ClosedError) else logging.WARNING,  # stop() causes a ClosedError
+                    _level(e, sock),
                     "rejected a connection: %s",
                     of_accept(e, caller) if str(e) else no_handshake(f"accept from {caller}", HANDSHAKE_TIMEOUT_S),
                 )
@@ -360,11 +370,20 @@ class Listener:
         assert self._handler is not None
         try:
             async with peer:
-                await self._handler(peer)
+                ending = self._handler(peer)
+                if not inspect.isawaitable(ending):
+                    raise TypeError(f"listen: the handler must be an `async def` function; it returned {ending!r}")
+                await ending
         except PeerLostError as e:
             log.info("a handler ended: %s", e)
         except Exception:
             log.exception("the handler of %s raised", peer)
+
+
+def _level(error: Exception, sock: socket.socket) -> int:
+    """Return how loud to report it: a listener that stops, or a process of this host that gave up, is no trouble."""
+    gave_up = isinstance(error, HandshakeError) and error.ended and sock.family == socket.AF_UNIX
+    return logging.INFO if gave_up or isinstance(error, ClosedError) else logging.WARNING
 
 
 def _caller(sock: socket.socket) -> str:
@@ -373,10 +392,3 @@ def _caller(sock: socket.socket) -> str:
         return f"process {process_of(sock)}" if sock.family == socket.AF_UNIX else join(*of_socket(sock.getpeername()))
     except OSError:  # it has reset the connection
         return "an unknown address"
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

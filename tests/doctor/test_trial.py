@@ -154,7 +154,7 @@ def test_an_address_of_another_host(command, address, why, capsys):
     assert cli.main([command, "--listen", address]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"weft {command}: listen on {address}: {why}")
-    assert said.endswith("; write an address of this host, or 0.0.0.0 for all of them\n")
+    assert said.endswith("; write an address of this host, or 0.0.0.0 for all IPv4 addresses\n")
 
 
 def test_rc_is_tried_where_there_is_something_that_has_it(tmp_path):

@@ -65,7 +65,7 @@ def unbound_remedy(error: OSError) -> str:
     if error.errno == errno.EACCES:
         return "; choose a port from 1024 up, or 0 for any"
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        return "; write an address of this host, or 0.0.0.0 for all of them"
+        return "; write an address of this host, or 0.0.0.0 for all IPv4 addresses"
     return ""
 
 

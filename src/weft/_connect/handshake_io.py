@@ -260,10 +260,14 @@ def no_handshake(what: str, timeout: float) -> TimedOutError:
 
 def _closed(what: str) -> HandshakeError:
     ask = "" if what.startswith("accept") else "; is it a weft listener?"
-    return HandshakeError(f"{what}: the other side closed the socket in the middle of the handshake{ask}")
+    error = HandshakeError(f"{what}: the other side closed the socket in the middle of the handshake{ask}")
+    error.ended = True
+    return error
 
 
 def _of_socket(what: str, error: OSError) -> Error:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return out_of_descriptors(what, error)
-    return HandshakeError(f"{what}: the socket failed in the middle of the handshake: {error.strerror or error}")
+    failure = HandshakeError(f"{what}: the socket failed in the middle of the handshake: {error.strerror or error}")
+    failure.ended = isinstance(error, BrokenPipeError | ConnectionResetError)
+    return failure

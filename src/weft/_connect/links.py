@@ -488,6 +488,14 @@ def workers_of_thread() -> Workers:
     return workers
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if any."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 async def workers_of_loop() -> Workers:
     """Return the workers of the running loop; close those of closed loops."""
     _refuse_fork()
