@@ -84,6 +84,11 @@ def test_a_key_to_memory_that_is_closed(context, endpoint):
         endpoint.rkey_unpack(key)
 
 
+def test_an_empty_key(endpoint):
+    with pytest.raises(weft.InvalidParamError, match="rkey_unpack: the key is empty"):
+        endpoint.rkey_unpack(weft.RemoteKey(0, 10, b""))
+
+
 def test_mapped_memory_is_locked(context):
     buffer = bytearray(10)
     memory = context.mem_map(buffer)

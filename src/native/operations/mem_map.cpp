@@ -27,6 +27,7 @@ Rkey::Rkey(nb::object object, const RemoteKey &key)
       endpoint(nb::inst_ptr<Endpoint>(endpoint_object)),
       address(key.address),
       nbytes(key.nbytes) {
+    if (key.packed.empty()) raise("InvalidParamError", "rkey_unpack: the key is empty", "rkey_unpack");
     const ucs_status_t status = ucp.ep_rkey_unpack(endpoint->handle, key.packed.data(), &handle);
     if (status == UCS_ERR_SHMEM_SEGMENT)
         raise("UnreachableError", "rkey_unpack: that memory has gone: its owner has closed it, or has ended",
