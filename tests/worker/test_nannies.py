@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -153,13 +154,26 @@ def echo():
 @pytest.mark.parametrize(
     ("scheme", "why"),
     [
-        ("tcp", r"no answer within 3 s: it listens on ucx://, and tcp://\S+ is another protocol; "),
+        ("tcp", r"start workers for tcp://\S+: it listens on ucx://, and tcp://\S+ is another protocol"),
         ("ucx", "what answers there is no Dask scheduler; correct its address"),
     ],
 )
 def test_what_answers_is_no_scheduler_of_this_protocol(scheme, why):
     with echo() as address, pytest.raises(weft.Error, match=why):
-        nannies.run([{"scheduler_ip": f"{scheme}://{address}", "scheduler_file": None, "death_timeout": 3.0}])
+        nannies.run([{"scheduler_ip": f"{scheme}://{address}", "scheduler_file": None, "death_timeout": None}])
+
+
+def test_a_port_where_every_attempt_fails_at_once_is_left_in_peace(monkeypatch):
+    attempts = []
+
+    async def connect(*_, **__):
+        attempts.append(time.monotonic())
+        raise OSError("the handshake failed")
+
+    monkeypatch.setattr(nannies, "connect", connect)
+    with pytest.raises(weft.TimedOutError, match="no answer within 1 s"):
+        nannies.run([{"scheduler_ip": "ucx://127.0.0.1:1", "scheduler_file": None, "death_timeout": 1.0}])
+    assert len(attempts) <= 6  # after 0, 0.1, 0.3, 0.7 and 1.5 s at the earliest
 
 
 @pytest.mark.parametrize(

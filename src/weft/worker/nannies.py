@@ -40,8 +40,11 @@ _SAY_S = 1.0
 _ATTEMPT_S = 30.0
 #: Seconds that workers have at least to start, once the scheduler was reached: on a busy machine they take 10 and more.
 _START_S = 60.0
+#: Seconds between attempts that fail at once: at first `_LOOK_S`, twice as many each time, at most these.
+_MOST_PAUSE_S = 1.0
 #: Seconds in which a listener of weft's answers.
 _PROBE_S = 3.0
+_OTHER_PROTOCOL = "it listens on ucx://, and {} is another protocol"
 
 
 def run(options: Sequence[dict[str, Any]]) -> int:
@@ -184,6 +187,7 @@ async def _reach(address: str, security: Mapping[str, str], patience_s: float | 
 async def _connect(address: str, security: Security, patience_s: float | None) -> None:
     end = math.inf if patience_s is None else time.monotonic() + patience_s
     arguments: dict[str, Any] = cast("Any", security).get_connection_args("worker")
+    pause_s = _LOOK_S
     while True:
         left_s = max(end - time.monotonic(), 1e-3)
         try:
@@ -198,18 +202,25 @@ async def _connect(address: str, security: Security, patience_s: float | None) -
                 why = f"{await _reason(address, error)}; start the scheduler, or correct its address"
                 text = f"start workers for {address}: no answer within {patience_s:g} s: {why}"
                 raise TimedOutError(text) from error
+            if await _is_other_protocol(address):  # waiting does not help; the other way round, distributed says so
+                raise Error(f"start workers for {address}: {_OTHER_PROTOCOL.format(address)}") from error
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 
 
 async def _reason(address: str, error: OSError) -> str:
     """Find out why the scheduler was not reached: distributed says only that the time is up."""
     host, port = get_address_host_port(address)
     why = await asyncio.to_thread(why_unreachable, host, port)
-    if not why and not address.startswith("ucx://") and await _speaks_weft(host, port):
-        return f"it listens on ucx://, and {address} is another protocol"
+    if not why and await _is_other_protocol(address):
+        return _OTHER_PROTOCOL.format(address)
     return why or str(first_cause(error)) or "it accepts connections, and says nothing"
 
 
-async def _speaks_weft(host: str, port: int) -> bool:
+async def _is_other_protocol(address: str) -> bool:
+    if address.startswith("ucx://"):
+        return False
+    host, port = get_address_host_port(address)
     try:
         (await weft.connect(join(host, port), timeout=_PROBE_S)).abort()
     except TlsError:
