@@ -9,6 +9,7 @@ You need not import this to use ``ucx://``: installing weft is enough (see ``wef
 """
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm.registry import backends
@@ -23,8 +24,22 @@ if TYPE_CHECKING:
     from weft.dask.learn.why import Why, why
     from weft.dask.observe.pairs import Transports, transports
 
+
+class _AsDask(logging.Handler):
+    """Lets weft's lines look like Dask's own, which have handlers of their own, and be silenced with them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers:  # they have it already
+            return
+        handlers: list[logging.Handler | None] = [*logging.getLogger("distributed").handlers]
+        for handler in handlers or [logging.lastResort]:
+            if handler is not None and record.levelno >= handler.level:
+                handler.handle(record)
+
+
 backends["ucx"] = UCXBackend()
 tensors.register()
+logging.getLogger("weft").addHandler(_AsDask())
 
 __all__ = [
     "UCX",
