@@ -248,7 +248,7 @@ def positive(kind: Callable[[str], Number], text: str) -> Number:
     with contextlib.suppress(ValueError):
         if 0 < (value := kind(text)) < float("inf"):
             return value
-    raise argparse.ArgumentTypeError(f"{text!r}: must be a number above 0")
+    raise argparse.ArgumentTypeError(f"{text!r}: must be a {'whole ' if kind is int else ''}number above 0")
 
 
 def timeout(text: str) -> float:

@@ -305,3 +305,9 @@ def test_a_tiny_run_over_both_protocols_in_which_one_result_is_wrong(monkeypatch
 def test_why_there_is_no_cluster(arguments, status, why, capsys):
     assert _cli.main(["bench", "tasks", "--timeout", "0.2", *arguments]) == status
     assert capsys.readouterr().err.startswith(f"weft bench tasks: {why}")
+
+
+def test_a_running_cluster_has_less_time_to_answer_than_a_step(capsys, monkeypatch):
+    monkeypatch.setattr(clusters, "_ATTACH_S", 0.2)
+    assert _cli.main(["bench", "tasks", "--timeout", "90", "--scheduler-address", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err.startswith("weft bench tasks: 127.0.0.1:1: connection refused; start that")

@@ -34,6 +34,8 @@ WORKERS = 2
 INSIDE = "inproc"
 # distributed's own limit is 1000 transfers, which 10,000 tasks pass.
 _LOG_LENGTH = 100_000
+#: Seconds that a cluster that is said to run has to answer, as long as Dask gives it.
+_ATTACH_S = 30.0
 
 
 @contextlib.contextmanager
@@ -186,7 +188,7 @@ def running(protocol: str, timeout: float, deployment: Deployment = Deployment()
     Raises
     ------
     BenchError
-        It did not start, or not within `timeout` seconds.
+        It did not start within `timeout` seconds; or one that is said to run did not answer within 30 of them.
     """
     from distributed import Client
     from distributed.comm.addressing import get_address_host_port
@@ -198,7 +200,8 @@ def running(protocol: str, timeout: float, deployment: Deployment = Deployment()
             if deployment.address is None:
                 stack.callback(_close, cluster := _start(deployment, protocol, timeout))
             try:
-                client = stack.enter_context(Client(cluster, timeout=timeout))
+                patience = timeout if deployment.address is None else min(timeout, _ATTACH_S)
+                client = stack.enter_context(Client(cluster, timeout=patience))
             except OSError as error:
                 if deployment.address is None:
                     raise
