@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What weft logs in Dask's processes looks like Dask's own lines."""
 
+import os
 import subprocess
 import sys
 
@@ -21,6 +22,7 @@ logging.getLogger("weft").info("not said")
         ("", " - weft - WARNING - one"),
         ("logging.basicConfig(format='root: %(message)s')", "root: one"),
         ("logging.getLogger('distributed').handlers.clear()", "one"),
+        ("logging.getLogger('weft').addHandler(logging.StreamHandler())", "one"),
     ],
 )
 def test_a_warning_is_said_once_in_the_format_of_the_program(before, line):
@@ -28,6 +30,17 @@ def test_a_warning_is_said_once_in_the_format_of_the_program(before, line):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     (said,) = done.stderr.splitlines()
     assert said.endswith(line)
+
+
+def test_dasks_configuration_may_name_weft():
+    program = PROGRAM.format(before="").replace("not said", "two")
+    environment = {**os.environ, "DASK_LOGGING__WEFT": "info"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    assert [line.split(" - ")[1:] for line in done.stderr.splitlines()] == [
+        ["weft", "WARNING", "one"],
+        ["weft", "INFO", "two"],
+    ]
 
 
 def test_silence_logs_reaches_it():

@@ -29,7 +29,7 @@ class _AsDask(logging.Handler):
     """Lets weft's lines look like Dask's own, which have handlers of their own, and be silenced with them."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if logging.getLogger().handlers:  # they have it already
+        if logging.getLogger().handlers or logging.getLogger("weft").handlers != [self]:  # they have it already
             return
         handlers: list[logging.Handler | None] = [*logging.getLogger("distributed").handlers]
         for handler in handlers or [logging.lastResort]:
