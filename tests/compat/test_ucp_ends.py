@@ -566,3 +566,32 @@ def test_a_send_that_nobody_receives_ends_with_the_connection(who):
                 await sending
 
     asyncio.run(run())
+
+
+def test_reset_does_not_wait_for_a_close_that_has_said_goodbye(monkeypatch):
+    """A loop may have stopped before a handler's close got its last turn."""
+
+    async def run():
+        serving = []
+        listener = ucp.create_listener(serving.append)
+        client = await ucp.create_endpoint(ucp.get_address(), listener.port)
+        await until(lambda: serving)
+        sleeps = asyncio.Event()
+
+        async def sleep(_):
+            sleeps.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "sleep", sleep)
+            closing = asyncio.create_task(serving[0].close())
+            await sleeps.wait()
+        client.abort()
+        listener.close()
+        ucp.reset()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert serving[0].closed()
+
+    asyncio.run(run())

@@ -23,7 +23,7 @@ class Endpoint(endpoint.Endpoint):
 
     def __init__(self, connection: Connection, ctx: endpoint.Context, tags: endpoint.Tags | None = None) -> None:
         super().__init__(connection, ctx, tags)
-        self._shutting_down_peer = False
+        self._shutting_down_peer = self._said_goodbye = False
         myself = weakref.ref(self)
 
         def on_goodbye() -> None:
@@ -31,6 +31,11 @@ class Endpoint(endpoint.Endpoint):
                 ep._obey_goodbye()
 
         connection.set_goodbye_callback(on_goodbye)
+
+    @property
+    def released(self) -> bool:
+        """Whether this side has closed it, or has said goodbye: its loop may stop before the rest of `close`."""
+        return super().released or self._said_goodbye
 
     def closed(self) -> bool:
         """Return whether either side has ended the connection."""
@@ -48,6 +53,7 @@ class Endpoint(endpoint.Endpoint):
         try:
             await self._say_goodbye(ep)
         finally:
+            self._said_goodbye = True
             if not self.closed():
                 await asyncio.sleep(0)  # let complete sends return before close cancels the others
                 self.abort()
