@@ -156,7 +156,9 @@ class Connecting:
         except TimedOutError as e:
             if running_loop() is None:
                 raise
-            raise TimedOutError(f"{e} This thread's event loop stood still meanwhile: `async with` lets it run") from e
+            raise TimedOutError(
+                f"{e} This thread's event loop stood still meanwhile: `async with` lets it run"
+            ) from None
 
     def _open_blocking(self) -> Peer:
         name = join(self._host, self._port)

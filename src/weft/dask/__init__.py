@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class _AsDask(logging.Handler):
-    """Lets weft's lines look like Dask's own, which have handlers of their own, and be silenced with them."""
+    """Prints weft's lines through Dask's handlers, so that they look like Dask's and `silence_logs` reaches them."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if logging.getLogger().handlers or logging.getLogger("weft").handlers != [self]:  # they have it already
+        if logging.getLogger().handlers or logging.getLogger("weft").handlers != [self]:  # the program prints them
             return
         handlers: list[logging.Handler | None] = [*logging.getLogger("distributed").handlers]
         for handler in handlers or [logging.lastResort]:

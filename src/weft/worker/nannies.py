@@ -204,7 +204,7 @@ async def _connect(address: str, security: Security, patience_s: float | None) -
                 raise TimedOutError(text) from error
             if await _is_other_protocol(address):  # waiting does not help; the other way round, distributed says so
                 raise Error(f"start workers for {address}: {_OTHER_PROTOCOL.format(address)}") from error
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(min(pause_s, max(end - time.monotonic(), 0.0)))
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 
 
