@@ -195,8 +195,8 @@ class Peer(_native.Peer):
         -------
         Request
             Done when the peer has all messages in its memory, or has closed the connection itself. It stays pending
-            while the peer leaves large messages unread, and until the peer's thread has called weft again, or its
-            loop has run.
+            while the peer leaves large messages unread. Between hosts and over TLS, the peer must also say so: its
+            thread must call weft again, or its loop must run.
 
         Raises
         ------

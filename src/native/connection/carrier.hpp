@@ -54,6 +54,12 @@ struct Carrier {
     /// Drop a rendezvous; its sender sees success.
     virtual void refuse(void *descriptor) noexcept = 0;
 
+    /// The end of what was posted so far, apart from what waits for room or for an answer.
+    virtual uint64_t posted() const noexcept { return 0; }
+    /// Whether everything before `end` is in the other side's memory, and nothing posted waits for room. Where only the
+    /// other side's answer can tell, it never is. False: the link's users are resumed once it may be.
+    virtual bool has_read(uint64_t /*end*/) noexcept { return false; }
+
     /// The socket became readable: look for new messages.
     virtual void attend() noexcept = 0;
 

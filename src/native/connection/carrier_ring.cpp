@@ -206,7 +206,26 @@ bool RingCarrier::open_with(Outgoing &out) noexcept {
 
 unsigned RingCarrier::send_more() noexcept {
     if (writer) writer->stop_waiting();
-    return send_queued();
+    return send_queued() + look_at_reader();
+}
+
+bool RingCarrier::has_read(uint64_t end) noexcept {
+    if (rings && end <= seen_read && openings.empty()) return true;
+    watched = std::min(watched, end);
+    if (rings) rings->wait_for_room(this);
+    return false;
+}
+
+// Where it has read enough, take what it wrote before, such as an abort for lack of memory; then resume the users.
+unsigned RingCarrier::look_at_reader() noexcept {
+    if (!watches() || !writer || broken) return 0;
+    const uint64_t read = writer->read();
+    if (read < watched || !openings.empty()) return 0;
+    if (unsigned n = receive()) return n;
+    seen_read = read;
+    watched = nothing;
+    for (LinkUser *user : std::unordered_set<LinkUser *>(link->users)) user->resume();
+    return 1;
 }
 
 unsigned RingCarrier::send_queued() noexcept {
@@ -280,14 +299,14 @@ bool RingCarrier::send_piece(Outgoing &out) noexcept {
 
 void RingCarrier::collect() noexcept {
     if (unread.empty()) return;
-    const uint64_t read = writer->read();
+    const uint64_t read = writer->returned();
     for (; !unread.empty() && unread.front().written <= read; unread.pop_front())
         rings->area.put_back(unread.front().number);
 }
 
 bool RingCarrier::finds_room() noexcept {
-    if (broken || send_queued()) return true;
-    if (!writer) return false;
+    if (broken || send_queued() || look_at_reader()) return true;
+    if (!writer || !has_unsent()) return false;
     size_t nbytes = sizeof(uint64_t) + inline_nbytes;
     if (!openings.empty()) {
         const Outgoing &next = openings.front();

@@ -17,6 +17,7 @@
 
 /// Owns this side's ring, and the mappings of the other side's.
 struct RingCarrier final : Carrier, RingEnd {
+    static constexpr uint64_t nothing = UINT64_MAX;
     static constexpr size_t whole_nbytes = 4 << 10;  // a message up to this size, including its header, is one record
 
     Link *link;
@@ -38,6 +39,8 @@ struct RingCarrier final : Carrier, RingEnd {
     void answer(Message *message) noexcept override;
     void answer_into(Request *request, void *incoming) noexcept override;
     void refuse(void *incoming) noexcept override;
+    uint64_t posted() const noexcept override { return writer ? writer->written() : 0; }
+    bool has_read(uint64_t end) noexcept override;
     void attend() noexcept override;
     bool has_headers_left() const noexcept override { return writer && headers_left; }
     void flush(int64_t deadline_ns) noexcept override;
@@ -50,7 +53,8 @@ struct RingCarrier final : Carrier, RingEnd {
     // Called by Rings.
     unsigned receive() noexcept override;
     unsigned send_more() noexcept override;
-    bool has_unsent() const noexcept override { return !openings.empty() || !transfers.empty(); }
+    bool waits() const noexcept override { return has_unsent() || watches(); }
+    bool watches() const noexcept override { return watched != nothing; }
     bool finds_room() noexcept override;
     void collect() noexcept override;
 
@@ -81,7 +85,9 @@ struct RingCarrier final : Carrier, RingEnd {
         int number;
     };
 
+    bool has_unsent() const noexcept { return !openings.empty() || !transfers.empty(); }
     unsigned send_queued() noexcept;
+    unsigned look_at_reader() noexcept;
     bool open_with(Outgoing &out) noexcept;
     void queue(Outgoing &&out) noexcept;
     bool send_piece(Outgoing &out) noexcept;
@@ -108,8 +114,10 @@ struct RingCarrier final : Carrier, RingEnd {
     std::optional<Ring::Bell> bell;
     bool broken = false;
     bool to_itself = false;
-    unsigned hidden = 0;      // records written but not published
-    bool piece_read = false;  // since freed room was last returned
+    unsigned hidden = 0;         // records written but not published
+    bool piece_read = false;     // since freed room was last returned
+    uint64_t seen_read = 0;      // what the other side has read, and then nothing that it said before was left
+    uint64_t watched = nothing;  // a user waits until it has read this much
 
     uint64_t next_id = 1;
     size_t headers_left = 0;

@@ -141,10 +141,12 @@ void Channel::resume() noexcept {
         if (!advance(r)) break;
         if (!sends.empty() && sends.front() == r) sends.pop_front();
     }
-    if (closing && sends.empty() && !goodbye_sent && !closed) {
-        goodbye_sent = true;
-        tell(goodbye_kind, next_sequence);
-    }
+    if (!closing || closed || !sends.empty()) return;
+    if (last_posted == UINT64_MAX && !is_under_way()) last_posted = link->carrier->posted();
+    if (!std::exchange(goodbye_sent, true)) tell(goodbye_kind, next_sequence);
+    if (lost) return;
+    const bool is_all = last_posted != UINT64_MAX;
+    if (link->carrier->has_read(is_all ? last_posted : link->carrier->posted()) && is_all) finish_close(nullptr);
 }
 
 void Channel::tell(uint16_t kind, uint64_t number) noexcept {
@@ -256,6 +258,12 @@ void Channel::clear() noexcept {
     arrived.clear();
     for (Message *m : returned) delete m;
     returned.clear();
+}
+
+bool Channel::is_under_way() const noexcept {
+    for (Request *r = worker->in_flight; r; r = r->in_flight_next)
+        if (r->channel == this && r->ucx) return true;
+    return false;
 }
 
 void Channel::fail_under_way(const std::shared_ptr<const Fault> &why) noexcept {

@@ -9,7 +9,8 @@
 // Placed messages are numbered and bounded like the others, but `recv` skips them: each is always a rendezvous, and
 // waits until a receiver asks for its place, with memory for it. This is how device memory is received
 // (channel_placed.cpp). Closing: a goodbye carries the number of messages; the other side acknowledges when it has all
-// of them.
+// of them. On one host it need not: the carrier sees what is read, so that a program may stop calling weft once it has
+// what it wants.
 #pragma once
 
 #include <deque>
@@ -44,7 +45,8 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
 
     // Outgoing.
     uint64_t next_sequence = 0, next_place = 0, sent_charge = 0, credited = 0;
-    std::deque<Request *> sends;  // waiting for credit
+    uint64_t last_posted = UINT64_MAX;  // the carrier's end of it, once everything before the goodbye is posted
+    std::deque<Request *> sends;        // waiting for credit
     // Incoming.
     std::deque<Message *> arrived;     // by sequence, starting at `head`; null where nothing has arrived yet
     std::deque<Message *> unanswered;  // the rendezvous among these, by sequence
@@ -95,6 +97,7 @@ struct Channel : LinkUser, std::enable_shared_from_this<Channel> {
   private:
     /// Start an operation of this channel.
     void begin(Request *request, const Operation &operation) noexcept;
+    bool is_under_way() const noexcept;
     void fail_under_way(const std::shared_ptr<const Fault> &why) noexcept;
     bool may_send(size_t charge) const noexcept;
     bool may_lend(Request *request) noexcept;

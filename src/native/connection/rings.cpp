@@ -120,6 +120,10 @@ void Rings::collect() noexcept {
         if (link) link->collect();
 }
 
+bool Rings::watches() const noexcept {
+    return std::any_of(waiting.begin(), waiting.end(), [](RingEnd *link) { return link->watches(); });
+}
+
 static_assert(Area::most_through_small(0) == 0 && Area::most_through_small(1 << 20) == 0);
 static_assert(Area::most_through_small(2 << 20) == 8 << 20);
 
@@ -173,7 +177,7 @@ unsigned Rings::turn() noexcept {
     for (size_t i = 0; i < waiting.size();) {
         RingEnd *link = waiting[i];
         n += link->send_more();
-        if (link->has_unsent())
+        if (link->waits())
             ++i;
         else
             waiting.erase(waiting.begin() + ptrdiff_t(i));

@@ -25,7 +25,9 @@ struct RingEnd {
     virtual unsigned receive() noexcept = 0;
     /// Send what fits; return how many records.
     virtual unsigned send_more() noexcept = 0;
-    virtual bool has_unsent() const noexcept = 0;
+    /// Whether it has something to send, or watches what the other side has read, which no descriptor tells.
+    virtual bool waits() const noexcept = 0;
+    virtual bool watches() const noexcept = 0;
     /// Before sleep: whether there is room now. If not, the other side will ring once it has made some.
     virtual bool finds_room() noexcept = 0;
     /// Take back the area's pieces that the other side has read.
@@ -119,7 +121,7 @@ struct Rings : Poller {
     size_t add(RingEnd *link);
     void remove(RingEnd *link) noexcept;
     void attend(RingEnd *link) noexcept;
-    /// Call its `send_more` in each turn until nothing is left to send.
+    /// Call its `send_more` in each turn until it no longer waits.
     void wait_for_room(RingEnd *link) noexcept;
     /// Take back the pieces that have been read.
     void collect() noexcept;
@@ -131,6 +133,7 @@ struct Rings : Poller {
     bool arm() noexcept override;
     void wake_up() noexcept override { doorbell->wake_up(); }
     size_t looked_at() const noexcept override { return attended.size(); }
+    bool watches() const noexcept override;
 
   private:
     void take_rung() noexcept;

@@ -194,8 +194,8 @@ bool Worker::wait(Request *r, double timeout_s) {
             fruitless = since_clock = 0;
             continue;
         }
-        int64_t left_ms =
-            deadline == INT64_MAX ? sleep_slice_ms : std::min((deadline - now + ms - 1) / ms, sleep_slice_ms);
+        const int64_t slice_ms = longest_sleep_ms();
+        int64_t left_ms = deadline == INT64_MAX ? slice_ms : std::min((deadline - now + ms - 1) / ms, slice_ms);
         int64_t slept_from = now;
         check_sockets(int(std::max<int64_t>(left_ms, 1)));
         now = now_ns();
@@ -270,7 +270,7 @@ void Worker::attach(nb::handle running) {
     turn_method = object.attr("_turn");
     released_method = object.attr("_released");
     turn_scheduled = false;
-    held_since_ns = 0;
+    held_since_ns = next_look_ns = 0;
 }
 
 void Worker::detach() noexcept {
@@ -353,6 +353,8 @@ bool Worker::spin(Request *r, int64_t &now) {
     if (!arm()) {
         slept_from_ns = 0;
         schedule_turn();
+    } else {
+        look_again(now);
     }
     return false;
 }
@@ -382,6 +384,31 @@ void Worker::turn() {
     if (limit) spin_state.met(false);
     if (!arm()) return schedule_turn();
     if (in_flight) slept_from_ns = now_ns();
+    look_again(now_ns());
+}
+
+// For the poller, this starts short: it usually watches what a message takes.
+int64_t Worker::longest_sleep_ms() {
+    if (!poller || !poller->watches()) {
+        look_ms = 1;
+        return sleep_slice_ms;
+    }
+    return std::exchange(look_ms, std::min(look_ms * 2, sleep_slice_ms));
+}
+
+// The same in a loop.
+void Worker::look_again(int64_t now) {
+    const bool watches = poller && poller->watches();
+    if (!watches) look_ms = 1, next_look_ns = 0;
+    if (!watches || !loop.is_valid() || now < next_look_ns) return;
+    const int64_t after_ms = longest_sleep_ms();
+    next_look_ns = now + after_ms * ms / 2;  // a loop may be early
+    try {
+        loop.attr("call_later")(double(after_ms) / 1000, turn_method);
+    } catch (nb::python_error &e) {
+        if (!says_closed(loop, e)) throw;
+        return detach();
+    }
 }
 
 void define_waiting(nb::class_<Worker> &cls) {

@@ -50,6 +50,8 @@ struct Poller {
     virtual bool arm() noexcept = 0;
     /// Events need not be reported until the next `arm`: there will be turns.
     virtual void wake_up() noexcept = 0;
+    /// Whether it needs a turn every now and then, because no descriptor reports what it waits for.
+    virtual bool watches() const noexcept = 0;
     /// How many links a turn checks.
     virtual size_t looked_at() const noexcept = 0;
 };
@@ -116,6 +118,8 @@ struct Worker {
     nb::object loop, loop_mark, turn_method, released_method;
     bool turn_scheduled = false;
     int64_t held_since_ns = 0;  // since then the loop has been held; 0: it is not
+    int64_t look_ms = 1;        // the next sleep while the poller watches something
+    int64_t next_look_ns = 0;   // from then on, the loop may be asked for a later turn again
     int64_t sockets_seen_ns = 0;
     int64_t slept_from_ns = 0;  // when an await last stopped spinning; 0: none has
     bool waiting = false;
@@ -198,6 +202,8 @@ struct Worker {
     void attach(nb::handle running_loop);
     void detach() noexcept;
     void schedule_turn();
+    int64_t longest_sleep_ms();
+    void look_again(int64_t now);
     void turn();
     bool must_yield(int64_t now);
 };
