@@ -294,18 +294,18 @@ class Reader {
         return true;
     }
 
-    /// Release the record that `peek` found.
+    /// Release the record that `peek` found, and say so.
     void consume() noexcept {
         tail += taken;
+        cursor->read.store(tail, std::memory_order_release);
         position += taken;
         if (position >= capacity) position -= capacity;
         taken = 0;
     }
 
-    /// Say what was read, and return consumed room to the writer, if it is much, or the writer waits for it, or
-    /// `at_once`. True: the writer waits, so ring its bell. Call this at the end of each turn at this ring.
+    /// Return consumed room to the writer, if it is much, or the writer waits for it, or `at_once`. True: the writer
+    /// waits, so ring its bell. Call this at the end of each turn at this ring.
     bool release(bool at_once = false) noexcept {
-        if (said != tail) cursor->read.store(said = tail, std::memory_order_release);
         const bool waits = asked && answered != tail + 1;
         asked = false;
         if (tail - released >= capacity / 4 || waits || (at_once && tail != released)) {
@@ -330,7 +330,6 @@ class Reader {
     uint64_t tail = 0;      // bytes consumed
     uint64_t taken = 0;     // by the record being looked at
     uint64_t released = 0;  // the value of `tail` that the writer knows
-    uint64_t said = 0;      // the value of `read` that it finds
     uint64_t answered = 0;  // one more than the place at which the writer's wait was last answered; once for each place
     bool asked = false;     // the writer waits for room
     Fault broken = Fault::none;
