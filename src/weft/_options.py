@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import inspect
 import json
 import os
 import re
@@ -60,7 +61,7 @@ def add_command(commands: Any, name: str, text: str, description: str, examples:
 
 def filled(text: str) -> str:
     """Wrap the paragraphs of a description, for any terminal; what is indented stays as it is."""
-    paragraphs = textwrap.dedent(text).strip().split("\n\n")
+    paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(
         each if each.startswith(" ") else textwrap.fill(" ".join(each.split()), 74) for each in paragraphs
     )

@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import threading
+import time
 
 import pytest
 
@@ -234,6 +236,37 @@ def test_ssh_starts_the_scheduler_on_the_first_host(monkeypatch):
     assert started["scheduler_options"].items() >= {"protocol": "ucx", "interface": "ib0", "port": 0}.items()
     assert started["worker_options"].items() >= {"protocol": "ucx", "n_workers": 2, "nthreads": 1}.items()
     json.dumps(started)  # as it has to travel in a command line
+
+
+def test_over_ssh_all_workers_are_waited_for(monkeypatch):
+    """Dask's SSHCluster returns before they have registered."""
+    import distributed
+
+    class Late(distributed.LocalCluster):
+        def __init__(self):
+            super().__init__(n_workers=0, processes=False, dashboard_address=":0", protocol="inproc://")
+
+    def come(cluster):
+        time.sleep(0.3)
+        cluster.scale(2)
+
+    cluster = Late()
+    coming = threading.Thread(target=come, args=[cluster])
+    monkeypatch.setattr(clusters, "_start", lambda *_: cluster)
+    coming.start()
+    with clusters.running("inproc", 30, Deployment(workers=1, hosts=("a", "b", "c"))) as running:
+        assert len(running.workers) == 2
+    coming.join()
+
+
+@pytest.mark.parametrize(
+    ("load", "status"), [("fetch", 2), ("busy", 2), ("broadcast", 2), ("scatter", 0), ("gather", 0)]
+)
+def test_movements_between_workers_need_two(load, status, monkeypatch, capsys):
+    entry = {"name": load, "protocol": "ucx", "correct": True}
+    monkeypatch.setattr(command, "_measured", lambda *_: {"workloads": [entry]})
+    assert command.run(parse(load, "--workers", "1", "--sizes", "1KiB")) == status
+    assert ("needs 2 at least" in capsys.readouterr().err) == (status == 2)
 
 
 # --- the whole ----------------------------------------------------------------------------------------------

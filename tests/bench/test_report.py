@@ -92,6 +92,28 @@ def test_entry_has_quartiles_of_large_transfers_only(record):
     assert first["throughput_Bps"] == [64 * MIB, 32 * MIB, 16 * MIB]
 
 
+def test_the_comparison_has_the_medians_that_its_ratios_are_of(record):
+    """One round with most of the transfers would decide a median of them all."""
+    for entry, rates in zip(record["workloads"], [(1, 2, 4), (3, 2, 8), (1, 1, 1), (1, 1, 1)], strict=True):
+        entry["p2p_q50_Bps_by_round"] = [rate * MIB for rate in rates]
+    record["ratios"] = [c._asdict() for c in report.comparisons(record)]
+    text = shown_of(record, 120)
+    assert re.search(r"bandwidth +2.00 MiB/s +3.00 MiB/s +2.00 +1.00-3.00", text)
+
+
+def test_lanes_of_another_workload_are_left_out():
+    lanes = {"a": {"b": ["lent", "ring/memory"]}, "b": {}}
+
+    def entry(lent_nbytes):
+        timed = [report.Round(1.0, [], "", lent_nbytes)]
+        made = work("fetch", {}, 1)
+        return report.entry(made, "ucx", rounds=timed, warm_ups=[], workers=["a", "b"], threads=[1, 1], lanes=lanes)
+
+    assert entry(0)["lanes"] == ["ring/memory"]
+    assert entry(0)["lanes_by_worker"] == {"a": {"b": ["ring/memory"]}, "b": {}}
+    assert entry(1)["lanes"] == ["lent", "ring/memory"]
+
+
 def test_entry_counts_all_transfers_if_none_is_large():
     e = entry_of("merge", "tcp", [1.0], 1000, nbytes=100)
     assert e["p2p_min_nbytes"] == 0
@@ -114,7 +136,7 @@ def test_entry_without_transfers_has_no_bandwidth():
     assert entries[0]["p2p_Bps"] == {"q25": None, "q50": None, "q75": None}
     record = record_of(entries, ["tcp", "ucx"])
     assert report.comparisons(record)[0].ratio["p2p"] is None
-    assert "nothing moved" in shown_of(record, 80)
+    assert "none logged" in shown_of(record, 80)
 
 
 def test_a_wrong_warm_up_is_a_wrong_result():
@@ -316,7 +338,7 @@ def test_the_page_of_one_protocol_without_transfers():
         lanes={},
     )
     text = page(record_of([e], ["tcp"]))
-    assert "nothing moved" in text
+    assert "none logged" in text
     assert "WRONG RESULTS" in text
 
 

@@ -228,7 +228,7 @@ def test_a_row_for_each_measure_and_number_of_workers(record):
     assert head == ["", "workers", "tcp", "ucx", "ucx/tcp", "ucx - tcp"]
     assert [row[:2] for row in rows] == [[m.title, n] for m in table.MEASURES for n in ("2", "4")]
     assert rows[1] == ["start", "4", "16 s", "did not come up", "-", ""]
-    assert rows[12] == ["descriptors", "2", "80", "300", "3.75 (3.75-3.75)", "+220"]
+    assert rows[12] == ["descriptors", "2", "80", "300", "3.75 (one round)", "+220"]
     assert rows[13][2:] == ["160", "-", "-", "-"]
 
 

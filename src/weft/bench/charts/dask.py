@@ -147,7 +147,7 @@ def _draw_p2p(figure: Figure, record: Mapping[str, Any]) -> None:
     axes = figure.subplots()
     for y, (_, protocol, p2p) in enumerate(rows):
         if p2p["q50"] is None:
-            drawing.label(axes, "nothing moved", 0, y)
+            drawing.label(axes, report.NOT_LOGGED, 0, y)
             continue
         low, middle, high = (p2p[q] / 1e6 for q in ("q25", "q50", "q75"))
         axes.barh(y, high - low, left=low, height=0.5, color=colour(record["protocols"], protocol), alpha=0.85)

@@ -17,7 +17,7 @@ from weft._units import format_seconds, format_size
 from weft.bench.charts import drawing
 from weft.bench.charts.drawing import BLUE, GREY, INK, Axes, Figure, styled, svg
 from weft.bench.charts.page import document, environment, table
-from weft.bench.pingpong.table import OWN, losses, named
+from weft.bench.pingpong.table import OWN, losses, named, spread
 
 _ROW = 0.26
 
@@ -63,7 +63,7 @@ def page(record: Mapping[str, Any]) -> str:
             r["transport"],
             format_seconds(r["latency_s"]["median"]),
             format_seconds(r["latency_s"]["p99"]),
-            f"{r['latency_s']['spread'] / r['latency_s']['median']:.0%}",
+            spread(r["latency_s"]),
             f"{r['bandwidth_Bps']['median'] / 1e9:#.3g}",
         ]
         for r in records

@@ -30,7 +30,9 @@ class Ratio(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{format_ratio(self.value)} ({format_ratio(self.low)}-{format_ratio(self.high)})"
+        """Write it with its interval, which one round does not have."""
+        within = f"{format_ratio(self.low)}-{format_ratio(self.high)}" if self.low < self.high else "one round"
+        return f"{format_ratio(self.value)} ({within})"
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:

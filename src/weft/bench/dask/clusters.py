@@ -210,6 +210,8 @@ def running(protocol: str, timeout: float, deployment: Deployment = Deployment()
                     raise
                 text = f"{deployment.address}: {why}; start that scheduler, or correct its address"
                 raise BenchError(text) from error
+            if deployment.hosts:  # Dask's SSHCluster does not wait for them
+                client.wait_for_workers(deployment.workers * len(deployment.hosts[1:]), timeout)
             names: dict[str, str] = client.run(read_name)
             if not names:
                 raise BenchError(f"{deployment.address}: that scheduler has no workers")

@@ -311,7 +311,10 @@ def _run(args: argparse.Namespace) -> dict[str, Any] | int:
     where = deployments(args)
     if args.interface and not args.hosts:
         _options.refuse_absent_device(args.interface)
-    build(args, args.workers or WORKERS)  # refuses sizes that do not go together before anything starts
+    # Refuse what does not go together before anything starts.
+    made = build(args, args.workers or WORKERS)
+    if args.workers == 1 and not args.hosts and not args.lab and made[0].least_workers > 1:
+        raise UsageError(f"--workers 1: weft bench {args.load} needs 2 at least, one to send and one to receive")
     if args.lab:
         return lab_clusters.run(args, list(where), next(iter(where.values())), ON_HOST)
     return _measured(args, where)

@@ -38,8 +38,8 @@ class _Payloads(Workload):
         self.parameters = {"Array": format_size(nbytes), "Arrays": count}
 
     def prepare(self, client: Client, workers: Sequence[str], timeout: float) -> Any:
-        if len(workers) < 2:
-            raise ValueError("there must be two workers")
+        if len(workers) < self.least_workers:
+            raise ValueError("there must be two workers, one to send and one to receive")
         # One at a time, here and below: idle workers steal tasks from one that has several.
         made = list[Any]()
         for i in range(self.count):
@@ -61,6 +61,8 @@ class _Payloads(Workload):
 class Fetch(_Payloads):
     """One worker fetches arrays from another, one after the other, while the cluster does nothing else."""
 
+    least_workers = 2
+
     def compute(self, client: Client, inputs: Any, timeout: float) -> Any:
         made, workers = inputs
         for future in made:
@@ -76,6 +78,8 @@ class Busy(_Payloads):
     beside : str
         What the task does: ``"python"``, which holds the GIL but for its switches, or ``"numpy"``, which lets go of it.
     """
+
+    least_workers = 2
 
     def __init__(self, *, beside: str, nbytes: int, count: int, kind: str = "cpu") -> None:
         super().__init__(nbytes=nbytes, count=count, kind=kind)
@@ -109,6 +113,8 @@ class Busy(_Payloads):
 
 class Broadcast(_Payloads):
     """Every worker but the one that made it fetches an array, all at once; one array after the other."""
+
+    least_workers = 2
 
     def compute(self, client: Client, inputs: Any, timeout: float) -> Any:
         made, workers = inputs

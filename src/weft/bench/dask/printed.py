@@ -19,6 +19,7 @@ from weft._units import format_ratio, format_seconds
 from weft.bench.common import lab_hosts
 from weft.bench.common.environment import remarks
 from weft.bench.dask.report import (
+    NOT_LOGGED,
     baseline,
     comparisons,
     correctness,
@@ -153,6 +154,8 @@ def _sections(e: Mapping[str, Any], show_p2p: bool) -> Iterator[Section]:
     if e["tasks"]:
         throughput, text = [e["tasks"] / w for w in wall], "{:,.0f} tasks/s".format
     share = [c / w for c, w in zip(e["communication_s"], wall, strict=True)]
+    logged = any(e["moved_nbytes"])  # Dask logs what one worker fetches from another
+    lent = "of that, lent uncopied" if logged else "Lent uncopied"
     yield Section(
         ("", ""),
         [
@@ -160,8 +163,8 @@ def _sections(e: Mapping[str, Any], show_p2p: bool) -> Iterator[Section]:
             ("Protocol", e["protocol"]),
             ("Lanes", ", ".join(e["lanes"]) or "not reported"),
             ("Data processed", format_bytes(e["input_nbytes"])),
-            ("Data moved per round", format_bytes(statistics.median(e["moved_nbytes"]))),
-            ("of that, lent uncopied", format_bytes(statistics.median(e["lent_nbytes"]))),
+            ("Data moved per round", format_bytes(statistics.median(e["moved_nbytes"])) if logged else NOT_LOGGED),
+            (lent, format_bytes(statistics.median(e["lent_nbytes"]))),
             ("Number of workers", str(len(e["workers"]))),
             ("Threads per worker", ", ".join(map(str, dict.fromkeys(e["threads"])))),
             ("Result", "correct" if e["correct"] else f"WRONG: {e['difference']}"),
@@ -175,8 +178,8 @@ def _sections(e: Mapping[str, Any], show_p2p: bool) -> Iterator[Section]:
             ("Throughput", _median(throughput, text)),
             ("Bandwidth, 25% 50% 75%", format_p2p(e["p2p_Bps"])),
             ("Wall clock", _median(wall, format_seconds)),
-            ("Communication", _median(e["communication_s"], format_seconds)),
-            ("of the wall clock", _median(share, "{:.0%}".format)),
+            ("Communication", _median(e["communication_s"], format_seconds) if logged else NOT_LOGGED),
+            ("of the wall clock", _median(share, "{:.0%}".format) if logged else NOT_LOGGED),
             ("CPU, workers", _median(e["worker_cpu_s"], format_seconds)),
             ("CPU, client, scheduler", _median(e["client_and_scheduler_cpu_s"], format_seconds)),
         ],
@@ -187,7 +190,7 @@ def _sections(e: Mapping[str, Any], show_p2p: bool) -> Iterator[Section]:
     yield Section(
         ("(w1,w2)", "25% 50% 75% (total nbytes)"),
         [
-            (_pair(p), f"{format_p2p(p)} ({format_bytes(p['nbytes'])})" if p["transfers"] else "nothing moved")
+            (_pair(p), f"{format_p2p(p)} ({format_bytes(p['nbytes'])})" if p["transfers"] else NOT_LOGGED)
             for p in e["pairs"]
         ],
         f"w1 received from w2; {f'transfers of {format_bytes(least)} and more' if least else 'all'}",
@@ -206,6 +209,7 @@ def _median(values: Sequence[float], text: Callable[[float], str]) -> str:
 
 _NOTES = (
     "wall clock: less is better; bandwidth: of single transfers, more is better",
+    "ratio: the median of the rounds' ratios, not the ratio of the columns",
     "CPU: percent of one core; client, scheduler and all workers together",
 )
 
@@ -221,7 +225,7 @@ def _comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         entries = {e["protocol"]: e for e in record["workloads"] if e["name"] == name}
         ratios = [c.ratio for c in compared if c.name == name]
         wall = [format_seconds(statistics.median(entries[p]["wall_s"])) for p in protocols]
-        p2p = [format_bandwidth(entries[p]["p2p_Bps"]["q50"]) for p in protocols]
+        p2p = [format_bandwidth(_middle(entries[p]["p2p_q50_Bps_by_round"])) for p in protocols]
         rows.append([name, "wall clock", *wall, *(cell for r in ratios for cell in _ratio_cells(r, "wall"))])
         rows.append(["", "bandwidth", *p2p, *(cell for r in ratios for cell in _ratio_cells(r, "p2p"))])
     idle = record["idle_cpu_percent"]
@@ -229,9 +233,14 @@ def _comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
+def _middle(rates: Sequence[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return statistics.median(known) if known else None
+
+
 def _ratio_cells(ratio: Mapping[str, Any], key: str) -> list[str]:
     found = ratio_of(ratio, key)
     if found is None:
         return ["-", "-"]
     value, low, high = map(format_ratio, found)
-    return [value, f"{low}-{high}"]
+    return [value, f"{low}-{high}" if found.low < found.high else "one round"]

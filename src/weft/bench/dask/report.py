@@ -17,6 +17,8 @@ from weft.bench.common import stats
 P2P_MIN_NBYTES = 1 << 20
 # Within 5 % two medians of three rounds are called equal, whatever their order was.
 SAME = 0.05
+#: In place of figures that come from the workers' logs of transfers.
+NOT_LOGGED = "none logged"
 CHECKED = "equals that of NumPy or pandas in one process"
 
 
@@ -95,6 +97,8 @@ def entry(
         over the transfers of all rounds; its values are None if nothing moved. ``communication_s`` is how
         long at least one worker was receiving, in each round.
     """
+    if not any(r.lent_nbytes for r in (*warm_ups, *rounds)):  # another workload of this cluster may have lent
+        lanes = {w: {peer: [x for x in used if x != "lent"] for peer, used in of.items()} for w, of in lanes.items()}
     every = [t for r in rounds for t in r.transfers]
     large = any(t.nbytes >= ignore_nbytes for t in every)
     least = ignore_nbytes if large else 0
@@ -221,7 +225,8 @@ def correctness(record: Mapping[str, Any]) -> str:
     if wrong:
         return f"WRONG RESULTS: {', '.join(wrong)}"
     checks = dict.fromkeys(w.get("checked", CHECKED) for w in record["workloads"])
-    return f"Every result, warm-up included, {' or '.join(checks)}."
+    warm_up = ", warm-up included," * any(w["warm_up_wall_s"] is not None for w in record["workloads"])
+    return f"Every result{warm_up} {' or '.join(checks)}."
 
 
 def format_bytes(nbytes: float) -> str:

@@ -36,6 +36,8 @@ class Workload(abc.ABC):
         Where tasks are counted in place of bytes; else 0.
     checked : str
         What is true of a result that `difference` passes.
+    least_workers : int
+        How many it takes.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Workload(abc.ABC):
     nbytes: int = 0
     tasks: int = 0
     checked: str = CHECKED
+    least_workers: int = 1
 
     @abc.abstractmethod
     def prepare(self, client: Client, workers: Sequence[str], timeout: float) -> Any:

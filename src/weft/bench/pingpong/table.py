@@ -12,7 +12,7 @@ from weft.bench.common import stats
 if TYPE_CHECKING:
     from rich.table import Table
 
-CAPTION = "spread: of the rounds' medians; (low-high): range of the rounds' ratios"
+CAPTION = "spread: of the rounds' medians; to c: median and range of the rounds' ratios"
 LENT = "lent: handed over, not copied and not read"
 
 #: What is weft's: of older records "weft", which were its tags.
@@ -54,6 +54,11 @@ def _us(seconds: float) -> str:
     return f"{us:,.0f}" if us >= 100 else f"{us:#.3g}"
 
 
+def spread(latency: Mapping[str, Any]) -> str:
+    """Write the spread of the rounds' medians; a dash for one round."""
+    return f"{latency['spread'] / latency['median']:.0%}" if len(latency["round_medians"]) > 1 else "-"
+
+
 def table_of(records: Sequence[dict[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
@@ -78,7 +83,7 @@ def table_of(records: Sequence[dict[str, Any]]) -> Table:
                 row["transport"],
                 _us(latency["median"]),
                 _us(latency["p99"]),
-                f"{latency['spread'] / latency['median']:.0%}",
+                spread(latency),
                 f"{bandwidth:.2f}" if bandwidth >= 0.01 else "<0.01",
                 str(_ratio(row, floor)) if floor and floor is not row else "",
             )
