@@ -5,12 +5,14 @@ import asyncio
 import contextlib
 import errno
 import gc
+import logging
 import math
 import os
 import re
 import resource
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -512,3 +514,37 @@ def test_a_connect_without_descriptors_is_refused(monkeypatch):
         monkeypatch.delitem(sys.modules, "ipaddress")
         with descriptors_left(0), pytest.raises(weft.NoMemoryError, match=r"^the address of .*ulimit -n"):
             _ = listener.address
+
+
+def test_connections_from_one_process_to_threads_that_share_a_listener_raise_no_warning(caplog):
+    """The caller offers the link that it has, which may be another thread's, and then connects again."""
+
+    def serve(count):
+        for _ in range(count):
+            with listener.accept(30) as peer:
+                peer.send(peer.recv().wait(30)).wait(30)
+
+    code = """
+import sys, weft
+for i in range(40):
+    with weft.connect(sys.argv[1], timeout=30) as peer:
+        peer.send(b"x").wait(30)
+        peer.recv().wait(30)
+"""
+    caplog.set_level(logging.INFO, "weft")
+    with weft.listen("127.0.0.1:0") as listener, futures.ThreadPoolExecutor(2) as threads:
+        served = [threads.submit(serve, 20) for _ in range(2)]
+        subprocess.run([sys.executable, "-c", code, listener.address], check=True, timeout=60)
+        for each in served:
+            each.result(30)
+    assert [r.getMessage() for r in caplog.records if r.levelno > logging.INFO] == []
+
+
+@pytest.mark.parametrize("make", [lambda: weft.connect("127.0.0.1:1"), lambda: weft.listen("127.0.0.1:0", print)])
+def test_outside_asyncio_it_says_what_to_do(make):
+    async def main():
+        async with make():
+            pass
+
+    with pytest.raises(RuntimeError, match=r"weft awaits in asyncio, .* use `with` and .wait\(\)"):
+        main().send(None)

@@ -471,6 +471,7 @@ while True:
         outcome = type(e).__name__
     except weft.Error as e:
         outcome = type(e).__name__
+        assert "File too large" not in str(e) or "ulimit -f" in str(e), e
     resource.setrlimit(kind, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     print(room, outcome, used() - before, flush=True)
     open_one()

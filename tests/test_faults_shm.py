@@ -302,3 +302,23 @@ def test_a_queue_grows_where_there_is_room_for_it(spawn):
     assert line == "True"
     assert child.line() == "all came"
     assert child.wait(HANG_S) == 0
+
+
+def test_a_shm_without_inodes_is_a_named_error(spawn):
+    code = (
+        SMALL_SHM
+        + """
+subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=3", "tmpfs", "/dev/shm"], check=True)
+import weft
+try:
+    weft.Worker(weft.Context(UCX))
+except weft.NoMemoryError as e:
+    print(e, flush=True)
+"""
+    )
+    child = spawn(code)
+    line = child.line()
+    if line.startswith("skip"):
+        pytest.skip(line)
+    assert line.startswith("Context: /dev/shm has no inodes for more files")
+    assert child.wait(HANG_S) == 0

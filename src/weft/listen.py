@@ -381,9 +381,13 @@ class Listener:
 
 
 def _level(error: Exception, sock: socket.socket) -> int:
-    """Return how loud to report it: a listener that stops, or a process of this host that gave up, is no trouble."""
-    gave_up = isinstance(error, HandshakeError) and error.ended and sock.family == socket.AF_UNIX
-    return logging.INFO if gave_up or isinstance(error, ClosedError) else logging.WARNING
+    """Return how loud to report it: a listener that stops, or a process of this host that gave up, is no trouble.
+
+    Nor is one that connects again at once, because its link is gone, or is that of another thread that accepts here.
+    """
+    gave_up = (isinstance(error, HandshakeError) and error.ended) or isinstance(error, PeerLostError)
+    is_quiet = isinstance(error, ClosedError) or (gave_up and sock.family == socket.AF_UNIX)
+    return logging.INFO if is_quiet else logging.WARNING
 
 
 def _caller(sock: socket.socket) -> str:

@@ -71,7 +71,9 @@ Ring::Pages Rings::carve(size_t nbytes, size_t allocated) {
     Ring::Pages pages;
     std::lock_guard lock(arena->mutex);
     if (int error = arena->arena.carve(nbytes, allocated, pages))
-        raise("NoMemoryError", std::string("connect: cannot allocate memory for a ring: ") + strerror(error),
+        raise("NoMemoryError",
+              std::string("connect: cannot allocate memory for a ring: ") + strerror(error) +
+                  (error == EFBIG ? "; raise the limit of file sizes (ulimit -f)" : ""),
               "connect");
     return pages;
 }

@@ -250,7 +250,9 @@ def _taken(ahead: bytearray, nbytes: int) -> bytearray:
 
 def out_of_descriptors(what: str, error: OSError) -> NoMemoryError:
     """Return the error for a failure to get a descriptor from the kernel."""
-    return NoMemoryError(f"{what}: {error.strerror or error}; is the limit of open files (ulimit -n) reached?")
+    limited = error.errno in (errno.EMFILE, errno.ENFILE)
+    hint = "; is the limit of open files (ulimit -n) reached?" if limited else ""
+    return NoMemoryError(f"{what}: {error.strerror or error}{hint}")
 
 
 def no_handshake(what: str, timeout: float) -> TimedOutError:

@@ -342,7 +342,7 @@ class ConnectionWorker:
                 raise PeerLostError(f"{what}: the link between the two processes was lost; connect again")
             return link
         if not new:
-            raise PeerLostError(f"{what}: the other side tried to use a link that no longer exists; connect again")
+            raise PeerLostError(f"{what}: the other side named a link that this thread does not have; connect again")
         return self.add(remote_id, link_id, sock, native)
 
     def add(self, remote_id: str, link_id: str, sock: socket.socket, native: _native.Link | None = None) -> Link:
@@ -499,7 +499,12 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 async def workers_of_loop() -> Workers:
     """Return the workers of the running loop; close those of closed loops."""
     _refuse_fork()
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
+    if loop is None:
+        raise RuntimeError(
+            "weft awaits in asyncio, and no event loop of asyncio's runs in this thread; "
+            "elsewhere, as under trio, use `with` and .wait() in a thread"
+        )
     found = None
     orphans: list[Workers] = []
     with _loops_lock:

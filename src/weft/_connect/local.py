@@ -235,7 +235,7 @@ def _is_gone(workers: Workers, worker: ConnectionWorker, remote_id: str, link_id
 
 
 def _gone(what: str) -> PeerLostError:
-    return PeerLostError(f"{what}: the other side tried to use a link that no longer exists; connect again")
+    return PeerLostError(f"{what}: the other side named a link that this thread does not have; connect again")
 
 
 def server(workers: Workers, name: str, sock: socket.socket, info: dict[str, Any], port: int) -> LocalSteps:
