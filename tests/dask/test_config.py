@@ -172,3 +172,18 @@ def test_the_page_has_every_key() -> None:
     page = Path(__file__).parents[2] / "docs/dask.md"
     rows = [line.split("|")[1].strip(" `") for line in page.read_text().splitlines() if line.startswith("| `weft.")]
     assert sorted(rows) == sorted(f"weft.{key}" for key in config.DEFAULTS["weft"])
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("lnd", "did you mean weft.lend?"),
+        ("arrays_in_pol", "did you mean weft.arrays-in-pool?"),
+        ("x", "weft has claim-ucx,"),
+    ],
+)
+def test_a_key_that_weft_does_not_have_is_told(key: str, hint: str, caplog: pytest.LogCaptureFixture) -> None:
+    with dask.config.set({f"weft.{key}": False, "weft.arrays_in_pool": True}):
+        config.check()
+    (said,) = caplog.messages
+    assert said.startswith(f"weft.{key.replace('_', '-')} in Dask's configuration has no effect; {hint}")

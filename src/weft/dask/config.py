@@ -7,6 +7,8 @@ before these defaults are loaded.
 
 from __future__ import annotations
 
+import difflib
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,8 @@ from weft.errors import InvalidParamError
 
 LinksMode = Literal["learn", "observe", "off"]
 LINKS: tuple[LinksMode, ...] = ("learn", "observe", "off")
+
+logger = logging.getLogger("weft")
 
 DEFAULTS = yaml.safe_load(Path(__file__).with_name("weft.yaml").read_text())
 
@@ -37,7 +41,7 @@ def _get(key: str) -> Any:
 
 
 def check() -> None:
-    """Read every key, so that invalid values are reported when a process begins to listen.
+    """Read every key, so that invalid values are reported when a process begins to listen; warn of unknown keys.
 
     Raises
     ------
@@ -47,6 +51,11 @@ def check() -> None:
     flags = (lend, arrays_in_pool, shards_in_memory, send_at_once, device, rmm)
     for read in (*flags, ucx, encrypted_payload, links, cluster):
         read()
+    for key in dask.config.get("weft", {}):
+        if (name := key.replace("_", "-")) not in DEFAULTS["weft"]:
+            near = difflib.get_close_matches(name, DEFAULTS["weft"], 1)
+            hint = f"did you mean weft.{near[0]}?" if near else f"weft has {', '.join(DEFAULTS['weft'])}"
+            logger.warning("weft.%s in Dask's configuration has no effect; %s", name, hint)
 
 
 def _flag(key: str) -> bool:
