@@ -344,3 +344,13 @@ def test_a_running_cluster_has_less_time_to_answer_than_a_step(capsys, monkeypat
     monkeypatch.setattr(clusters, "_ATTACH_S", 0.2)
     assert _cli.main(["bench", "tasks", "--timeout", "90", "--scheduler-address", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err.startswith("weft bench tasks: 127.0.0.1:1: connection refused; start that")
+
+
+def test_a_scheduler_of_another_protocol_is_called_that(capsys):
+    import distributed
+
+    with distributed.LocalCluster(n_workers=0, protocol="ucx", dashboard_address=":0") as cluster:
+        address = cluster.scheduler_address.replace("ucx://", "tcp://")
+        assert _cli.main(["bench", "tasks", "--scheduler-address", address]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"weft bench tasks: {address}: no scheduler answers there over tcp://; use the address")

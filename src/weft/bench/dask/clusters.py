@@ -206,10 +206,11 @@ def running(protocol: str, timeout: float, deployment: Deployment = Deployment()
                 if deployment.address is None:
                     raise
                 host, port = get_address_host_port(deployment.address)
-                if not (why := why_unreachable(host, port)):
-                    raise
-                text = f"{deployment.address}: {why}; start that scheduler, or correct its address"
-                raise BenchError(text) from error
+                if why := why_unreachable(host, port):
+                    text = f"{why}; start that scheduler, or correct its address"
+                else:
+                    text = f"no scheduler answers there over {protocol}://; use the address that the scheduler printed"
+                raise BenchError(f"{deployment.address}: {text}") from error
             if deployment.hosts:  # Dask's SSHCluster does not wait for them
                 client.wait_for_workers(deployment.workers * len(deployment.hosts[1:]), timeout)
             names: dict[str, str] = client.run(read_name)
