@@ -340,6 +340,11 @@ def test_why_there_is_no_cluster(arguments, status, why, capsys):
     assert capsys.readouterr().err.startswith(f"weft bench tasks: {why}")
 
 
+def test_a_limit_below_what_a_process_takes_is_refused(capsys):
+    assert _cli.main(["bench", "tasks", "--memory-limit", "1MB"]) == 2
+    assert capsys.readouterr().err.startswith("weft bench tasks: --memory-limit: a worker's libraries alone take ")
+
+
 def test_a_running_cluster_has_less_time_to_answer_than_a_step(capsys, monkeypatch):
     monkeypatch.setattr(clusters, "_ATTACH_S", 0.2)
     assert _cli.main(["bench", "tasks", "--timeout", "90", "--scheduler-address", "127.0.0.1:1"]) == 1

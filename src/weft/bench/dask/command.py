@@ -17,9 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import psutil
+
 from weft import _options, lab
 from weft._options import positive, protocols, whole
-from weft._units import format_size
+from weft._units import format_nbytes, format_size
 from weft.bench.charts import command as plot
 from weft.bench.common import lab_hosts, options, outcome
 from weft.bench.common.errors import BenchError, UsageError
@@ -313,6 +315,9 @@ def _run(args: argparse.Namespace) -> dict[str, Any] | int:
         _options.refuse_absent_device(args.interface)
     # Refuse what does not go together before anything starts.
     made = build(args, args.workers or WORKERS)
+    own = psutil.Process().memory_info().rss
+    if 0 < (args.memory_limit or 0) < own:
+        raise UsageError(f"--memory-limit: a worker's libraries alone take {format_nbytes(own)}")
     if args.workers == 1 and not args.hosts and not args.lab and made[0].least_workers > 1:
         raise UsageError(f"--workers 1: weft bench {args.load} needs 2 at least, one to send and one to receive")
     if args.lab:
