@@ -216,6 +216,8 @@ def test_sigstop_is_not_death(spawn, phase, role):
     with meet(spawn, phase, role) as (victim, peer):
         victim.stop()
         data = bytes(64 << 20)
+        if phase == "idle":
+            peer.send(b"unread").wait(HANG_S)
         request = peer.close() if phase == "idle" else None
         with pytest.raises(weft.TimedOutError):
             for _ in range(1000):
@@ -227,6 +229,14 @@ def test_sigstop_is_not_death(spawn, phase, role):
         assert not request.done()
         os.kill(victim.pid, signal.SIGCONT)
         assert request.wait(HANG_S) == {"eager": b"later", "it sends": data}.get(phase)
+
+
+def test_a_close_does_not_wait_for_a_stopped_process_that_has_everything(spawn):
+    with meet(spawn, "eager", "connects") as (victim, peer):
+        peer.send(b"there").wait(HANG_S)
+        assert peer.recv().wait(HANG_S) == b"there"
+        victim.stop()
+        peer.close().wait(HANG_S)
 
 
 def test_one_lost_peer_disturbs_no_other(spawn):
