@@ -24,6 +24,7 @@ from weft.bench.dask import report
 _COLOURS = (BLUE, RED, "#009e73", "#e69f00")
 _WALL_HEIGHT = 3.1  # inches
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+_WIDE_TICKS = (0.001, 0.01, 0.1, 1, 10)  # labels of the others would touch
 
 
 def page(record: Mapping[str, Any]) -> str:
@@ -289,8 +290,10 @@ def overview(rows: Sequence[Row], record: Mapping[str, Any]) -> Figure:
         drawing.label(axes, format_ratio(row.wall.value), row.wall.high, y, fontsize=10, color=colour, bbox=ground)
     axes.axvline(1, color=INK, linewidth=1.2, zorder=0.5)
     axes.set_xscale("log")
-    axes.set_xlim(min(row.wall.low for row in rows) / 1.3, max(1.6, 1.9 * max(row.wall.high for row in rows)))
-    drawing.ticks(axes.xaxis, lambda value: f"{value:g}" if value != 1 else "1 = tcp", locator=FixedLocator(_TICKS))
+    low = min(row.wall.low for row in rows) / 1.3
+    axes.set_xlim(low, max(1.6, 1.9 * max(row.wall.high for row in rows)))
+    locator = FixedLocator(_TICKS if low > _TICKS[0] else _WIDE_TICKS)
+    drawing.ticks(axes.xaxis, lambda value: f"{value:g}" if value != 1 else "1 = tcp", locator=locator)
     drawing.rows(axes, [row.name for row in rows])
     axes.set_title("Wall clock, ucx:// / tcp:// (below 1: ucx:// is faster)", loc="left")
     return figure
