@@ -78,8 +78,9 @@ void check_shm(const char *op, uint64_t needed) {
               op);
     if (needed && shm.f_files && shm.f_favail < 4)
         raise("NoMemoryError",
-              std::string(op) + ": /dev/shm has no inodes for more files; delete files there, allow more (mount -o"
-                                " remount,nr_inodes=10000 /dev/shm), or remove posix from UCX_TLS",
+              std::string(op) +
+                  ": /dev/shm has no inodes for more files; delete files there, allow more (mount -o"
+                  " remount,nr_inodes=10000 /dev/shm), or remove posix from UCX_TLS",
               op);
     uint64_t free = uint64_t(shm.f_bavail) * shm.f_frsize;
     if (free < needed)
