@@ -546,5 +546,5 @@ def test_outside_asyncio_it_says_what_to_do(make):
         async with make():
             pass
 
-    with pytest.raises(RuntimeError, match=r"weft awaits in asyncio, .* use `with` and .wait\(\)"):
+    with pytest.raises(RuntimeError, match=r"no asyncio event loop runs in this thread, .* use `with` and .wait\(\)"):
         main().send(None)

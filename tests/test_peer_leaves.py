@@ -78,7 +78,7 @@ def test_the_other_side_leaves_as_well():
 
 
 def test_a_close_waits_for_messages_that_the_other_side_has_not_in_its_memory():
-    """Its thread calls nothing, so what was sent stays in the ring, which is only this side's word for it."""
+    """What was sent stays in the ring until the other thread calls weft."""
 
     def accept_and_hold():
         with listener.accept(30) as peer:

@@ -187,3 +187,9 @@ def test_a_key_that_weft_does_not_have_is_told(key: str, hint: str, caplog: pyte
         config.check()
     (said,) = caplog.messages
     assert said.startswith(f"weft.{key.replace('_', '-')} in Dask's configuration has no effect; {hint}")
+
+
+@pytest.mark.parametrize("given", [None, True, {1: 2}])
+def test_a_section_that_is_none_stops_nobody(given: Any) -> None:
+    with dask.config.set({"weft": given}):
+        config.check()

@@ -387,7 +387,7 @@ void Worker::turn() {
     look_again(now_ns());
 }
 
-// For the poller, this starts short: it usually watches what a message takes.
+// While the poller watches something, sleeps begin short and double: usually that takes as long as a message.
 int64_t Worker::longest_sleep_ms() {
     if (!poller || !poller->watches()) {
         look_ms = 1;

@@ -502,7 +502,7 @@ async def workers_of_loop() -> Workers:
     loop = running_loop()
     if loop is None:
         raise RuntimeError(
-            "weft awaits in asyncio, and no event loop of asyncio's runs in this thread; "
+            "no asyncio event loop runs in this thread, and weft awaits in asyncio only; "
             "elsewhere, as under trio, use `with` and .wait() in a thread"
         )
     found = None

@@ -51,9 +51,11 @@ def check() -> None:
     flags = (lend, arrays_in_pool, shards_in_memory, send_at_once, device, rmm)
     for read in (*flags, ucx, encrypted_payload, links, cluster):
         read()
-    for key in dask.config.get("weft", {}):
-        if (name := key.replace("_", "-")) not in DEFAULTS["weft"]:
-            near = difflib.get_close_matches(name, DEFAULTS["weft"], 1)
+    given = dask.config.get("weft", None)
+    section: Mapping[Any, Any] = cast("Any", given) if isinstance(given, Mapping) else {}
+    for key in section:
+        if (name := str(key).replace("_", "-")) not in DEFAULTS["weft"]:
+            near: list[str] = difflib.get_close_matches(name, list(DEFAULTS["weft"]), 1)
             hint = f"did you mean weft.{near[0]}?" if near else f"weft has {', '.join(DEFAULTS['weft'])}"
             logger.warning("weft.%s in Dask's configuration has no effect; %s", name, hint)
 
