@@ -43,6 +43,14 @@ def test_lost_links_go_when_new_ones_come(worker, decides):
     assert len(worker.links) <= 16  # swept now and then, not at each
 
 
+def test_a_look_at_the_way_back_selects_no_protocols():
+    """For a feature, UCX reads a device's files a hundred times for a worker's first endpoint."""
+    context = config.LinkContext({"TLS": "self,tcp", "NET_DEVICES": "lo"})
+    bare = context.bare()
+    assert (context.features, bare.features) == (["am"], [])
+    assert bare.config == context.config
+
+
 @pytest.mark.parametrize(("value", "wanted"), [("", False), ("0", False), ("n", False), ("1", True), ("y", True)])
 def test_whether_new_endpoints_are_told_of(value, wanted, monkeypatch):
     monkeypatch.setenv("WEFT_EXPLAIN", value)

@@ -122,7 +122,7 @@ def test_connections_have_neither_remote_access_nor_atomics():
         ):
             await peer.send(b"x")
             contexts = {links._context(settings) for _, settings, _ in (await links.workers_of_loop())._workers}
-            assert [context.features for context in contexts] == [["am", "tag"]]
+            assert [context.features for context in contexts] == [["am"]]
 
     asyncio.run(main())
     assert weft.Context({"TLS": "self"}, features=["rma", "amo", "stream"]).features == [

@@ -97,6 +97,7 @@ class Context(_native.Context):
     Source: ``ucp_init``.
     """
 
+    _always: tuple[str, ...] = ("tag", "am")  #: its features in any case
     _same_settings = False  #: whether its peers have agreed on tcp's segments
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, features: Iterable[str] = ()) -> None:
@@ -108,13 +109,30 @@ class Context(_native.Context):
         tls = explicit.get("TLS") or os.environ.get("UCX_TLS") or DEFAULTS["TLS"]
         devices = explicit.get("NET_DEVICES") or os.environ.get("UCX_NET_DEVICES") or "all"
         mine = DEFAULTS | (tcp_segments(explicit) if self._same_settings else {})
-        super().__init__(explicit, _used(mine, tls, devices), features, _room(explicit) if uses_shm(tls) else 0)
+        room = _room(explicit) if uses_shm(tls) else 0
+        super().__init__(explicit, _used(mine, tls, devices), (*self._always, *features), room)
 
 
 class PairedContext(Context):
     """A context whose workers only meet those of a process with the same :func:`tcp_segments`."""
 
     _same_settings = True
+
+
+class LinkContext(PairedContext):
+    """The context of links, which use active messages only: UCX selects protocols for each feature, in milliseconds."""
+
+    _always = ("am",)
+
+    def bare(self) -> BareContext:
+        """Return a new context with the same settings that can connect, and nothing else."""
+        return BareContext({name: value for name, (value, origin) in self.config.items() if origin == "argument"})
+
+
+class BareContext(PairedContext):
+    """A context without any protocol, so that its endpoints cost little."""
+
+    _always = ()
 
 
 def _room(settings: Mapping[str, str]) -> int:

@@ -47,9 +47,8 @@ constexpr Feature known_features[] = {
           "Context");
 }
 
-// In addition to tag and am, which weft itself needs.
 uint64_t feature_bits(nb::handle names) {
-    uint64_t bits = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+    uint64_t bits = UCP_FEATURE_WAKEUP;
     for (nb::handle each : names) {
         const std::string name = nb::cast<std::string>(nb::str(each));
         uint64_t found = 0;

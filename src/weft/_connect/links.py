@@ -22,10 +22,10 @@ from weft import _native
 from weft._connect.address import infiniband_ports
 from weft._connect.channel_protocol import Channel
 from weft._connect.route import Route
-from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, Context, PairedContext
+from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, LinkContext
 from weft.errors import Error, HandshakeError, PeerLostError, ThreadError, UnreachableError
 
-_contexts: dict[tuple[tuple[str, str], ...], PairedContext] = {}
+_contexts: dict[tuple[tuple[str, str], ...], LinkContext] = {}
 _contexts_lock = threading.Lock()
 _loops: list[tuple[object, Workers]] = []  # (event loop, its workers); few, and swept at each lookup
 _loops_lock = threading.Lock()
@@ -231,9 +231,9 @@ def _close(fd: int) -> None:
 class ConnectionWorker:
     """A worker of this loop or thread, and its links by the other worker's id."""
 
-    def __init__(self, context: Context | None, *, same_host: bool) -> None:
+    def __init__(self, context: LinkContext | None, *, same_host: bool) -> None:
         # without a context, which is not public, it has rings only
-        self.native = _native.Worker(cast("Context", context), links_only=same_host)
+        self.native = _native.Worker(cast("LinkContext", context), links_only=same_host)
         self.context = context
         self.same_host = same_host
         self.id = os.urandom(16).hex()
@@ -268,7 +268,7 @@ class ConnectionWorker:
             return
         if self._probe is None:
             assert self.context is not None, "across the network"
-            self._probe = _native.Worker(self.context)
+            self._probe = _native.Worker(self.context.bare())
         try:
             endpoint = self._probe.connect(address)
         except UnreachableError as e:
@@ -464,15 +464,15 @@ def _hint(*, same_host: bool) -> str:
     return f" (shared memory: /dev/shm has {free} KiB free; each side of a link takes {takes} where {wants} are free)"
 
 
-def _context(key: tuple[tuple[str, str], ...]) -> PairedContext:
+def _context(key: tuple[tuple[str, str], ...]) -> LinkContext:
     with _contexts_lock:
         context = _contexts.get(key)
         if context is None:
-            context = _contexts[key] = PairedContext(dict(key))
+            context = _contexts[key] = LinkContext(dict(key))
         return context
 
 
-def _forget(outdated: Context | None) -> None:
+def _forget(outdated: LinkContext | None) -> None:
     """Let the next worker have a new context: UCX looks for network devices only when it makes one."""
     with _contexts_lock:
         for key in [key for key, context in _contexts.items() if context is outdated]:
