@@ -197,6 +197,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.skipif(weft.ucx_library().version < (1, 20), reason="UCX before 1.20 reads routes for each connection")
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_caller_that_ucx_cannot_answer_is_refused_and_harms_nobody(hosts, calls):
     """UCX keeps the routes that it read first. Without a look at the way back, it crashes as it answers."""

@@ -22,7 +22,7 @@ from weft import _native
 from weft._connect.address import infiniband_ports
 from weft._connect.channel_protocol import Channel
 from weft._connect.route import Route
-from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, LinkContext
+from weft.config import LINK_FREE_NBYTES, LINK_SHM_NBYTES, LinkContext, ucx_library
 from weft.errors import Error, HandshakeError, PeerLostError, ThreadError, UnreachableError
 
 _contexts: dict[tuple[tuple[str, str], ...], LinkContext] = {}
@@ -265,6 +265,8 @@ class ConnectionWorker:
         has no transport, and crashes as it reports that (``ucp_ep_set_lanes_failed``).
         """
         if address is None or infiniband_ports():  # they reach whom tcp does not, and answer at once
+            return
+        if ucx_library().version < (1, 17):  # its connect waits, for minutes behind a firewall; it reads routes anew
             return
         if self._probe is None:
             assert self.context is not None, "across the network"
