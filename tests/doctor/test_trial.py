@@ -110,6 +110,17 @@ def test_something_else_listens(answer, said):
     assert f"is not a weft doctor, or it ended: {said}" in found["path"].what
 
 
+def test_who_is_silent_is_named_while_it_waits(monkeypatch, capsys):
+    monkeypatch.setattr(trial, "_QUIET_S", 0.01)
+    monkeypatch.setattr(trial, "LIMIT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        found = trial.examine(address)
+    assert found["path"].level is Level.ERROR
+    waits = f"weft doctor: {address} is silent: it may be answering another doctor, or be none; waiting 0.1 s\n"
+    assert capsys.readouterr().err == waits
+
+
 @pytest.mark.parametrize(
     ("told", "said"),
     [

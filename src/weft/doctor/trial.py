@@ -33,6 +33,7 @@ TRIALS: Mapping[str, str | None] = {"default": None, "posix": "posix,self", "tcp
 _LINE_NBYTES = 4096
 _REQUESTS = 16
 _CONNECT_S = 5.0
+_QUIET_S = 2.0  # without an answer; then it says what it waits for
 _SOURCE = "weft's docs, doctor: between two machines"
 
 
@@ -79,6 +80,9 @@ def examine(address: str) -> dict[str, Finding]:
         return {"path": _unreached(name, e)}
     with sock, sock.makefile("rwb") as lines:
         sock.settimeout(LIMIT_S)
+        if not select.select([sock], [], [], _QUIET_S)[0]:
+            why = "it may be answering another doctor, or be none"
+            print(f"weft doctor: {name} is silent: {why}; waiting {LIMIT_S} s", file=sys.stderr, flush=True)
         try:
             return _examine(lines, name)
         except (OSError, ValueError) as e:
