@@ -23,6 +23,23 @@ def test_a_reader_that_has_seen_enough(arguments):
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("arguments", [["info"], ["topo", "--plan"], ["doctor"], ["bench", "peers", "--help"]])
+def test_a_user_without_a_home(arguments):
+    """As in a container that runs with any number as its user."""
+    code = """
+import pwd, sys
+def unknown(uid): raise KeyError(uid)
+pwd.getpwuid = unknown
+from weft._cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.stdout
+
+
 def test_info_tells_settings_of_the_environment_too():
     environment = {**os.environ, "UCX_RNDV_THRESH": "1m", "UCX_TLS": "tcp,self"}
     command = [sys.executable, "-m", "weft", "info"]

@@ -182,11 +182,18 @@ async def test_a_given_default_host_is_the_wildcard_s_contact() -> None:
 
 
 @pytest.mark.slow
-async def test_a_worker_everywhere_is_reached_where_its_scheduler_is() -> None:
+@pytest.mark.parametrize(
+    ("host", "wildcard"), [("127.0.0.1", "0.0.0.0"), pytest.param("::1", "::", marks=ipv6)], ids=["IPv4", "IPv6"]
+)
+async def test_a_worker_everywhere_is_reached_where_its_scheduler_is(host: str, wildcard: str) -> None:
     options = {"dashboard_address": ":0", "protocol": "ucx"}
-    async with Scheduler(host="127.0.0.1", **options) as scheduler, Worker(scheduler.address, nthreads=1) as worker:
-        assert host_is("0.0.0.0")(worker.listener.listen_address)
-        assert host_is("127.0.0.1")(worker.address)
+    host_in_url = f"[{host}]" if ":" in host else host
+    async with (
+        Scheduler(host=host_in_url, **options) as scheduler,
+        Worker(scheduler.address, nthreads=1) as worker,
+    ):
+        assert host_is(wildcard)(worker.listener.listen_address)
+        assert host_is(host)(worker.address)
 
 
 @pytest.mark.slow

@@ -395,6 +395,7 @@ class UCXListener(BaseListener):  # type: ignore[misc]
             serve_host_freely(server)
             patches.close_beside_its_nanny(server)
             self._report = report_of(server)
+            self.ip = self.ip or _wildcard_towards(server.scheduler.address)
             self.default_host = self.default_host or _host_towards(server.scheduler.address, self.ip)
         elif patches.is_nanny(server):
             count_in_nanny(server)
@@ -463,6 +464,11 @@ class UCXListener(BaseListener):  # type: ignore[misc]
         host, port = self.get_host_port()
         host = ensure_concrete_host(host, default_host=self.default_host)
         return f"{PREFIX}{unparse_host_port(host, port)}"
+
+
+def _wildcard_towards(scheduler: str) -> str:
+    """Return where a worker listens that was told no host: on all addresses of the family that its scheduler has."""
+    return "::" if ":" in ensure_ip(get_address_host(scheduler)) else ""
 
 
 def _host_towards(scheduler: str, bound: str) -> str | None:

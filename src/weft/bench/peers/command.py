@@ -70,7 +70,8 @@ class Bench:
         """Have the library's environment ready, or say why it is missing."""
         packages = PACKAGES[cell.library]
         try:
-            self.pythons[cell.library] = python = install.python_with(packages, under=self.args.environments)
+            under = self.args.environments or install.folder()
+            self.pythons[cell.library] = python = install.python_with(packages, under=under)
             if packages:
                 self.versions[cell.library] = install.version(python, packages[0])
         except BenchError as error:
@@ -99,8 +100,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_seconds_per_cell(parser, 0.5)
     options.add_iterations(parser)
     options.add_transports(parser, "the C loop, the tags and ucx_perftest")
-    kept = "where the libraries' environments are kept (default: %(default)s)"
-    parser.add_argument("--environments", type=Path, default=install.folder(), metavar="FOLDER", help=kept)
+    kept = "where the libraries' environments are kept (default: weft/peers in the user's cache, XDG_CACHE_HOME)"
+    parser.add_argument("--environments", type=Path, metavar="FOLDER", help=kept)
     options.add_output(parser)
 
 

@@ -21,8 +21,17 @@ LIMIT_S = 600.0
 
 
 def folder() -> Path:
-    """Return where the environments are kept from one run to the next."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft" / "peers"
+    """Return where the environments are kept from one run to the next.
+
+    Raises
+    ------
+    BenchError
+        The user has no home.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft" / "peers"
+    except RuntimeError:
+        raise BenchError("this user has no home; set XDG_CACHE_HOME, or --environments") from None
 
 
 def python_with(packages: Sequence[str], *, under: Path) -> Path:
