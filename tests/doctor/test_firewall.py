@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
+import json
+
 import pytest
 from tests.doctor import firewalls
 from tests.doctor.firewalls import nft
@@ -31,6 +33,25 @@ def port(machine, number=8786, files=None, **commands):
 def test_rules_are_followed(machine, tool, rules, open_too):
     assert port(machine, 8786, **{tool: rules}).level is Level.OK
     assert port(machine, 9000, **{tool: rules}).level is (Level.OK if open_too else Level.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"),
+    [
+        ("--tcp-flags FIN,SYN,RST,ACK SYN", Level.WARNING),  # --syn
+        ("! --tcp-flags FIN,SYN,RST,ACK SYN", Level.OK),
+        ("--tcp-flags SYN,ACK SYN,ACK", Level.OK),
+    ],
+)
+def test_flags_of_a_new_connection(machine, flags, level):
+    said = f"*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp -m tcp {flags} -j DROP\nCOMMIT\n"
+    assert port(machine, iptables=said).level is level
+    mask = {"&": [{"payload": {"protocol": "tcp", "field": "flags"}}, ["fin", "syn", "rst", "ack"]]}
+    table = {"family": "inet", "table": "t"}
+    rule = [{"match": {"left": mask, "op": "==", "right": "syn"}}, {"drop": None}]
+    chain = {"type": "filter", "hook": "input", "policy": "accept", "name": "c", **table}
+    told = {"nftables": [{"chain": chain}, {"rule": {**table, "chain": "c", "expr": rule}}]}
+    assert port(machine, nft=json.dumps(told)).level is Level.WARNING
 
 
 @pytest.mark.parametrize(("number", "level"), [(9000, Level.WARNING), (9001, Level.OK), (9100, Level.WARNING)])

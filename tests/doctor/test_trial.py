@@ -110,6 +110,28 @@ def test_something_else_listens(answer, said):
     assert f"is not a weft doctor, or it ended: {said}" in found["path"].what
 
 
+@pytest.mark.parametrize(
+    ("said", "devices", "remedy"),
+    [
+        ("UCX found no device with UCX_TLS=rc", "", "correct or unset UCX_TLS"),
+        ("refused", "lo there", "UCX_NET_DEVICES is set (lo there): unset it"),
+        ("has the device several addresses?", "", "make the one that the other machine can reach its first"),
+        ("no answer", "", "open the ephemeral ports"),
+    ],
+)
+def test_the_remedy_fits_the_failure(said, devices, remedy):
+    assert remedy in trial._judged("tcp", {"error": said}, devices).remedy
+
+
+def test_a_trial_listens_on_ucx_s_ports(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("UCX_TCP_PORT_RANGE", f"{port}-{port + 20}")
+        host, _, chosen = trial_end._reachable("127.0.0.1:0").rpartition(":")
+    assert host == "127.0.0.1"
+    assert port < int(chosen) <= port + 20
+
+
 def test_who_is_silent_is_named_while_it_waits(monkeypatch, capsys):
     monkeypatch.setattr(trial, "_QUIET_S", 0.01)
     monkeypatch.setattr(trial, "LIMIT_S", 0.1)

@@ -28,6 +28,7 @@ _VERDICTS = {"accept": True, "drop": False, "reject": False, "return": None, "ju
 _EFFECTS = ("counter", "log", "mangle", "continue")
 _DEEPEST = 16
 
+_FLAGS = {"payload": {"protocol": "tcp", "field": "flags"}}
 #: The expression in nftables for each option of iptables.
 _LOOKS_AT: Mapping[str, Any] = {
     "-p": {"meta": {"key": "l4proto"}},
@@ -161,7 +162,10 @@ def _statements(words: Iterator[str]) -> Iterator[dict[str, Any]]:
             chain = {"jump" if word == "-j" else "goto": {"target": target}}
             yield {target.lower(): None} if target in ("ACCEPT", "DROP", "REJECT", "RETURN") else chain
             return
-        if word in _LOOKS_AT:
+        if word == "--tcp-flags":
+            mask, wanted = _elements(next(words, "")), _elements(next(words, ""))
+            yield {"match": {"left": {"&": [_FLAGS, mask]}, "op": op, "right": wanted}}
+        elif word in _LOOKS_AT:
             yield {"match": {"left": _LOOKS_AT[word], "op": op, "right": _elements(next(words, ""))}}
         elif word in ("-m", "--comment"):
             next(words, "")
@@ -244,6 +248,9 @@ def _holds(left: Any, op: str, right: Any, number: int) -> bool | None:
             inside = _contains(right, number)
         case {"payload": {"protocol": "udp" | "icmp" | "icmpv6" | "igmp"}}:
             return False
+        case {"&": [left, mask]} if left == _FLAGS and isinstance(mask, list):  # its first packet has SYN only
+            wanted = right if isinstance(right, list) else [right]
+            inside = sorted(wanted) == sorted({"syn"} & {str(each) for each in mask})
         case {"ct": {"key": "state"}}:
             inside = _contains(right, "new")
         case {"meta": {"key": "pkttype"}}:

@@ -30,6 +30,7 @@ from weft.doctor.trial_end import LIMIT_S
 PORT = 13338
 #: UCX_TLS of each trial; None leaves the choice to weft and the user's variables.
 TRIALS: Mapping[str, str | None] = {"default": None, "posix": "posix,self", "tcp": "tcp,self", "rc": "rc,self"}
+_DEVICES = "UCX_NET_DEVICES"
 _LINE_NBYTES = 4096
 _REQUESTS = 16
 _CONNECT_S = 5.0
@@ -41,7 +42,8 @@ def serve(address: str) -> None:
     """Answer other doctors until interrupted; the first line printed says how to reach this one."""
     host, port = split(address)
     try:
-        family, sockaddr = resolve(host, port or (0 if ":" in address else PORT), passive=True)[0]
+        named = address.rpartition("]")[2].count(":") == 1  # a port, which may be 0: any
+        family, sockaddr = resolve(host, port if named else PORT, passive=True)[0]
         server = socket.create_server(sockaddr[:2], family=family)
     except OSError as e:
         # the text of create_server repeats the address; that of a name's look-up has no number of the system's
@@ -94,6 +96,9 @@ def examine(address: str) -> dict[str, Finding]:
 def _examine(lines: io.BufferedRWPair, name: str) -> dict[str, Finding]:
     there, own = _read_line(lines), _self()
     found = {"path": _path(name, there, own)}
+    devices = [
+        f"{side.get(_DEVICES)} {where}" for side, where in ((there, "there"), (own, "here")) if side.get(_DEVICES)
+    ]
     same_host = False
     for trial, tls in TRIALS.items():
         if (trial == "posix" and not same_host) or (trial == "rc" and not (there.get("rdma") and own["rdma"])):
@@ -107,7 +112,7 @@ def _examine(lines: io.BufferedRWPair, name: str) -> dict[str, Finding]:
             told = {"error": f"at the other end: {told.get('error', 'no answer')}"}
         _write_line(lines, {"done": True})
         same_host = same_host or bool(told.get("same_host"))
-        found[trial] = _judged(trial, told)
+        found[trial] = _judged(trial, told, printable(", ".join(devices)))
     return found
 
 
@@ -118,7 +123,8 @@ def _self() -> dict[str, Any]:
     return {
         "weft": weft.__version__,
         "ucx": chosen.version if chosen else "",
-        "UCX_TLS": machine.environ.get("UCX_TLS", "not set"),
+        "UCX_TLS": machine.environ.get("UCX_TLS") or "not set",
+        _DEVICES: machine.environ.get(_DEVICES, ""),
         "rdma": _rdma(machine, chosen),
     }
 
@@ -155,7 +161,7 @@ def _unreached(name: str, failure: OSError) -> Finding:
     return error(f"{name} cannot be reached", evidence, remedy=remedy, source=_SOURCE)
 
 
-def _judged(trial: str, told: dict[str, Any]) -> Finding:
+def _judged(trial: str, told: dict[str, Any], devices: str = "") -> Finding:
     try:
         lanes = ", ".join(map(str, told["transports"]))
         one_way, rate = format_seconds(float(told["one_way_s"])), format_rate(float(told["bandwidth_Bps"]))
@@ -164,10 +170,19 @@ def _judged(trial: str, told: dict[str, Any]) -> Finding:
     except (KeyError, TypeError, ValueError):
         said = printable(str(told.get("error", "no answer")))
     remedy = (
-        "open the ephemeral ports between the machines: UCX listens there; if only large messages fail, compare the MTU"
-        " of all that lies between"
+        "open the ephemeral ports between the machines (or those of UCX_TCP_PORT_RANGE, set at both ends): UCX listens"
+        " there; if only large messages fail, compare the MTU of all that lies between"
     )
-    if trial == "rc":
+    if "found no device" in said:
+        remedy = "correct or unset UCX_TLS and UCX_NET_DEVICES at the end that finds no device"
+    elif devices:
+        remedy = f"{_DEVICES} is set ({devices}): unset it, or name the device that leads to the other machine"
+    elif "several addresses" in said:
+        remedy = (
+            "if a device has several addresses, make the one that the other machine can reach its first (ip addr shows"
+            " the order); else open the ephemeral ports between the machines, where UCX listens"
+        )
+    elif trial == "rc":
         remedy = "look at RDMA ports and locked memory at both ends: weft doctor there and here"
     elif trial == "posix":
         remedy = "look at shared memory: weft doctor"

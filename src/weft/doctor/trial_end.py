@@ -11,12 +11,14 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import statistics
 import sys
 import time
 import zlib
 
 import weft
+from weft._connect.address import join, resolve, split
 from weft.peer import Peer
 
 #: Seconds for a whole trial.
@@ -39,8 +41,21 @@ def main(arguments: list[str]) -> int:
         return 1
 
 
+def _reachable(address: str) -> str:
+    """Return one of UCX's own ports if they are limited, since others may be closed to the other machine."""
+    first, _, last = os.environ.get("UCX_TCP_PORT_RANGE", "").partition("-")
+    if not (first.isdecimal() and last.isdecimal()):
+        return address
+    host, _ = split(address)
+    family, _ = resolve(host, 0, passive=True)[0]
+    for port in range(int(first), min(int(last), 65535) + 1):
+        with contextlib.suppress(OSError), socket.create_server((host, port), family=family):
+            return join(host, port)
+    return address
+
+
 def _listen(address: str) -> int:
-    with weft.listen(address) as listener:
+    with weft.listen(_reachable(address)) as listener:
         print(json.dumps({"address": listener.address}), flush=True)
         peer = listener.accept(LIMIT_S)  # the other end's process may be slow to start
     for _ in range(_TRIPS):
