@@ -151,6 +151,13 @@ def test_an_address_that_is_too_short_for_one_does_not_reach_ucx(room):
         outcome(room, "server", stream + words(b'{"address": "0000"}'))
 
 
+def test_a_side_without_tcp_is_named(room):
+    stream = words(b'{"info": {}}') + words(b'{"route": "network"}')
+    asks = {"worker": fuzz.HIGH, "channel": "1", "link": {"id": "1", "new": True}, "segments": {}}
+    with pytest.raises(weft.InvalidParamError, match="UCX_TLS leaves out tcp there, and not here"):
+        outcome(room, "server", stream + words(json.dumps(asks).encode()))
+
+
 def test_who_claims_to_be_this_process_over_the_network_is_refused(room):
     """A link to oneself has no socket that tells of its end: a stranger must not get one."""
     stream = words(b'{"info": {}}') + words(b'{"route": "network"}')

@@ -408,6 +408,10 @@ def _accept_ring(
 
 def _compare(prefix: str, mine: dict[str, str], theirs: dict[str, Any], what: str) -> None:
     """Refuse a caller with other buffers: each side writes as much as its own settings say."""
+    if mine and not theirs:
+        raise InvalidParamError(
+            f"{what}: UCX_TLS leaves out tcp there, and not here; set the same UCX_TLS on both sides"
+        )
     for name, value in mine.items():
         if theirs.get(name) != value:
             raise InvalidParamError(
