@@ -248,9 +248,9 @@ def _holds(left: Any, op: str, right: Any, number: int) -> bool | None:
             inside = _contains(right, number)
         case {"payload": {"protocol": "udp" | "icmp" | "icmpv6" | "igmp"}}:
             return False
-        case {"&": [left, mask]} if left == _FLAGS and isinstance(mask, list):  # its first packet has SYN only
-            wanted = right if isinstance(right, list) else [right]
-            inside = sorted(wanted) == sorted({"syn"} & {str(each) for each in mask})
+        case {"&": [flags, mask]} if flags == _FLAGS:
+            syn, wanted = _contains(mask, "syn"), right if isinstance(right, list) else [right]  # SYN is all it has
+            inside = None if syn is None else wanted == ["syn"] * syn
         case {"ct": {"key": "state"}}:
             inside = _contains(right, "new")
         case {"meta": {"key": "pkttype"}}:
