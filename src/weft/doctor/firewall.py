@@ -249,8 +249,8 @@ def _holds(left: Any, op: str, right: Any, number: int) -> bool | None:
         case {"payload": {"protocol": "udp" | "icmp" | "icmpv6" | "igmp"}}:
             return False
         case {"&": [flags, mask]} if flags == _FLAGS:
-            syn, wanted = _contains(mask, "syn"), right if isinstance(right, list) else [right]  # SYN is all it has
-            inside = None if syn is None else wanted == ["syn"] * syn
+            syn = _contains(mask, "syn")  # it is all that the first packet has
+            inside = None if syn is None else right in (["syn"] * syn, "syn" if syn else [])
         case {"ct": {"key": "state"}}:
             inside = _contains(right, "new")
         case {"meta": {"key": "pkttype"}}:
