@@ -154,7 +154,7 @@ def test_an_address_that_is_too_short_for_one_does_not_reach_ucx(room):
 def test_a_side_without_tcp_is_named(room):
     stream = words(b'{"info": {}}') + words(b'{"route": "network"}')
     asks = {"worker": fuzz.HIGH, "channel": "1", "link": {"id": "1", "new": True}, "segments": {}}
-    with pytest.raises(weft.InvalidParamError, match="UCX_TLS leaves out tcp there, and not here"):
+    with pytest.raises(weft.InvalidParamError, match="UCX_TLS excludes tcp there, but not here"):
         outcome(room, "server", stream + words(json.dumps(asks).encode()))
 
 

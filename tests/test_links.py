@@ -44,7 +44,7 @@ def test_lost_links_go_when_new_ones_come(worker, decides):
 
 
 def test_a_look_at_the_way_back_selects_no_protocols():
-    """For a feature, UCX reads a device's files a hundred times for a worker's first endpoint."""
+    """With tags and active messages, UCX asks a device 166 times for its properties as it makes a first endpoint."""
     context = config.LinkContext({"TLS": "self,tcp", "NET_DEVICES": "lo"})
     bare = context.bare()
     assert (context.features, bare.features) == (["am"], [])

@@ -111,23 +111,24 @@ def test_something_else_listens(answer, said):
 
 
 @pytest.mark.parametrize(
-    ("said", "devices", "remedy"),
+    ("trial_name", "said", "devices", "remedy"),
     [
-        ("UCX found no device with UCX_TLS=rc", "", "correct or unset UCX_TLS"),
-        ("refused", "lo there", "UCX_NET_DEVICES is set (lo there): unset it"),
-        ("has the device several addresses?", "", "make the one that the other machine can reach its first"),
-        ("no answer", "", "open the ephemeral ports"),
+        ("tcp", "UCX found no device with UCX_TLS=rc", "", "correct or unset UCX_TLS"),
+        ("tcp", "refused", "lo there", "UCX_NET_DEVICES is set (lo there): unset it"),
+        ("posix", "refused", "lo there", "look at shared memory"),
+        ("tcp", "has the device several addresses?", "", "make the one that the other machine can reach its first"),
+        ("tcp", "no answer", "", "open the ephemeral ports"),
     ],
 )
-def test_the_remedy_fits_the_failure(said, devices, remedy):
-    assert remedy in trial._judged("tcp", {"error": said}, devices).remedy
+def test_the_remedy_fits_the_failure(trial_name, said, devices, remedy):
+    assert remedy in trial._judged(trial_name, {"error": said}, devices).remedy
 
 
 def test_a_trial_listens_on_ucx_s_ports(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("UCX_TCP_PORT_RANGE", f"{port}-{port + 20}")
-        host, _, chosen = trial_end._reachable("127.0.0.1:0").rpartition(":")
+        host, _, chosen = trial_end._with_ucx_s_port("127.0.0.1:0").rpartition(":")
     assert host == "127.0.0.1"
     assert port < int(chosen) <= port + 20
 
@@ -139,7 +140,9 @@ def test_who_is_silent_is_named_while_it_waits(monkeypatch, capsys):
         address = f"127.0.0.1:{server.getsockname()[1]}"
         found = trial.examine(address)
     assert found["path"].level is Level.ERROR
-    waits = f"weft doctor: {address} is silent: it may be answering another doctor, or be none; waiting 0.1 s\n"
+    waits = (
+        f"weft doctor: no answer from {address} yet: it may be answering another doctor, or not be one; waiting 0.1 s\n"
+    )
     assert capsys.readouterr().err == waits
 
 

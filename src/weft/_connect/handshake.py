@@ -305,7 +305,12 @@ def server(
             link, decision = yield from worker.decide(remote_id, sock)
         else:
             link = worker.follow(remote_id, field(message, "link", dict, what), sock, what)
-        _compare("", route.segments(same_host=same_host), field(message, "segments", dict, what), what)
+        mine, theirs = route.segments(same_host=same_host), field(message, "segments", dict, what)
+        if mine and not theirs:
+            raise InvalidParamError(
+                f"{what}: UCX_TLS excludes tcp there, but not here; set the same UCX_TLS on both sides"
+            )
+        _compare("", mine, theirs, what)
         address = link.prepare(unix or sock, name)
         if address is not None and not same_host:
             worker.check_way_back(address_of(message, what), what)
@@ -408,10 +413,6 @@ def _accept_ring(
 
 def _compare(prefix: str, mine: dict[str, str], theirs: dict[str, Any], what: str) -> None:
     """Refuse a caller with other buffers: each side writes as much as its own settings say."""
-    if mine and not theirs:
-        raise InvalidParamError(
-            f"{what}: UCX_TLS leaves out tcp there, and not here; set the same UCX_TLS on both sides"
-        )
     for name, value in mine.items():
         if theirs.get(name) != value:
             raise InvalidParamError(

@@ -83,8 +83,8 @@ def examine(address: str) -> dict[str, Finding]:
     with sock, sock.makefile("rwb") as lines:
         sock.settimeout(LIMIT_S)
         if not select.select([sock], [], [], _QUIET_S)[0]:
-            why = "it may be answering another doctor, or be none"
-            print(f"weft doctor: {name} is silent: {why}; waiting {LIMIT_S} s", file=sys.stderr, flush=True)
+            why = "it may be answering another doctor, or not be one"
+            print(f"weft doctor: no answer from {name} yet: {why}; waiting {LIMIT_S} s", file=sys.stderr, flush=True)
         try:
             return _examine(lines, name)
         except (OSError, ValueError) as e:
@@ -96,9 +96,8 @@ def examine(address: str) -> dict[str, Finding]:
 def _examine(lines: io.BufferedRWPair, name: str) -> dict[str, Finding]:
     there, own = _read_line(lines), _self()
     found = {"path": _path(name, there, own)}
-    devices = [
-        f"{side.get(_DEVICES)} {where}" for side, where in ((there, "there"), (own, "here")) if side.get(_DEVICES)
-    ]
+    set_to = {"there": there.get(_DEVICES), "here": own[_DEVICES]}
+    devices = printable(", ".join(f"{value} {where}" for where, value in set_to.items() if value))
     same_host = False
     for trial, tls in TRIALS.items():
         if (trial == "posix" and not same_host) or (trial == "rc" and not (there.get("rdma") and own["rdma"])):
@@ -112,7 +111,7 @@ def _examine(lines: io.BufferedRWPair, name: str) -> dict[str, Finding]:
             told = {"error": f"at the other end: {told.get('error', 'no answer')}"}
         _write_line(lines, {"done": True})
         same_host = same_host or bool(told.get("same_host"))
-        found[trial] = _judged(trial, told, printable(", ".join(devices)))
+        found[trial] = _judged(trial, told, devices)
     return found
 
 
@@ -175,6 +174,8 @@ def _judged(trial: str, told: dict[str, Any], devices: str = "") -> Finding:
     )
     if "found no device" in said:
         remedy = "correct or unset UCX_TLS and UCX_NET_DEVICES at the end that finds no device"
+    elif trial == "posix":
+        remedy = "look at shared memory: weft doctor"
     elif devices:
         remedy = f"{_DEVICES} is set ({devices}): unset it, or name the device that leads to the other machine"
     elif "several addresses" in said:
@@ -184,8 +185,6 @@ def _judged(trial: str, told: dict[str, Any], devices: str = "") -> Finding:
         )
     elif trial == "rc":
         remedy = "look at RDMA ports and locked memory at both ends: weft doctor there and here"
-    elif trial == "posix":
-        remedy = "look at shared memory: weft doctor"
     return error(f"no transfer: {said}", f"UCX_TLS: {TRIALS[trial] or 'unchanged'}", remedy=remedy, source=_SOURCE)
 
 

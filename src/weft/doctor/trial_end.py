@@ -41,8 +41,8 @@ def main(arguments: list[str]) -> int:
         return 1
 
 
-def _reachable(address: str) -> str:
-    """Return one of UCX's own ports if they are limited, since others may be closed to the other machine."""
+def _with_ucx_s_port(address: str) -> str:
+    """Return `address` with a free port of UCX_TCP_PORT_RANGE if that is set: a firewall may let only these in."""
     first, _, last = os.environ.get("UCX_TCP_PORT_RANGE", "").partition("-")
     if not (first.isdecimal() and last.isdecimal()):
         return address
@@ -55,7 +55,7 @@ def _reachable(address: str) -> str:
 
 
 def _listen(address: str) -> int:
-    with weft.listen(_reachable(address)) as listener:
+    with weft.listen(_with_ucx_s_port(address)) as listener:
         print(json.dumps({"address": listener.address}), flush=True)
         peer = listener.accept(LIMIT_S)  # the other end's process may be slow to start
     for _ in range(_TRIPS):
