@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether a loop's awaits look for a while before they sleep."""
+"""Whether waits look for a while before they sleep."""
 
 import asyncio
+import os
 
 import weft
 from weft._connect import links
@@ -38,3 +39,35 @@ def test_a_loop_spins_as_long_as_it_meets_something_by_it(spawn):
 
     asyncio.run(main())
     assert child.wait(100) == 0
+
+
+def blocking_rounds(peer, message, enough):
+    [worker] = links.workers_of_thread()._workers.values()
+    for _ in range(20_000):
+        peer.send(message).wait(100)
+        peer.recv().wait(100)
+        if enough(worker.native._spin_credit):
+            return True
+    return False
+
+
+def test_blocking_waits_spin_as_long_as_they_meet_something_by_it(spawn):
+    child = spawn(ECHO)
+    with weft.connect(child.line()) as peer:
+        assert blocking_rounds(peer, b"late", lambda credit: credit == 0)
+        assert blocking_rounds(peer, b"soon", lambda credit: credit > 0)
+        peer.send(b"").wait(100)
+    assert child.wait(100) == 0
+
+
+def test_two_blocking_processes_on_one_processor_stop_spinning(spawn):
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})  # inherited by the child
+    try:
+        child = spawn(ECHO)
+        with weft.connect(child.line()) as peer:
+            assert blocking_rounds(peer, b"soon", lambda credit: credit == 0)
+            peer.send(b"").wait(100)
+        assert child.wait(100) == 0
+    finally:
+        os.sched_setaffinity(0, allowed)

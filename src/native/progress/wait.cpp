@@ -5,8 +5,8 @@
 // when cores are scarce, two spinners beside two busy processes wait 20-60 us for each other. So a wait spins for a
 // bounded number of fruitless turns, and then sleeps. (Turns in which UCX had work do not count: with a fixed budget an
 // awaited 1 MiB took 191 us instead of 77.) The budget grows when spinning pays, or would have paid, and halves when it
-// does not; a spin that was preempted disables spinning for a while. In a loop whose spins seldom pay (Dask's: one in
-// 170, for 8% of its processor time) only one await in 16 spins.
+// does not; a spin that was preempted disables spinning for a while. Where spins seldom pay (in Dask's loop one in 170,
+// for 8% of its processor time; never beside the peer on one core), only one wait in 64 spins.
 //
 // An awaiting task may keep the loop busy for `hold_ns` of completed awaits; then it yields even if its request is
 // complete, and the loop's turns progress transfers in flight.
@@ -60,7 +60,8 @@ struct Awaiting {
 
 }  // namespace
 
-void Spin::paid() noexcept {
+void Spin::paid(bool spun) noexcept {
+    if (spun) credit = most_credit;
     budget = std::min(most, budget * 2 + 32);
 }
 
@@ -71,8 +72,9 @@ void Spin::slept(int64_t waited_ns) noexcept {
         budget /= 2;
 }
 
-unsigned Spin::turns_in_loop(int64_t now) noexcept {
-    return credit > 0 || ++untried % 16 == 0 ? turns(now) : 0;
+unsigned Spin::turns(int64_t now) noexcept {
+    if (now < not_before_ns || (credit == 0 && ++untried % 64)) return 0;
+    return budget;
 }
 
 void Spin::preempted(int64_t now) noexcept {
@@ -156,16 +158,18 @@ bool Worker::wait(Request *r, double timeout_s) {
     int64_t gil_since = now;
     const int64_t deadline = timeout_s < 0 ? INT64_MAX : timeout_s > 1e9 ? INT64_MAX : now + int64_t(timeout_s * 1e9);
     unsigned limit = spin_state.turns(now), fruitless = 0, since_clock = 0;
+    bool spun = false;
     for (;;) {
         bool fruitful = progress();
         fruitless = fruitful ? 0 : fruitless + 1;
         if (due()) {
             drain();
             if (r->done()) {
-                if (fruitless <= limit) spin_state.paid();
+                if (fruitless <= limit) spin_state.paid(spun);
                 return true;
             }
         }
+        spun |= !fruitful;
         if (++since_clock >= clock_turns || fruitless > limit) {
             int64_t before = now;
             now = now_ns();
@@ -197,6 +201,7 @@ bool Worker::wait(Request *r, double timeout_s) {
         const int64_t slice_ms = longest_sleep_ms();
         int64_t left_ms = deadline == INT64_MAX ? slice_ms : std::min((deadline - now + ms - 1) / ms, slice_ms);
         int64_t slept_from = now;
+        if (limit) spin_state.missed();
         check_sockets(int(std::max<int64_t>(left_ms, 1)));
         now = now_ns();
         if (poller && !loop.is_valid()) poller->wake_up();  // a loop may sleep again without another look
@@ -209,6 +214,7 @@ bool Worker::wait(Request *r, double timeout_s) {
         if (now >= deadline) return false;
         limit = spin_state.turns(now);
         fruitless = since_clock = 0;
+        spun = false;
     }
 }
 
@@ -320,7 +326,7 @@ bool Worker::spin(Request *r, int64_t &now) {
     }
     if (r->engine) poll(r->engine);
     const Awaiting until(awaited, r);
-    const unsigned limit = spin_state.turns_in_loop(now);
+    const unsigned limit = spin_state.turns(now);
     bool spun = false;
     for (unsigned fruitless = 0, since_clock = 0; fruitless <= limit;) {
         bool fruitful = progress();
@@ -328,8 +334,7 @@ bool Worker::spin(Request *r, int64_t &now) {
         if (due()) {
             drain();
             if (r->done()) {
-                spin_state.paid();
-                if (spun) spin_state.met(true);
+                spin_state.paid(spun);
                 return true;
             }
         }
@@ -348,7 +353,7 @@ bool Worker::spin(Request *r, int64_t &now) {
             return false;
         }
     }
-    if (limit) spin_state.met(false);
+    if (limit) spin_state.missed();
     slept_from_ns = now;
     if (!arm()) {
         slept_from_ns = 0;
@@ -370,7 +375,7 @@ void Worker::turn() {
         slept_from_ns = 0;
     }
     check_sockets(0);
-    const unsigned limit = in_flight ? spin_state.turns_in_loop(start) : 0;
+    const unsigned limit = in_flight ? spin_state.turns(start) : 0;
     for (unsigned fruitless = 0, turns = 0; fruitless <= limit; ++turns) {
         fruitless = progress() ? 0 : fruitless + 1;
         if (due() || !deferred.empty()) {
@@ -381,7 +386,7 @@ void Worker::turn() {
         }
         if (turns % 16 == 15 && now_ns() - start > hold_ns) return schedule_turn();
     }
-    if (limit) spin_state.met(false);
+    if (limit) spin_state.missed();
     if (!arm()) return schedule_turn();
     if (in_flight) slept_from_ns = now_ns();
     look_again(now_ns());

@@ -65,20 +65,19 @@ struct Dependent {
 
 /// How long to spin before sleeping: see wait.cpp.
 struct Spin {
-    static constexpr unsigned most = 2000;  // fruitless turns, 40-60 us on posix
+    static constexpr unsigned most = 2000;  // fruitless turns: 40-60 us on posix, 370 us on tcp
     static constexpr int most_credit = 32;
     unsigned budget = most;
     int64_t not_before_ns = 0;  // no spinning until then, because cores are scarce
     int64_t penalty_ns = 0;
-    int credit = most_credit;  // for spins in a loop: one that pays restores it, each other one costs 1
+    int credit = most_credit;  // a spin that pays restores it, each other one costs 1
     unsigned untried = 0;
-    void paid() noexcept;
+    void paid(bool spun) noexcept;
+    void missed() noexcept { credit -= credit > 0; }
     void slept(int64_t waited_ns) noexcept;
     void preempted(int64_t now) noexcept;
-    unsigned turns(int64_t now) const noexcept { return now < not_before_ns ? 0 : budget; }
-    /// The same in a loop: without credit, only one in 16 spins.
-    unsigned turns_in_loop(int64_t now) noexcept;
-    void met(bool something) noexcept { credit = something ? most_credit : credit - (credit > 0); }
+    /// How many fruitless turns to take now: without credit, only one wait in 64 spins.
+    unsigned turns(int64_t now) noexcept;
 };
 
 /// Owns its engines, the epoll set of their and other descriptors, and every request in flight.
