@@ -3,6 +3,7 @@
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import weft
 from weft._connect import links
@@ -51,23 +52,32 @@ def blocking_rounds(peer, message, enough):
     return False
 
 
+def in_a_new_thread(function):
+    """Call it where the only worker is its own."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result(100)
+
+
 def test_blocking_waits_spin_as_long_as_they_meet_something_by_it(spawn):
     child = spawn(ECHO)
-    with weft.connect(child.line()) as peer:
-        assert blocking_rounds(peer, b"late", lambda credit: credit == 0)
-        assert blocking_rounds(peer, b"soon", lambda credit: credit > 0)
-        peer.send(b"").wait(100)
+
+    def main():
+        with weft.connect(child.line()) as peer:
+            assert blocking_rounds(peer, b"late", lambda credit: credit == 0)
+            assert blocking_rounds(peer, b"soon", lambda credit: credit > 0)
+            peer.send(b"").wait(100)
+
+    in_a_new_thread(main)
     assert child.wait(100) == 0
 
 
 def test_two_blocking_processes_on_one_processor_stop_spinning(spawn):
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})  # inherited by the child
-    try:
+    def main():
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread, and inherited by the child
         child = spawn(ECHO)
         with weft.connect(child.line()) as peer:
             assert blocking_rounds(peer, b"soon", lambda credit: credit == 0)
             peer.send(b"").wait(100)
         assert child.wait(100) == 0
-    finally:
-        os.sched_setaffinity(0, allowed)
+
+    in_a_new_thread(main)
