@@ -6,7 +6,9 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 
 namespace {
 
@@ -98,8 +100,11 @@ void check_descriptors(const char *op) {
     constexpr int needed = 16;
     int taken[needed], count = 0;
     while (count < needed && (taken[count] = eventfd(0, EFD_CLOEXEC)) >= 0) ++count;
+    const int error = count < needed ? errno : 0;
     for (int i = 0; i < count; ++i) close(taken[i]);
-    if (count < needed)
+    if (error && error != EMFILE && error != ENFILE)
+        raise("NoMemoryError", std::string(op) + ": eventfd: " + strerror(error), op);
+    if (error)
         raise("NoMemoryError",
               std::string(op) + ": " + std::to_string(count) + " file descriptors are free, and a worker needs " +
                   std::to_string(needed) + "; raise the limit of open files (ulimit -n)",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weft._connect.handshake import Attend, Joined, Steps, UpTo
 from weft._connect.links import OtherHandshake
 from weft._connect.local import LocalSteps, Packet, Receive
-from weft.errors import Error, HandshakeError, NoMemoryError, TimedOutError
+from weft.errors import Error, HandshakeError, NoMemoryError, TimedOutError, UnsupportedError
 
 if TYPE_CHECKING:
     from weft._native import Worker
@@ -248,8 +248,13 @@ def _taken(ahead: bytearray, nbytes: int) -> bytearray:
     return taken
 
 
-def out_of_descriptors(what: str, error: OSError) -> NoMemoryError:
+def out_of_descriptors(what: str, error: OSError) -> Error:
     """Return the error for a failure to get a descriptor from the kernel."""
+    if error.errno == errno.EAFNOSUPPORT:
+        ask = "does a filter refuse a kind of socket (RestrictAddressFamilies= of systemd)?"
+        return UnsupportedError(
+            f"{what}: {error.strerror or error}; weft needs AF_UNIX beside AF_INET or AF_INET6: {ask}"
+        )
     limited = error.errno in (errno.EMFILE, errno.ENFILE)
     hint = "; is the limit of open files (ulimit -n) reached?" if limited else ""
     return NoMemoryError(f"{what}: {error.strerror or error}{hint}")
