@@ -25,6 +25,24 @@ def test_ucx_logs_to_stderr_unless_told_where(tmp_path, asked):
     assert log.exists() is asked
 
 
+def test_ucx_does_not_log_into_what_has_the_number_of_a_closed_stderr():
+    code = """
+import os, socket
+near, far = socket.socketpair()
+assert near.fileno() == 2
+import weft
+weft.Worker(weft.Context({"TLS": "self"}))
+far.setblocking(False)
+try:
+    print(far.recv(1000))
+except BlockingIOError:
+    print("nothing")
+"""
+    env = {**os.environ, "UCX_LOG_LEVEL": "info", "UCX_VFS_ENABLE": "n"}
+    closed = ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code]
+    assert subprocess.run(closed, env=env, stdout=subprocess.PIPE, text=True, timeout=100).stdout == "nothing\n"
+
+
 @pytest.mark.parametrize("settings", [{"TLS": ""}, None])
 def test_no_transport_at_all_is_refused(monkeypatch, settings):
     monkeypatch.setenv("UCX_TLS", "tcp" if settings else "")

@@ -43,9 +43,11 @@ void resolve(void *library, const char *symbol, F &function) {
 using LogHandler = int (*)(const char *file, unsigned line, const char *function, int level, const void *component,
                            const char *format, va_list arguments);
 const char *const *log_level_names = nullptr;
+bool had_stderr;  // Python found it closed otherwise, and its number may by now be that of any file
 
 int log_to_stderr(const char *file, unsigned line, const char *, int level, const void *, const char *format,
                   va_list arguments) {
+    if (!had_stderr) return 0;
     char text[1024];
     vsnprintf(text, sizeof text, format, arguments);
     const char *name = strrchr(file, '/');
@@ -55,6 +57,7 @@ int log_to_stderr(const char *file, unsigned line, const char *, int level, cons
 
 void redirect_log(void *library) {
     auto push = reinterpret_cast<void (*)(LogHandler)>(dlsym(library, "ucs_log_push_handler"));
+    had_stderr = PySys_GetObject("__stderr__") != Py_None;
     log_level_names = static_cast<const char *const *>(dlsym(library, "ucs_log_level_names"));
     if (push && log_level_names && !getenv("UCX_LOG_FILE")) push(log_to_stderr);
 }
