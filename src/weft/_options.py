@@ -233,6 +233,13 @@ def port(text: str) -> int:
     return int(text)
 
 
+def not_empty(text: str) -> str:
+    """Read a text, for argparse: an empty one is usually a shell's variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty")
+    return text
+
+
 def whole(text: str) -> int:
     """Read a whole number above 0, for argparse."""
     return _bounded(text, positive(int, text))

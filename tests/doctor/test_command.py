@@ -73,3 +73,10 @@ def test_exit_code(levels, code):
 def test_ports_that_are_none(port):
     with pytest.raises(SystemExit):
         cli.main(["doctor", "--port", port])
+
+
+@pytest.mark.parametrize("option", ["--listen", "--pair"])
+def test_a_variable_that_the_shell_leaves_empty_is_no_address(option, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["doctor", option, ""])
+    assert capsys.readouterr().err.endswith("is empty\n")

@@ -24,6 +24,7 @@ _CUDA = {"cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "gga", "gga_mlx5"}
 _OTHER_GPUS = {"rocm", "rocm_copy", "rocm_ipc", "rocm_gdr", "ze", "ze_copy", "ze_ipc", "ze_gdr", "gaudi", "gaudi_gdr"}
 _KNOWN = {"all", "self", *_MEMORY, *_NETWORK, *_CUDA, *_OTHER_GPUS}
 _OFF = ("n", "no", "0", "off", "false")
+_KNOWN_BY, _CONFIG = "UCX: ucx_info -d", "UCX: ucx_info -cf"
 
 
 def library(machine: Machine) -> Finding:
@@ -33,7 +34,9 @@ def library(machine: Machine) -> Finding:
     found = ucx.chosen(machine)
     if found is None:
         remedy = "pip install libucx-cu12 (needs no GPU)"
-        if wanted:
+        if wanted == "system":
+            remedy = "apt-get install libucx0, or unset WEFT_LIBUCX"
+        elif wanted:
             remedy = f"unset WEFT_LIBUCX, or {remedy}" if wanted != "wheel" else remedy
         return error(
             "no libucp: weft cannot reach other hosts or GPU memory", said, remedy=remedy, source="README: install"
@@ -139,11 +142,12 @@ def settings(machine: Machine) -> Finding:
         what = f"UCX_TLS={brief(tls)} names no transport: UCX finds none to use"
         found.append((Level.ERROR, what, "unset UCX_TLS, or name transports"))
     if tls is not None and len(unknown) < len(names(tls)):
-        found += _transports(tls)
+        found += _transports(tls, machine)
     for name in ("UCX_MM_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING"):
         if values.get(name, "y").lower() in _OFF:
             level = Level.WARNING if why_ucx(machine) else Level.NOTE
             found.append((level, f"{name}={brief(values[name])} takes shared memory from UCX", f"unset {name}"))
+    memory = bool(found)
     found += _devices(machine) + _ports(machine)
     if values.get("UCX_PROTO_ENABLE", "y").lower() in _OFF:
         what = "UCX_PROTO_ENABLE=n: UCX's older protocols, which weft was not measured with"
@@ -163,7 +167,7 @@ def settings(machine: Machine) -> Finding:
         what,
         tuple(evidence),
         remedy,
-        "UCX: ucx_info -d" if wrong else "weft's docs, design: shared memory that reports a dead peer",
+        _KNOWN_BY if wrong else "weft's docs, design: shared memory that reports a dead peer" if memory else _CONFIG,
     )
 
 
@@ -171,12 +175,13 @@ def _unknown(tls: str) -> list[str]:
     return [name for name in names(tls) if name not in _KNOWN]
 
 
-def _transports(tls: str) -> list[tuple[Level, str, str]]:
+def _transports(tls: str, machine: Machine) -> list[tuple[Level, str, str]]:
     named = {*names(tls)}
     without = tls.startswith("^")
     found: list[tuple[Level, str, str]] = []
-    network = bool(named & (_NETWORK | {"all"}))
-    missing = ["posix"] * (not has_posix(tls)) + ["tcp"] * (not without and not network)
+    network = named & (_NETWORK | {"all"})
+    no_device = bool(network) and network <= _INFINIBAND | _DATAGRAMS and not machine.names("sys/class/infiniband")
+    missing = ["posix"] * (not has_posix(tls)) + ["tcp"] * (not without and (not network or no_device))
     add = f"unset UCX_TLS, or add {' and '.join(missing)}"
     if not has_posix(tls):
         what = f"UCX_TLS={brief(tls)} has no posix: processes on one host go over the network stack"
@@ -187,6 +192,9 @@ def _transports(tls: str) -> list[tuple[Level, str, str]]:
     if not without and not network:
         what = f"UCX_TLS={brief(tls)} has no transport to other hosts"
         found.append((Level.NOTE, what, add))
+    if not without and no_device:
+        what = f"UCX_TLS={brief(tls)} has only InfiniBand to other hosts, and this machine has no such device"
+        found.append((Level.WARNING, what, add))
     risky = {"cma", "sysv"} - named if without else _unsafe(named)
     if risky:
         lets = f"UCX_TLS lets {' and '.join(sorted(risky))} in"
@@ -212,12 +220,18 @@ def _ports(machine: Machine) -> list[tuple[Level, str, str]]:
 
 
 def _devices(machine: Machine) -> list[tuple[Level, str, str]]:
-    value = machine.environ.get("UCX_NET_DEVICES", "")
-    if value.startswith("^") or not value:
+    value = machine.environ.get("UCX_NET_DEVICES", "all")
+    if value.startswith("^"):
         return []
     here = {*machine.names("sys/class/net"), *machine.names("sys/class/infiniband"), "all"}
-    missing = [name for name in value.split(",") if name and name.partition(":")[0] not in here]
-    if not missing or not here - {"all"}:
+    named = [name for name in value.split(",") if name]
+    missing = [name for name in named if name.partition(":")[0] not in here]
+    if not here - {"all"}:
+        return []
+    if not {*named} - {"lo"}:
+        what = f"UCX_NET_DEVICES={brief(value)} leaves UCX no device to other hosts"
+        return [(Level.WARNING, what, "unset UCX_NET_DEVICES, or name another device")]
+    if not missing:
         return []
     level = Level.ERROR if len(missing) == len(value.split(",")) else Level.WARNING
     have = ", ".join(sorted(here - {"all", "lo"})) or "none but lo"

@@ -23,12 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_options.port, metavar="N", help="check whether other hosts can reach this port")
     between = parser.add_argument_group("the path between two machines").add_mutually_exclusive_group()
     between.add_argument(
-        "--pair", metavar="HOST[:PORT]", help="try each transport to the weft doctor that listens there"
+        "--pair",
+        type=_options.not_empty,
+        metavar="HOST[:PORT]",
+        help="try each transport to the weft doctor that listens there",
     )
     between.add_argument(
         "--listen",
         nargs="?",
-        const="",
+        type=_options.not_empty,
+        const="0.0.0.0",  # noqa: S104 - what the help text says
         metavar="HOST:PORT",
         help=f"answer weft doctor --pair until interrupted (default: every IPv4 address, port {trial.PORT})",
     )
