@@ -4,6 +4,7 @@
 import json
 import random
 import statistics
+import sys
 
 import pytest
 
@@ -59,6 +60,12 @@ def test_arrays_share_as_python_does():
     flows = [Flow(path, 1.0, min(capacities[link] for link in path), lambda: None) for path in paths]
     flows[3].most = 0.01
     assert _fill_many(flows, dict(capacities)) == pytest.approx(_fill(flows, dict(capacities)))
+
+
+def test_without_numpy_python_shares(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    flows = [Flow((0,), 1.0, 10.0, lambda: None) for _ in range(100)]
+    assert _fill_many(flows, {0: 10.0}) == pytest.approx([0.1] * 100)
 
 
 def test_what_a_flow_leaves_is_given_to_others():

@@ -187,7 +187,10 @@ def _fill(flows: Sequence[Flow], left: dict[int, float]) -> list[float]:
 
 def _fill_many(flows: Sequence[Flow], left: dict[int, float]) -> list[float]:
     """Do what :func:`_fill` does, with arrays: each link that limits all its flows is filled at once, at its level."""
-    import numpy as np
+    try:
+        import numpy as np
+    except ImportError:  # the same, slower
+        return _fill(flows, left)
 
     place = {link: i for i, link in enumerate(left)}
     none = len(place)  # a link of infinite capacity, to pad all paths to one length
