@@ -49,5 +49,5 @@ def _obstacle(ucx: Mapping[str, str]) -> str | None:
     if gpus_shown(os.environ) and os.path.exists(f"/{GPU}"):
         return "this process can see a GPU, and UCX carries its memory"
     if refused := _native.ring_error():
-        return f"memfd_create, fallocate or getrandom was refused: {refused}"
+        return f"memfd_create or fallocate was refused: {refused}"
     return None
