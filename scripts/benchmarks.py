@@ -25,6 +25,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -643,7 +644,9 @@ def write(root: Path) -> None:
         path.write_text(fill(path.read_text(encoding="utf-8"), records), encoding="utf-8")
 
 
-def measure(names: Sequence[str], root: Path, *, quick: bool, sources: Path | None = None) -> list[str]:
+def measure(
+    names: Sequence[str], root: Path, *, quick: bool, wait: bool = False, sources: Path | None = None
+) -> list[str]:
     """Take the records of `names`, one after the other; return those that failed.
 
     The old record of a benchmark that failed stays, and what it wrote lies beside, as NAME.failed: where one run of an
@@ -660,6 +663,8 @@ def measure(names: Sequence[str], root: Path, *, quick: bool, sources: Path | No
         program = [] if words[0].endswith((".py", "uv")) else ["-m", "weft"]
         print(f"{name}: {'weft ' if program else ''}{' '.join(words)}", flush=True)
         argv = [*([] if words[0] == "uv" else [sys.executable]), *program, *words, "--json", str(taken.absolute())]
+        if name in MEASURED and wait:
+            _let_load_fall()
         status = subprocess.run(argv, cwd=ROOT, stdout=subprocess.DEVNULL).returncode
         if status or not taken.exists():
             failed.append(name)
@@ -669,6 +674,14 @@ def measure(names: Sequence[str], root: Path, *, quick: bool, sources: Path | No
         if taken.exists():
             taken.replace(taken.with_suffix(".failed"))
     return failed
+
+
+def _let_load_fall() -> None:
+    """Wait until the load of the benchmark before has passed: 128 workers leave 75, which takes four minutes."""
+    for _ in range(120):
+        if os.getloadavg()[0] <= len(os.sched_getaffinity(0)):
+            return
+        time.sleep(5)
 
 
 def _name_commit(taken: Path) -> None:
@@ -713,7 +726,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             shutil.copytree(ROOT / RECORDS, root / RECORDS)
         for page in PAGES:
             shutil.copy(ROOT / page, root / page)
-    failed = [] if args.redraw else measure(names, root, quick=args.quick, sources=args.sources)
+    wait = not (args.quick or args.busy)
+    failed = [] if args.redraw else measure(names, root, quick=args.quick, wait=wait, sources=args.sources)
     write(root)
     if failed:
         print(f"failed (the old record stays; NAME.failed has what it wrote): {', '.join(failed)}", file=sys.stderr)

@@ -315,6 +315,17 @@ def test_a_benchmark_that_fails_leaves_its_old_record(tmp_path, monkeypatch, cap
     assert json.loads((folder / "peers.failed").read_text()) == {"new": True}
 
 
+def test_a_benchmark_begins_when_the_load_of_the_one_before_has_passed(tmp_path, monkeypatch):
+    loads, slept = [75.0, 30.0, 0.5], []
+    monkeypatch.setattr(benchmarks.os, "getloadavg", lambda: (loads[len(slept)], 9.0, 9.0))
+    monkeypatch.setattr(benchmarks.time, "sleep", slept.append)
+    monkeypatch.setattr(
+        subprocess, "run", lambda argv, **_: slept.append("ran") or subprocess.CompletedProcess(argv, 1)
+    )
+    benchmarks.measure(["sweep"], tmp_path, quick=False, wait=True)
+    assert slept == [5, 5, "ran"]
+
+
 def test_what_a_long_run_found_is_published(tmp_path, monkeypatch):
     def ran(argv, **_):
         with open(argv[-1], "w") as new:
