@@ -117,7 +117,7 @@ def test_unix_sockets_that_are_refused_are_named(spawn):
     with weft.listen("127.0.0.1:0") as listener:
         refused = {"error": errno.EAFNOSUPPORT, "first": int(socket.AF_UNIX)}
         child = refusing(spawn, NO_UNIX, "socket", listener.address, **refused)
-        why = "Address family not supported by protocol; weft needs AF_UNIX beside AF_INET or AF_INET6"
+        why = "Address family not supported by protocol; weft needs sockets of AF_UNIX and of AF_INET or AF_INET6"
         assert child.line().startswith(f"UnsupportedError listen on 127.0.0.1:0: {why}")
         assert child.line().startswith(f"UnsupportedError connect to {listener.address}: {why}")
 

@@ -317,6 +317,7 @@ def test_a_benchmark_that_fails_leaves_its_old_record(tmp_path, monkeypatch, cap
 
 def test_a_benchmark_begins_when_the_load_of_the_one_before_has_passed(tmp_path, monkeypatch):
     loads, slept = [75.0, 30.0, 0.5], []
+    monkeypatch.setattr(benchmarks.os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(benchmarks.os, "getloadavg", lambda: (loads[len(slept)], 9.0, 9.0))
     monkeypatch.setattr(benchmarks.time, "sleep", slept.append)
     monkeypatch.setattr(

@@ -251,9 +251,9 @@ def _taken(ahead: bytearray, nbytes: int) -> bytearray:
 def out_of_descriptors(what: str, error: OSError) -> Error:
     """Return the error for a failure to get a descriptor from the kernel."""
     if error.errno == errno.EAFNOSUPPORT:
-        ask = "does a filter refuse a kind of socket (RestrictAddressFamilies= of systemd)?"
+        ask = "does a filter refuse one of them (systemd's RestrictAddressFamilies)?"
         return UnsupportedError(
-            f"{what}: {error.strerror or error}; weft needs AF_UNIX beside AF_INET or AF_INET6: {ask}"
+            f"{what}: {error.strerror or error}; weft needs sockets of AF_UNIX and of AF_INET or AF_INET6; {ask}"
         )
     limited = error.errno in (errno.EMFILE, errno.ENFILE)
     hint = "; is the limit of open files (ulimit -n) reached?" if limited else ""

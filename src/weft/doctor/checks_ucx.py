@@ -193,7 +193,7 @@ def _transports(tls: str, machine: Machine) -> list[tuple[Level, str, str]]:
         what = f"UCX_TLS={brief(tls)} has no transport to other hosts"
         found.append((Level.NOTE, what, add))
     if not without and no_device:
-        what = f"UCX_TLS={brief(tls)} has only InfiniBand to other hosts, and this machine has no such device"
+        what = f"UCX_TLS={brief(tls)} names only InfiniBand for other hosts, and this machine has no such device"
         found.append((Level.WARNING, what, add))
     risky = {"cma", "sysv"} - named if without else _unsafe(named)
     if risky:
