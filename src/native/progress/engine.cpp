@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "progress/engine.hpp"
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -52,9 +53,7 @@ Engine::Engine(Worker *w) : context(w->context), worker(w) {
           status == UCS_ERR_INVALID_PARAM ? ": creating a UCX worker (do UCX's settings contradict each other?)"
           : status == UCS_ERR_NO_DEVICE   ? ": creating a UCX worker (is its network device down?)"
                                           : ": creating a UCX worker (is the limit of open files reached?)");
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = Worker::tag(this);
+    epoll_event event{EPOLLIN, {.u64 = Worker::tag(this)}};
     status = ucp.worker_get_efd(handle, &event_fd);
     if (status == UCS_OK && epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, event_fd, &event) != 0) status = UCS_ERR_NO_RESOURCE;
     if (status != UCS_OK) {
@@ -101,9 +100,20 @@ void Engine::destroy() noexcept {
     }
 }
 
+bool Engine::reports() const noexcept {
+    pollfd descriptor{event_fd, POLLIN, 0};
+    return poll(&descriptor, 1, 0) > 0;
+}
+
+void Engine::report(bool only_new) noexcept {
+    epoll_event event{only_new ? EPOLLIN | EPOLLET : EPOLLIN, {.u64 = Worker::tag(this)}};
+    rests = epoll_ctl(worker->epoll_fd, EPOLL_CTL_MOD, event_fd, &event) == 0 && only_new;
+}
+
 void Engine::leave() noexcept {
     if (!worker) return;
     std::erase(worker->polled, this);
+    std::erase(worker->resting, this);
     epoll_ctl(worker->epoll_fd, EPOLL_CTL_DEL, event_fd, nullptr);
     for (Request *r = worker->in_flight; r; r = r->in_flight_next) {
         if (r->engine != this) continue;

@@ -33,7 +33,10 @@ struct Engine {
     ucp_worker_h handle = nullptr;
     int event_fd = -1;
     bool armed = false;  // its descriptor reports the next event; the owner does not poll it
-    unsigned work = 0;   // events that progress has handled since the last check
+    bool woken = false;  // its descriptor has reported an event since it was armed
+    bool rests = false;  // its descriptor reports only what is new: see Worker::rest
+    unsigned work = 0;   // events that progress has handled since it was armed
+    unsigned vain = 0;   // how often in a row its descriptor reported an event, and there was no work
     size_t closing_endpoints = 0;
     size_t headers_left = 0;  // of connections, waiting for room at the other side
     std::unordered_set<Landing *> landings;
@@ -52,6 +55,10 @@ struct Engine {
     /// ended, perhaps before this returns.
     void land(Landing *landing, void *descriptor, const iovec *parts, size_t count) noexcept;
     void force_close(ucp_ep_h endpoint) noexcept;
+    /// Whether its descriptor reports an event.
+    bool reports() const noexcept;
+    /// Let its descriptor report only what is new, or everything that is there.
+    void report(bool only_new) noexcept;
     /// Flush everything sent, until `deadline_ns`.
     void flush(int64_t deadline_ns) noexcept;
     /// Progress until nothing of this engine is in flight, or until `deadline_ns`.

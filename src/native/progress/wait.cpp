@@ -33,6 +33,7 @@ constexpr int64_t sleep_slice_ms = 50;      // bounds the reaction time to Ctrl-
 constexpr unsigned clock_turns = 64;        // fruitless turns between readings of the clock, about 2 us on posix
 constexpr int64_t preempted_ns = 500 * us;  // that many turns take this long only if preempted
 constexpr int64_t would_have_paid_ns = 150 * us;
+constexpr unsigned most_vain = 16;  // reports of a descriptor in a row without work, then its engine rests
 
 /// Releases the GIL for its lifetime. Before 3.14, CPython unwinds the stack of a daemon thread that requests the GIL
 /// back from a finalizing interpreter, which would end in std::terminate here. Such a thread sleeps instead until the
@@ -65,6 +66,10 @@ void Spin::paid(bool spun) noexcept {
     budget = std::min(most, budget * 2 + 32);
 }
 
+void Spin::missed(int64_t vain_ns) noexcept {
+    credit = int(std::max<int64_t>(0, credit - 1 - vain_ns / (50 * us)));
+}
+
 void Spin::slept(int64_t waited_ns) noexcept {
     if (waited_ns < would_have_paid_ns)
         budget = std::min(most, budget * 2 + 64);
@@ -84,15 +89,15 @@ void Spin::preempted(int64_t now) noexcept {
 }
 
 // Arm the descriptors for the next event. False: there is work left that no descriptor would report.
-bool Worker::arm() {
-    arm_idle(nullptr);
+bool Worker::arm(bool may_rest) {
+    arm_idle(nullptr, may_rest);
     return polled.empty() && (!poller || poller->arm()) && !due();  // the poller may find a fault
 }
 
 // Arm the polled engines that are idle, except one. UCX arms a verbs completion queue without looking into it, and only
 // some devices report what arrived since the last turn (not rxe, nor mlx5 without DevX, openucx/ucx#11728): messages
 // stayed there until UCX's keepalive, 17 s later. So take one more turn after arming: later events will be reported.
-void Worker::arm_idle(Engine *except) {
+void Worker::arm_idle(Engine *except, bool may_rest) {
     for (size_t i = 0; i < polled.size();) {
         Engine *engine = polled[i];
         if (engine == except || ucp.worker_arm(engine->handle) != UCS_OK || turn_of(engine)) {
@@ -100,8 +105,24 @@ void Worker::arm_idle(Engine *except) {
             continue;
         }
         engine->armed = true;
+        rest(engine, may_rest);
         std::erase(polled, engine);
     }
+}
+
+// While a connection of UCX's tcp waits for the other process to answer, its descriptor is ready all the time, with
+// nothing to do: a loop took a whole core, 57,000 turns a second, until a busy peer had answered. So an engine whose
+// descriptor reports in vain rests. It then reports what is new, and is looked at now and then: see longest_sleep_ms.
+void Worker::rest(Engine *engine, bool may_rest) {
+    engine->vain = engine->work ? 0 : engine->vain + engine->woken;
+    engine->work = 0;
+    engine->woken = false;
+    if (engine->vain >= most_vain && !engine->reports()) engine->vain = 0;
+    const bool rests = may_rest && engine->vain >= most_vain;
+    if (rests == engine->rests) return;
+    engine->report(rests);
+    std::erase(resting, engine);
+    if (engine->rests) resting.push_back(engine);
 }
 
 // Wait up to `timeout_ms` for an engine's descriptor or a socket; handle sockets whose other side is gone
@@ -120,10 +141,13 @@ bool Worker::check_sockets(int timeout_ms) {
     for (int i = 0; i < n; ++i)
         if (eventfd_t count; !events[i].data.u64)
             eventfd_read(wake_fd, &count);
-        else if (events[i].data.u64 & 1)
-            poll(reinterpret_cast<Engine *>(events[i].data.u64 & ~uint64_t(1)));
-        else if (auto *socket = static_cast<WatchedSocket *>(events[i].data.ptr); !socket->ready(events[i].events))
+        else if (events[i].data.u64 & 1) {
+            auto *engine = reinterpret_cast<Engine *>(events[i].data.u64 & ~uint64_t(1));
+            engine->woken |= engine->armed;
+            poll(engine);
+        } else if (auto *socket = static_cast<WatchedSocket *>(events[i].data.ptr); !socket->ready(events[i].events))
             gone.push_back(socket->shared_from_this());
+    for (Engine *engine : resting) poll(engine);
     for (auto &socket : gone) end_after_arrivals(*socket);
     Borrowed::sweep();
     return n > 0;
@@ -157,11 +181,13 @@ bool Worker::wait(Request *r, double timeout_s) {
     int64_t now = now_ns();
     int64_t gil_since = now;
     const int64_t deadline = timeout_s < 0 ? INT64_MAX : timeout_s > 1e9 ? INT64_MAX : now + int64_t(timeout_s * 1e9);
+    int64_t vain_since = now;
     unsigned limit = spin_state.turns(now), fruitless = 0, since_clock = 0;
     bool spun = false;
     for (;;) {
         bool fruitful = progress();
         fruitless = fruitful ? 0 : fruitless + 1;
+        if (fruitful) vain_since = now;
         if (due()) {
             drain();
             if (r->done()) {
@@ -201,7 +227,7 @@ bool Worker::wait(Request *r, double timeout_s) {
         const int64_t slice_ms = longest_sleep_ms();
         int64_t left_ms = deadline == INT64_MAX ? slice_ms : std::min((deadline - now + ms - 1) / ms, slice_ms);
         int64_t slept_from = now;
-        if (limit) spin_state.missed();
+        if (limit) spin_state.missed(now - vain_since);
         check_sockets(int(std::max<int64_t>(left_ms, 1)));
         now = now_ns();
         if (poller && !loop.is_valid()) poller->wake_up();  // a loop may sleep again without another look
@@ -212,6 +238,7 @@ bool Worker::wait(Request *r, double timeout_s) {
         drain();
         if (r->done()) return true;
         if (now >= deadline) return false;
+        vain_since = now;
         limit = spin_state.turns(now);
         fruitless = since_clock = 0;
         spun = false;
@@ -326,11 +353,13 @@ bool Worker::spin(Request *r, int64_t &now) {
     }
     if (r->engine) poll(r->engine);
     const Awaiting until(awaited, r);
+    int64_t vain_since = now;
     const unsigned limit = spin_state.turns(now);
     bool spun = false;
     for (unsigned fruitless = 0, since_clock = 0; fruitless <= limit;) {
         bool fruitful = progress();
         fruitless = fruitful ? 0 : fruitless + 1;
+        if (fruitful) vain_since = now;
         if (due()) {
             drain();
             if (r->done()) {
@@ -353,7 +382,7 @@ bool Worker::spin(Request *r, int64_t &now) {
             return false;
         }
     }
-    if (limit) spin_state.missed();
+    if (limit) spin_state.missed(now - vain_since);
     slept_from_ns = now;
     if (!arm()) {
         slept_from_ns = 0;
@@ -376,8 +405,10 @@ void Worker::turn() {
     }
     check_sockets(0);
     const unsigned limit = in_flight ? spin_state.turns(start) : 0;
+    int64_t vain_since = start;
     for (unsigned fruitless = 0, turns = 0; fruitless <= limit; ++turns) {
         fruitless = progress() ? 0 : fruitless + 1;
+        if (limit && fruitless == 1) vain_since = now_ns();
         if (due() || !deferred.empty()) {
             bool woke = completed;
             drain();
@@ -386,15 +417,17 @@ void Worker::turn() {
         }
         if (turns % 16 == 15 && now_ns() - start > hold_ns) return schedule_turn();
     }
-    if (limit) spin_state.missed();
+    if (limit) spin_state.missed(now_ns() - vain_since);
     if (!arm()) return schedule_turn();
-    if (in_flight) slept_from_ns = now_ns();
-    look_again(now_ns());
+    const int64_t now = now_ns();
+    if (in_flight) slept_from_ns = now;
+    look_again(now);
 }
 
-// While the poller watches something, sleeps begin short and double: usually that takes as long as a message.
+// While the poller watches something, sleeps begin short and double: usually that takes as long as a message. So they
+// do while an engine rests.
 int64_t Worker::longest_sleep_ms() {
-    if (!poller || !poller->watches()) {
+    if (!needs_looks()) {
         look_ms = 1;
         return sleep_slice_ms;
     }
@@ -403,9 +436,9 @@ int64_t Worker::longest_sleep_ms() {
 
 // The same in a loop.
 void Worker::look_again(int64_t now) {
-    const bool watches = poller && poller->watches();
-    if (!watches) look_ms = 1, next_look_ns = 0;
-    if (!watches || !loop.is_valid() || now < next_look_ns) return;
+    const bool needed = needs_looks();
+    if (!needed) look_ms = 1, next_look_ns = 0;
+    if (!needed || !loop.is_valid() || now < next_look_ns) return;
     const int64_t after_ms = longest_sleep_ms();
     next_look_ns = now + after_ms * ms / 2;  // a loop may be early
     try {
@@ -429,5 +462,6 @@ void define_waiting(nb::class_<Worker> &cls) {
             nb::arg("loop"), nb::sig("def attach(self, loop: asyncio.AbstractEventLoop) -> None"),
             "Progress in this event loop's turns, also while no request is awaited.")
         .def_prop_ro("_spin_credit", [](Worker &w) { return w.spin_state.credit; })
+        .def_prop_ro("_resting", [](Worker &w) { return w.resting.size(); })
         .def_prop_ro("_attended", [](Worker &w) { return w.poller ? w.poller->looked_at() : 0; });
 }

@@ -237,7 +237,7 @@ address and makes no endpoints.)");
             "arm",
             [](Worker &w) {
                 w.check_owner("arm");
-                return w.arm();
+                return w.arm(false);  // what the caller sleeps on must report everything
             },
             "Arm :meth:`fileno` for the next event. False: there are events left; call :meth:`progress` first.")
         .def(

@@ -70,10 +70,10 @@ struct Spin {
     unsigned budget = most;
     int64_t not_before_ns = 0;  // no spinning until then, because cores are scarce
     int64_t penalty_ns = 0;
-    int credit = most_credit;  // a spin that pays restores it, each other one costs 1
+    int credit = most_credit;  // a spin that pays restores it, each other one costs 1, and 1 more for each 50 us
     unsigned untried = 0;
     void paid(bool spun) noexcept;
-    void missed() noexcept { credit -= credit > 0; }
+    void missed(int64_t vain_ns) noexcept;
     void slept(int64_t waited_ns) noexcept;
     void preempted(int64_t now) noexcept;
     /// How many fruitless turns to take now: without credit, only one wait in 64 spins.
@@ -82,8 +82,9 @@ struct Spin {
 
 /// Owns its engines, the epoll set of their and other descriptors, and every request in flight.
 struct Worker {
-    nb::object context;            // None: without UCX, for links on this host
-    std::vector<Engine *> polled;  // in each turn; the others are armed. Outlives the engines, which leave it
+    nb::object context;             // None: without UCX, for links on this host
+    std::vector<Engine *> polled;   // in each turn; the others are armed. Outlives the engines, which leave it
+    std::vector<Engine *> resting;  // their descriptors report events and there is no work; looked at now and then
     std::shared_ptr<Poller> poller;
     std::shared_ptr<Engine> own;  // for tags, active messages and network links; null in a worker for links only
     int epoll_fd = -1;
@@ -186,9 +187,10 @@ struct Worker {
     bool spin(Request *request, int64_t &now);
     bool wait(Request *request, double timeout_s);
     void progress_without_gil(Request *request, int64_t deadline);
-    bool arm();
+    bool arm(bool may_rest = true);
     /// Arm the polled engines that are idle, except one.
-    void arm_idle(Engine *except);
+    void arm_idle(Engine *except, bool may_rest = true);
+    void rest(Engine *engine, bool may_rest);
     /// In the epoll data, the lowest bit distinguishes an engine from a socket.
     static uint64_t tag(Engine *engine) noexcept { return reinterpret_cast<uint64_t>(engine) | 1; }
     bool check_sockets(int timeout_ms);
@@ -201,6 +203,7 @@ struct Worker {
     void attach(nb::handle running_loop);
     void detach() noexcept;
     void schedule_turn();
+    bool needs_looks() const noexcept { return (poller && poller->watches()) || !resting.empty(); }
     int64_t longest_sleep_ms();
     void look_again(int64_t now);
     void turn();

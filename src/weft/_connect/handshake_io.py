@@ -24,6 +24,9 @@ _AT_ONCE = 4096
 #: Seconds that a caller waits for UCX to reach the listener; where it cannot, the listener reaches it.
 _REACH_S = 1.0
 _PACKET_NBYTES = (1 << 16) + 64  # larger than any message
+#: Turns without work, after which only the socket wakes a blocking handshake at once: UCX's descriptor is ready, with
+#: nothing to do, while a connection of its tcp waits for the other process.
+_MOST_VAIN = 16
 
 
 class _Socket(Protocol):
@@ -119,13 +122,15 @@ class _Blocking:
         """Progress the worker, if there is one, until the socket can be read."""
         if self._worker is None:
             return
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        poll.register(self._worker.fileno(), select.POLLIN)
+        both, alone = select.poll(), select.poll()
+        for poll in (both, alone):
+            poll.register(self._sock, select.POLLIN)
+        both.register(self._worker.fileno(), select.POLLIN)
+        vain = 0
         while True:
-            self._worker.progress()
+            vain = 0 if self._worker.progress() else vain + 1
             left = self._deadline - time.monotonic() if self._worker.arm() else 0.0
-            found = poll.poll(min(max(left, 0.0), LONG_S) * 1e3)
+            found = both.poll(min(max(left, 0.0), LONG_S) * 1e3) if vain < _MOST_VAIN else alone.poll(1)
             if any(fd == self._sock.fileno() for fd, _ in found) or time.monotonic() >= self._deadline:
                 return
 
@@ -250,8 +255,8 @@ def _taken(ahead: bytearray, nbytes: int) -> bytearray:
 
 def out_of_descriptors(what: str, error: OSError) -> Error:
     """Return the error for a failure to get a descriptor from the kernel."""
-    if error.errno == errno.EAFNOSUPPORT:
-        ask = "does a filter refuse one of them (systemd's RestrictAddressFamilies)?"
+    if error.errno in (errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES):
+        ask = "does a filter refuse one of them (seccomp, systemd's RestrictAddressFamilies)?"
         return UnsupportedError(
             f"{what}: {error.strerror or error}; weft needs sockets of AF_UNIX and of AF_INET or AF_INET6; {ask}"
         )
