@@ -92,3 +92,21 @@ def test_the_source_towards_a_host():
 
 def test_outward_is_an_address_of_this_host():
     assert address.device_of(address.outward(socket.AF_INET)) is not None
+
+
+def test_the_device_of_an_address_is_found_once(monkeypatch):
+    looks = []
+    monkeypatch.setattr(address, "_devices", {})
+    monkeypatch.setattr(address, "_find_device", lambda host: looks.append(host) or f"eth{len(looks) - 1}")
+    first = {"eth0": "10.0.0.7", "eth1": "10.0.0.7"}
+    monkeypatch.setattr(address, "_first_address", first.get)
+    assert [address.device_of("10.0.0.7") for _ in range(3)] == ["eth0"] * 3
+    assert looks == ["10.0.0.7"]
+    first["eth0"] = "10.0.0.8"  # the address has moved to another device
+    assert [address.device_of("10.0.0.7") for _ in range(3)] == ["eth1"] * 3
+    assert looks == ["10.0.0.7"] * 2
+
+
+def test_the_first_address_of_a_device():
+    assert address._first_address("lo") == "127.0.0.1"
+    assert address._first_address("nosuch") is None

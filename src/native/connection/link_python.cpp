@@ -35,8 +35,10 @@ void offer_link(LinkObject &self, int fd) {
 
 /// The system error that keeps this process from using rings; empty: it can.
 std::string ring_error() {
+    static bool able = false;  // where no link keeps the arena, each look makes one
     int error = 0;
-    return SharedArena::of_process(error) ? "" : strerror(error);
+    able = able || SharedArena::of_process(error);
+    return able ? "" : strerror(error);
 }
 
 void join_link(LinkObject &self, nb::bytes address, int fd, int memory) {
