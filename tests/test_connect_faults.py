@@ -324,6 +324,8 @@ def test_what_a_connection_has_only_when_it_is_open():
             getattr(connecting, name)
     with pytest.raises(AttributeError, match="'Connecting' object has no attribute 'nosuch'"):
         _ = connecting.nosuch
+    with pytest.raises(AttributeError, match="no attribute 'wait'; `with` or `open` connects and blocks"):
+        _ = connecting.wait
 
 
 def test_handlers_end_with_the_listener():

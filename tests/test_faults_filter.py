@@ -3,6 +3,7 @@
 
 import errno
 import json
+import os
 import platform
 import socket
 
@@ -112,12 +113,13 @@ def test_the_doctor_says_what_to_mend(spawn, call):
     assert child.line() == f"{call}: Operation not permitted"
 
 
-def test_unix_sockets_that_are_refused_are_named(spawn):
+@pytest.mark.parametrize("error", [errno.EAFNOSUPPORT, errno.EPERM], ids=["as systemd", "as a seccomp profile"])
+def test_unix_sockets_that_are_refused_are_named(spawn, error):
     # As by systemd's RestrictAddressFamilies=AF_INET AF_INET6.
     with weft.listen("127.0.0.1:0") as listener:
-        refused = {"error": errno.EAFNOSUPPORT, "first": int(socket.AF_UNIX)}
+        refused = {"error": error, "first": int(socket.AF_UNIX)}
         child = refusing(spawn, NO_UNIX, "socket", listener.address, **refused)
-        why = "Address family not supported by protocol; weft needs sockets of AF_UNIX and of AF_INET or AF_INET6"
+        why = f"{os.strerror(error)}; weft needs sockets of AF_UNIX and of AF_INET or AF_INET6"
         assert child.line().startswith(f"UnsupportedError listen on 127.0.0.1:0: {why}")
         assert child.line().startswith(f"UnsupportedError connect to {listener.address}: {why}")
 

@@ -262,6 +262,8 @@ class Connecting:
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
             if hasattr(Peer, name):
                 text = f"{name}: the connection is not open: enter it with `with` or `async with`, or `await` it"
+            elif name == "wait":
+                text += "; `with` or `open` connects and blocks, `async with` or `await` suspends"
             raise AttributeError(text, name=name, obj=self)
 
     def __await__(self) -> Generator[Any, None, Peer]:
