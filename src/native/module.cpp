@@ -13,14 +13,18 @@
 NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // an interpreter may exit with requests pending
     m.attr("__doc__") = "UCP for weft: contexts, workers, endpoints, requests, connections and the receive pool.";
-    m.def("bind", &bind_library, nb::arg("path"), "Look up every UCP function in the loaded library at `path`.");
+    // Look up every UCP function in the loaded library at `path`.
+    m.def("bind", &bind_library, nb::arg("path"));
     m.def("bound", &bound);
+    // Call `load`, then restore the handler of SIGHUP, which libucs replaces in a constructor.
     m.def("keep_sighup", &keep_sighup, nb::arg("load"),
-          nb::sig("def keep_sighup(load: collections.abc.Callable[[], typing.Any]) -> typing.Any"),
-          "Call `load`, then restore the handler of SIGHUP, which libucs replaces in a constructor.");
-    m.def("close_in_child", &close_in_child, nb::arg("fd"), "Close `fd` at once in forked children.");
-    m.def("keep_in_child", &keep_in_child, nb::arg("fd"), "Undo close_in_child.");
-    m.def("forked", [] { return in_forked_child; }, "True in a child forked after weft was used.");
+          nb::sig("def keep_sighup(load: collections.abc.Callable[[], typing.Any]) -> typing.Any"));
+    // Close `fd` at once in forked children.
+    m.def("close_in_child", &close_in_child, nb::arg("fd"));
+    // Undo close_in_child.
+    m.def("keep_in_child", &keep_in_child, nb::arg("fd"));
+    // True in a child forked after weft was used.
+    m.def("forked", [] { return in_forked_child; });
     Pool::define(m);
     define_arrow_allocator(m);
     define_numpy_allocator(m);

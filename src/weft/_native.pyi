@@ -12,30 +12,19 @@ from typing_extensions import Buffer, Self
 import weft.typing
 
 
-def bind(path: str) -> None:
-    """Look up every UCP function in the loaded library at `path`."""
+def bind(path: str) -> None: ...
 
 def bound() -> bool: ...
 
-def keep_sighup(load: Callable[[], Any]) -> Any:
-    """
-    Call `load`, then restore the handler of SIGHUP, which libucs replaces in a constructor.
-    """
+def keep_sighup(load: Callable[[], Any]) -> Any: ...
 
-def close_in_child(fd: int) -> None:
-    """Close `fd` at once in forked children."""
+def close_in_child(fd: int) -> None: ...
 
-def keep_in_child(fd: int) -> None:
-    """Undo close_in_child."""
+def keep_in_child(fd: int) -> None: ...
 
-def forked() -> bool:
-    """True in a child forked after weft was used."""
+def forked() -> bool: ...
 
 class Block:
-    """
-    Memory of the receive pool, or memory that another process lent; `memoryview(block)` is writable and keeps it alive.
-    """
-
     @property
     def nbytes(self) -> int: ...
 
@@ -52,74 +41,31 @@ def pool_allocate(nbytes: int) -> memoryview: ...
 
 def pool_set_cap(nbytes: int) -> None: ...
 
-def pool_set_hold(seconds: float, ceiling_nbytes: int = 18446744073709551615, low_water_nbytes: int = 0) -> None:
-    """
-    Set for how many seconds idle memory beyond the cap is kept, up to the most that was in use at once; 0: none. With it the process's memory stays within the ceiling. Idle memory is kept for longer as long as the process has no more than `low_water_nbytes` in all.
-    """
+def pool_set_hold(seconds: float, ceiling_nbytes: int = 18446744073709551615, low_water_nbytes: int = 0) -> None: ...
 
-def pool_join(fd: int) -> bool:
-    """
-    Share one budget of idle memory with all processes of this host that join with the same file: together they keep little more for the hold than they had in use at once. Return False if that is not possible.
-    """
+def pool_join(fd: int) -> bool: ...
 
-def pool_settle(other_nbytes: int | None = None) -> None:
-    """
-    Give back the memory that was kept for the hold and has not been used since, or that what the process now has beside the pool leaves no room for: `other_nbytes`, or what the kernel says.
-    """
+def pool_settle(other_nbytes: int | None = None) -> None: ...
 
-def pool_trim(nbytes: int) -> None:
-    """
-    Give idle memory back until at most `nbytes` are left, and drop the pages of blocks that were freed while lent.
-    """
+def pool_trim(nbytes: int) -> None: ...
 
-def pool_cool() -> None:
-    """
-    Give the pages of all idle memory back; the files stay, so that peers need not map them again.
-    """
+def pool_cool() -> None: ...
 
-def flag_loans() -> None:
-    """
-    Flag borrowed memory that its owner still counts: /proc/self/smaps shows `dd` for such mappings.
-    """
+def flag_loans() -> None: ...
 
-def loans_counted_elsewhere() -> tuple[int, int] | None:
-    """
-    Return the borrowed bytes that their owners count: those that are resident, and those that are mapped.
+def loans_counted_elsewhere() -> tuple[int, int] | None: ...
 
-    Mappings are flagged as by `flag_loans`. None: some shared memory is counted by no owner; read `/proc/self/smaps`.
-    """
-
-def is_flagged(buffer: object) -> bool:
-    """
-    Return whether all of a contiguous buffer is memory that `flag_loans` has flagged.
-    """
+def is_flagged(buffer: object) -> bool: ...
 
 def pool_statistics() -> dict[str, int]: ...
 
-def pool_small_on_huge(on: bool) -> None:
-    """
-    Set whether blocks below 16 MiB lie on huge pages as well. Otherwise the pool decides by what a fault takes on this machine.
-    """
+def pool_small_on_huge(on: bool) -> None: ...
 
-def pool_limit_mappings(most: int) -> int:
-    """
-    Set how many mappings lending may take in this process, by default half of vm.max_map_count; beyond them, memory is copied. Return the previous limit.
-    """
+def pool_limit_mappings(most: int) -> int: ...
 
-def arrow_in_pool(on: bool, library: str) -> bool:
-    """
-    Have Arrow allocate buffers of 64 KiB and more in the pool, in all of this process.
+def arrow_in_pool(on: bool, library: str) -> bool: ...
 
-    `library` is the path of the module ``pyarrow.lib``, which must be loaded. Return the previous setting. Existing buffers
-    stay where they are, and so does a pool that was given to ``pyarrow.set_memory_pool``.
-    """
-
-def numpy_in_pool(on: bool) -> bool:
-    """
-    Have NumPy allocate arrays of 64 KiB and more in the pool, in this context (NumPy's context variable).
-
-    Return the previous setting. Existing arrays stay where they are. Source: ``PyDataMem_SetHandler``.
-    """
+def numpy_in_pool(on: bool) -> bool: ...
 
 class Context:
     """A UCP context: the transports and devices that its workers may use."""
@@ -1046,26 +992,15 @@ class SockaddrListener:
         """
 
 class Link:
-    """
-    A link between two workers: the carrier of their messages, and the socket that reports the peer's end.
-    """
-
     @property
     def address(self) -> bytes: ...
 
-    def offer(self, fd: int) -> None:
-        """
-        Send the descriptors that belong to the address over the socket `fd`, before the peer gets the address.
-        """
+    def offer(self, fd: int) -> None: ...
 
     @property
-    def memory(self) -> int:
-        """The descriptor that `offer` sends, owned by the link; -1: none."""
+    def memory(self) -> int: ...
 
-    def join(self, address: bytes, fd: int, memory: int = -1) -> None:
-        """
-        Connect to the peer's address. On success the link owns `fd`; -1: no socket. `memory`, owned by the caller, is what the peer offers; -1 if it comes over `fd`.
-        """
+    def join(self, address: bytes, fd: int, memory: int = -1) -> None: ...
 
     def open(self, local: int, remote: int, name: str) -> Channel: ...
 
@@ -1082,17 +1017,11 @@ class Link:
     @property
     def transports(self) -> list[str]: ...
 
-def ring_error() -> str:
-    """
-    Return the system error that keeps this process from using rings; empty: it can use them.
-    """
+def ring_error() -> str: ...
 
-def prepare_link(worker: Worker, same_host: bool, name: str) -> Link:
-    """Make one side of a link; its `address` goes to the peer's `join`."""
+def prepare_link(worker: Worker, same_host: bool, name: str) -> Link: ...
 
 class Channel:
-    """A connection: ordered messages, with bounded queues on both sides."""
-
     header_nbytes: int = 32
 
     rendezvous_nbytes: int = 262144
@@ -1110,10 +1039,7 @@ class Channel:
     large_piece_nbytes: int = 32768
 
     @staticmethod
-    def last_small_nbytes() -> int:
-        """
-        Return how much of a message, its last bytes, goes through a ring's small pieces on this machine.
-        """
+    def last_small_nbytes() -> int: ...
 
     def send(self, first: weft.typing.BufferLike, rest: list[Buffer] | None = None, lend: bool = False, stage: bool = False) -> weft.typing.Request[None]: ...
 
@@ -1132,38 +1058,23 @@ class Channel:
     def abort(self, reason: str = 'the connection was aborted by this side') -> None: ...
 
     @property
-    def closed(self) -> bool:
-        """Whether this side has closed or aborted the connection."""
+    def closed(self) -> bool: ...
 
     @property
-    def ended(self) -> bool:
-        """
-        Whether the peer has closed the connection or is gone; there may be messages left to receive.
-        """
+    def ended(self) -> bool: ...
 
     @property
-    def loss_raised(self) -> bool:
-        """
-        Whether the peer was lost without a goodbye, and an exception has reported it.
-        """
+    def loss_raised(self) -> bool: ...
 
-    def send_placed(self, first: Buffer, rest: list[Buffer], lend: bool, stage: bool, placed: list[Buffer]) -> list[weft.typing.Request[None]]:
-        """
-        Send as `send`, then each of `placed` for the peer's `recv_placed`. Do not cancel any of them: places are counted.
-        """
+    def send_placed(self, first: Buffer, rest: list[Buffer], lend: bool, stage: bool, placed: list[Buffer]) -> list[weft.typing.Request[None]]: ...
 
-    def recv_placed(self, place: int, buffer: Buffer) -> weft.typing.Request[None]:
-        """
-        Receive the placed message number `place`, from 0, into `buffer`, which must have its exact size.
-        """
+    def recv_placed(self, place: int, buffer: Buffer) -> weft.typing.Request[None]: ...
 
     @property
-    def next_place(self) -> int:
-        """Number of messages sent with `send_placed`."""
+    def next_place(self) -> int: ...
 
     @property
-    def memory_types(self) -> list[str]:
-        """The memory types of its worker's context."""
+    def memory_types(self) -> list[str]: ...
 
     @property
     def unread_nbytes(self) -> int: ...
@@ -1175,10 +1086,7 @@ class Channel:
     def lent_received_nbytes(self) -> int: ...
 
     @property
-    def landed(self) -> tuple[int, float, float]:
-        """
-        Bytes that were announced and have arrived; the seconds from when they were asked for until they were here; and the integral over these seconds of how many connections of this worker received over the network.
-        """
+    def landed(self) -> tuple[int, float, float]: ...
 
     @property
     def transports(self) -> list[str]: ...
@@ -1194,10 +1102,7 @@ class Channel:
         """
 
     @property
-    def handle(self) -> int:
-        """
-        The address of the ``ucp_ep_h`` that the link sends through; 0 once it is lost.
-        """
+    def handle(self) -> int: ...
 
 class Peer:
     """
@@ -1365,17 +1270,8 @@ class Peer:
         Cancelling loses no message: the next receive gets the first one.
         """
 
-def layout(array: object) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], tuple[int, int]]:
-    """
-    Return an array's DLPack description: type (code, bits, lanes), shape, strides in items, device (type, index).
-    """
+def layout(array: object) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], tuple[int, int]]: ...
 
-def view(memory: Buffer, dtype: tuple[int, int, int], shape: Sequence[int], strides: Sequence[int], device: tuple[int, int], writable: bool) -> Any:
-    """
-    Return `memory` as an array of `device`, exported by DLPack, and by the buffer protocol if that is the host.
-    """
+def view(memory: Buffer, dtype: tuple[int, int, int], shape: Sequence[int], strides: Sequence[int], device: tuple[int, int], writable: bool) -> Any: ...
 
-def cuda_device(address: int) -> int:
-    """
-    Return the index of the device that the memory at `address` belongs to.
-    """
+def cuda_device(address: int) -> int: ...

@@ -82,18 +82,16 @@ nb::object view(nb::handle memory, nb::tuple dtype, const std::vector<size_t> &s
 }  // namespace
 
 void define_dlpack_export(nb::module_ &m) {
+    // Return an array's DLPack description: type (code, bits, lanes), shape, strides in items, device (type, index).
     m.def("layout", &layout, nb::arg("array"),
           nb::sig("def layout(array: object) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], "
-                  "tuple[int, int]]"),
-          "Return an array's DLPack description: type (code, bits, lanes), shape, strides in items, device (type, "
-          "index).");
-    m.def(
-        "view", &view, nb::arg("memory"), nb::arg("dtype"), nb::arg("shape"), nb::arg("strides"), nb::arg("device"),
-        nb::arg("writable"),
-        nb::sig("def view(memory: typing_extensions.Buffer, dtype: tuple[int, int, int], shape: "
-                "collections.abc.Sequence[int], strides: collections.abc.Sequence[int], device: tuple[int, int], "
-                "writable: bool) -> typing.Any"),
-        "Return `memory` as an array of `device`, exported by DLPack, and by the buffer protocol if that is the host.");
-    m.def("cuda_device", &cuda_device, nb::arg("address"),
-          "Return the index of the device that the memory at `address` belongs to.");
+                  "tuple[int, int]]"));
+    // Return `memory` as an array of `device`, exported by DLPack, and by the buffer protocol if that is the host.
+    m.def("view", &view, nb::arg("memory"), nb::arg("dtype"), nb::arg("shape"), nb::arg("strides"), nb::arg("device"),
+          nb::arg("writable"),
+          nb::sig("def view(memory: typing_extensions.Buffer, dtype: tuple[int, int, int], shape: "
+                  "collections.abc.Sequence[int], strides: collections.abc.Sequence[int], device: tuple[int, int], "
+                  "writable: bool) -> typing.Any"));
+    // Return the index of the device that the memory at `address` belongs to.
+    m.def("cuda_device", &cuda_device, nb::arg("address"));
 }

@@ -29,8 +29,8 @@ Channel &receiver(const Self &self, const char *op) {
 }  // namespace
 
 void define_channel(nb::module_ &m) {
-    nb::class_<ChannelObject> channel(m, "Channel", nb::is_weak_referenceable(),
-                                      "A connection: ordered messages, with bounded queues on both sides.");
+    // A connection: ordered messages, with bounded queues on both sides.
+    nb::class_<ChannelObject> channel(m, "Channel", nb::is_weak_referenceable());
     // These sizes decide how a message is sent before UCX or a ring sees it, and in a ring; weft.explain shows them.
     channel.attr("header_nbytes") = sizeof(Wire);
     channel.attr("rendezvous_nbytes") = rendezvous_nbytes;
@@ -40,9 +40,8 @@ void define_channel(nb::module_ &m) {
     channel.attr("whole_nbytes") = RingCarrier::whole_nbytes;
     channel.attr("piece_nbytes") = Area::small_nbytes;
     channel.attr("large_piece_nbytes") = Area::large_nbytes;
-    channel.def_static(
-        "last_small_nbytes", [] { return Area::most_through_small(); },
-        "Return how much of a message, its last bytes, goes through a ring's small pieces on this machine.");
+    // Return how much of a message, its last bytes, goes through a ring's small pieces on this machine.
+    channel.def_static("last_small_nbytes", [] { return Area::most_through_small(); });
     channel
         .def(
             "send",
@@ -97,17 +96,17 @@ void define_channel(nb::module_ &m) {
                 core->worker->drain();
             },
             nb::arg("reason") = "the connection was aborted by this side")
+        // Whether this side has closed or aborted the connection.
         .def_prop_ro(
             "closed",
-            [](ChannelObject &c) { return c.channel->closed || c.channel->closing || c.channel->worker->closed(); },
-            "Whether this side has closed or aborted the connection.")
-        .def_prop_ro(
-            "ended", [](ChannelObject &c) { return c.channel->ended || c.channel->lost; },
-            "Whether the peer has closed the connection or is gone; there may be messages left to receive.")
-        .def_prop_ro(
-            "loss_raised",
-            [](ChannelObject &c) { return c.channel->lost && !c.channel->ended && c.channel->fault->raised; },
-            "Whether the peer was lost without a goodbye, and an exception has reported it.")
+            [](ChannelObject &c) { return c.channel->closed || c.channel->closing || c.channel->worker->closed(); })
+        // Whether the peer has closed the connection or is gone; there may be messages left to receive.
+        .def_prop_ro("ended", [](ChannelObject &c) { return c.channel->ended || c.channel->lost; })
+        // Whether the peer was lost without a goodbye, and an exception has reported it.
+        .def_prop_ro("loss_raised",
+                     [](ChannelObject &c) { return c.channel->lost && !c.channel->ended && c.channel->fault->raised; })
+        // Send as `send`, then each of `placed` for the peer's `recv_placed`. Do not cancel any of them: places are
+        // counted.
         .def(
             "send_placed",
             [](Self self, nb::handle first, nb::handle rest, bool lend, bool stage, nb::handle placed) {
@@ -116,20 +115,18 @@ void define_channel(nb::module_ &m) {
             nb::arg("first"), nb::arg("rest"), nb::arg("lend"), nb::arg("stage"), nb::arg("placed"),
             nb::sig(
                 "def send_placed(self, first: typing_extensions.Buffer, rest: list[typing_extensions.Buffer], lend: "
-                "bool, stage: bool, placed: list[typing_extensions.Buffer]) -> list[weft.typing.Request[None]]"),
-            "Send as `send`, then each of `placed` for the peer's `recv_placed`. Do not cancel any of them: places are "
-            "counted.")
+                "bool, stage: bool, placed: list[typing_extensions.Buffer]) -> list[weft.typing.Request[None]]"))
+        // Receive the placed message number `place`, from 0, into `buffer`, which must have its exact size.
         .def(
             "recv_placed",
             [](Self self, uint64_t place, nb::handle buffer) {
                 return usable(self, "recv").recv_placed(self.h.ptr(), place, buffer);
             },
             nb::arg("place"), nb::arg("buffer"),
-            nb::sig("def recv_placed(self, place: int, buffer: typing_extensions.Buffer) -> weft.typing.Request[None]"),
-            "Receive the placed message number `place`, from 0, into `buffer`, which must have its exact size.")
-        .def_prop_ro(
-            "next_place", [](ChannelObject &c) { return c.channel->next_place; },
-            "Number of messages sent with `send_placed`.")
+            nb::sig("def recv_placed(self, place: int, buffer: typing_extensions.Buffer) -> weft.typing.Request[None]"))
+        // Number of messages sent with `send_placed`.
+        .def_prop_ro("next_place", [](ChannelObject &c) { return c.channel->next_place; })
+        // The memory types of its worker's context.
         .def_prop_ro(
             "memory_types",
             [](ChannelObject &c) {
@@ -138,20 +135,19 @@ void define_channel(nb::module_ &m) {
                     if (c.channel->link->carrier->memory_types >> i & 1) names.append(memory_type_name(i));
                 return names;
             },
-            nb::sig("def memory_types(self) -> list[str]"), "The memory types of its worker's context.")
+            nb::sig("def memory_types(self) -> list[str]"))
         .def_prop_ro("unread_nbytes", [](ChannelObject &c) { return c.channel->unread_nbytes; })
         .def_prop_ro("lent_sent_nbytes", [](ChannelObject &c) { return c.channel->lent_sent_nbytes; })
         .def_prop_ro("lent_received_nbytes", [](ChannelObject &c) { return c.channel->lent_received_nbytes; })
+        // Bytes that were announced and have arrived; the seconds from when they were asked for until they were here;
+        // and the integral over these seconds of how many connections of this worker received over the network.
         .def_prop_ro(
             "landed",
             [](ChannelObject &c) {
                 const Landed &landed = c.channel->landed_here;
                 return nb::make_tuple(landed.nbytes, landed.busy_ns * 1e-9, landed.flow_ns * 1e-9);
             },
-            nb::sig("def landed(self) -> tuple[int, float, float]"),
-            "Bytes that were announced and have arrived; the seconds from when they were asked for until they were "
-            "here; and the integral over these seconds of how many connections of this worker received over the "
-            "network.")
+            nb::sig("def landed(self) -> tuple[int, float, float]"))
         .def_prop_ro(
             "transports", [](ChannelObject &c) { return c.channel->link->carrier->transports(); },
             nb::sig("def transports(self) -> list[str]"))
@@ -162,7 +158,6 @@ void define_channel(nb::module_ &m) {
             "evaluate_perf",
             [](Self self, size_t nbytes) { return usable(self, "evaluate_perf").link->carrier->evaluate_perf(nbytes); },
             nb::arg("nbytes"), nb::sig("def evaluate_perf(self, nbytes: int) -> float | None"), evaluate_perf_doc)
-        .def_prop_ro(
-            "handle", [](ChannelObject &c) { return c.channel->link->carrier->handle(); },
-            "The address of the ``ucp_ep_h`` that the link sends through; 0 once it is lost.");
+        // The address of the ``ucp_ep_h`` that the link sends through; 0 once it is lost.
+        .def_prop_ro("handle", [](ChannelObject &c) { return c.channel->link->carrier->handle(); });
 }

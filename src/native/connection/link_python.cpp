@@ -68,24 +68,20 @@ void close_link(LinkObject &self) {
 }  // namespace
 
 void define_link(nb::module_ &m) {
-    nb::class_<LinkObject>(
-        m, "Link",
-        "A link between two workers: the carrier of their messages, and the socket that reports the peer's "
-        "end.")
+    // A link between two workers: the carrier of their messages, and the socket that reports the peer's end.
+    nb::class_<LinkObject>(m, "Link")
         .def_prop_ro("address",
                      [](LinkObject &l) {
                          std::string address = l.link->carrier->address();
                          return nb::bytes(address.data(), address.size());
                      })
-        .def("offer", &offer_link, nb::arg("fd"),
-             "Send the descriptors that belong to the address over the socket `fd`, before the peer gets the address.")
-        .def_prop_ro(
-            "memory", [](LinkObject &l) { return l.link->carrier->memory(); },
-            "The descriptor that `offer` sends, owned by the link; -1: none.")
-        .def("join", &join_link, nb::arg("address"), nb::arg("fd"), nb::arg("memory") = -1,
-             "Connect to the peer's address. On success the link owns `fd`; -1: no socket. `memory`, owned by the "
-             "caller, is "
-             "what the peer offers; -1 if it comes over `fd`.")
+        // Send the descriptors that belong to the address over the socket `fd`, before the peer gets the address.
+        .def("offer", &offer_link, nb::arg("fd"))
+        // The descriptor that `offer` sends, owned by the link; -1: none.
+        .def_prop_ro("memory", [](LinkObject &l) { return l.link->carrier->memory(); })
+        // Connect to the peer's address. On success the link owns `fd`; -1: no socket. `memory`, owned by the caller,
+        // is what the peer offers; -1 if it comes over `fd`.
+        .def("join", &join_link, nb::arg("address"), nb::arg("fd"), nb::arg("memory") = -1)
         .def("open", &open_channel, nb::arg("local"), nb::arg("remote"), nb::arg("name"),
              nb::sig("def open(self, local: int, remote: int, name: str) -> Channel"))
         .def("close", &close_link)
@@ -95,9 +91,9 @@ void define_link(nb::module_ &m) {
         .def_prop_ro(
             "transports", [](LinkObject &l) { return l.link->carrier->transports(); },
             nb::sig("def transports(self) -> list[str]"));
-    m.def("ring_error", &ring_error,
-          "Return the system error that keeps this process from using rings; empty: it can use them.");
+    // Return the system error that keeps this process from using rings; empty: it can use them.
+    m.def("ring_error", &ring_error);
+    // Make one side of a link; its `address` goes to the peer's `join`.
     m.def("prepare_link", &prepare_link, nb::arg("worker"), nb::arg("same_host"), nb::arg("name"),
-          nb::sig("def prepare_link(worker: Worker, same_host: bool, name: str) -> Link"),
-          "Make one side of a link; its `address` goes to the peer's `join`.");
+          nb::sig("def prepare_link(worker: Worker, same_host: bool, name: str) -> Link"));
 }

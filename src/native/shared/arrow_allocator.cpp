@@ -168,9 +168,8 @@ bool arrow_in_pool(bool on, const char *path) {
 }  // namespace
 
 void define_arrow_allocator(nb::module_ &m) {
-    m.def("arrow_in_pool", &arrow_in_pool, nb::arg("on"), nb::arg("library"),
-          R"(Have Arrow allocate buffers of 64 KiB and more in the pool, in all of this process.
-
-`library` is the path of the module ``pyarrow.lib``, which must be loaded. Return the previous setting. Existing buffers
-stay where they are, and so does a pool that was given to ``pyarrow.set_memory_pool``.)");
+    // Have Arrow allocate buffers of 64 KiB and more in the pool, in all of this process. `library` is the path of the
+    // module ``pyarrow.lib``, which must be loaded. Return the previous setting. Existing buffers stay where they are,
+    // and so does a pool that was given to ``pyarrow.set_memory_pool``.
+    m.def("arrow_in_pool", &arrow_in_pool, nb::arg("on"), nb::arg("library"));
 }

@@ -99,8 +99,7 @@ bool numpy_in_pool(bool on) {
 }  // namespace
 
 void define_numpy_allocator(nb::module_ &m) {
-    m.def("numpy_in_pool", &numpy_in_pool, nb::arg("on"),
-          R"(Have NumPy allocate arrays of 64 KiB and more in the pool, in this context (NumPy's context variable).
-
-Return the previous setting. Existing arrays stay where they are. Source: ``PyDataMem_SetHandler``.)");
+    // Have NumPy allocate arrays of 64 KiB and more in the pool, in this context (NumPy's context variable). Return
+    // the previous setting. Existing arrays stay where they are. Source: ``PyDataMem_SetHandler``.
+    m.def("numpy_in_pool", &numpy_in_pool, nb::arg("on"));
 }
