@@ -329,6 +329,34 @@ def test_ucx_listens_on_the_device_of_the_connection_only(hosts, family):
     assert {address for address, _ in listening_at(calling.pid)} <= {b.ipv4, b.ipv6}
 
 
+TWO = """
+with weft.listen(sys.argv[1]) as listener:
+    say(listener.address)
+    for peer in [listener.accept(20) for _ in range(2)]:
+        peer.send(peer.recv().wait(20)).wait(20)
+        peer.close().wait(20)
+"""
+COUNTS = """
+from weft._connect import handshake
+sent, encode = [], handshake.encode
+handshake.encode = lambda **message: sent.append(message) or encode(**message)
+peers = []
+for _ in range(2):
+    peers.append(weft.connect(sys.argv[1], timeout=20).open())
+    say(len(sent))
+for peer in peers:
+    peer.send(b"x").wait(20)
+    say(bytes(peer.recv().wait(20)))
+"""
+
+
+def test_a_listener_that_has_a_worker_names_it_at_once(hosts):
+    a, b = hosts
+    listening = a.python(TWO, bound(a, "IPv4"))
+    calling = b.python(COUNTS, listening.line())
+    assert [calling.line() for _ in range(4)] == ["4", "7", "b'x'", "b'x'"]
+
+
 def test_an_address_that_the_loopback_has_too(hosts):
     """As a host behind IPVS has it."""
     a, b = hosts

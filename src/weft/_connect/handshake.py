@@ -7,7 +7,7 @@ only once. ``weft._tls.session`` wraps the steps in TLS.
 
 Client                                     Server
 magic, version, hello {payload, ring, queue} ->
-                                       <-  magic, version, hello {unix socket, nonce, payload, ring, worker?}
+                                       <-  magic, version, hello {unix socket, nonce, payload, ring, worker?, network?}
 (connects to the unix socket, writes the nonce: proves same host and user)
 
 With rings, if the local handshake (``local``) was not available (TLS, a forwarded port):
@@ -26,6 +26,8 @@ address across the network             ->
 (joins the link, opens the channel; across the network, waits until UCX reaches the server)
 address?                               ->  (joins the link, opens the channel)
                                        <-  ready
+
+If the server's hello names its worker for the network, a caller from there sends its first two messages as one.
 
 One link joins two workers; the addresses are sent if it is new. On one host, rings carry it if both hellos offer them
 (``_connect.ring``), otherwise UCX; a ring's memory is sent over the unix socket, before its address. The worker with
@@ -198,20 +200,23 @@ def client(
     try:
         if unix is not None and why_ucx is None:
             return (yield from _connect_ring(workers, name, sock, unix, hello))
-        yield encode(route="host" if same_host else "network")
+        named = None if same_host or policy is not None else hello.get("network")
+        if named is None:
+            yield encode(route="host" if same_host else "network")
         try:
             tls = over_tls(policy, hello, same_host and route.memory_only, what)
             worker = None if tls else workers.worker(route, same_host=same_host)
         except UnreachableError:
             # No transport reaches it; or the listener is closing its Unix socket, which its next message reports.
-            with contextlib.suppress(HandshakeError, TimedOutError):
-                yield from _receive(what)
+            if named is None:
+                with contextlib.suppress(HandshakeError, TimedOutError):
+                    yield from _receive(what)
             raise
         if worker is None:
             yield from _receive(what)
             return Joined(workers, same_host=same_host, remote=remote)
         worker.handshakes += 1
-        remote_id = worker_of((yield from _receive(what)), worker, what)
+        remote_id = worker_of({"worker": named} if named is not None else (yield from _receive(what)), worker, what)
         decision = None
         if worker.id <= remote_id:
             link, decision = yield from worker.decide(remote_id, sock)
@@ -219,7 +224,8 @@ def client(
         segments = route.segments(same_host=same_host)
         way_back = None if same_host else worker.native.address.hex()
         ids = {"worker": worker.id, "channel": f"{channel_id:x}"}
-        yield encode(**ids, link=decision, segments=segments, address=way_back)
+        route_too = {} if named is None else {"route": "network"}
+        yield encode(**route_too, **ids, link=decision, segments=segments, address=way_back)
         reply = yield from _receive(what)
         if link is None:
             link = worker.follow(remote_id, field(reply, "link", dict, what), sock, what)
@@ -276,8 +282,17 @@ def server(
         proof = {"unix": same_host_listener.name, "nonce": nonce.hex(), "spaces": spaces}
         ring_worker = workers.ring_worker() if why_ucx is None else None
         worker_id = ring_worker.id if ring_worker is not None else None
-        yield encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings, worker=worker_id)
+        worker = workers.known_worker(route) if policy is None else None
+        network = None
+        if worker is not None:
+            worker.handshakes += 1  # so that it stays the one that is named
+            network = worker.id
+        ids = {"worker": worker_id, "network": network}
+        yield encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings, **ids)
         message = yield from _receive(what)
+        if worker is not None and not (message.get("route") == "network" and "channel" in message):
+            worker.handshakes -= 1
+            worker = None
         claimed = field(message, "route", str, what)
         closed = same_host_listener.closed  # a caller on this host could then not prove it
         unix = same_host_listener.accept(nonce) if claimed == "host" and not closed else None
@@ -295,10 +310,11 @@ def server(
             return (yield from _accept_ring(workers, ring_worker, name, sock, unix, message, remote))
         if same_host:
             _compare("POSIX_", route.queue, field(hello, "queue", dict, what), what)
-        worker = workers.worker(route, same_host=same_host)
-        worker.handshakes += 1
-        yield encode(worker=worker.id)
-        message = yield from _receive(what)
+        if worker is None:
+            worker = workers.worker(route, same_host=same_host)
+            worker.handshakes += 1
+            yield encode(worker=worker.id)
+            message = yield from _receive(what)
         remote_id = worker_of(message, worker, what)
         decision = None
         if worker.id < remote_id:

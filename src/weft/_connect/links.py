@@ -383,6 +383,15 @@ class Workers:
         # A device that gets another address needs a new worker: UCX tells peers the address that it began with.
         return self._worker("", settings) if same_host else self._worker(route.host, settings, route.flow)
 
+    def known_worker(self, route: Route) -> ConnectionWorker | None:
+        """Return the worker for peers reached by `route` over the network, if there is one already."""
+        try:
+            settings = tuple(sorted(route.settings(same_host=False).items()))
+        except UnreachableError:
+            return None
+        worker = self._workers.get((route.host, settings, route.flow))
+        return worker if worker is not None and worker.usable and not worker.outdated else None
+
     def ring_worker(self) -> ConnectionWorker:
         """Return the worker for peers on this host, without UCX."""
         return self._worker("", None)
