@@ -32,10 +32,10 @@ from typing import Any
 
 import long_figures
 import losses
+from overview import Row, overview, rows_of
 from whole_jobs import table as whole_jobs_table
 
 from weft._units import format_rate, format_seconds, format_size
-from weft.bench.charts.dask import Row, overview, rows_of
 from weft.bench.common import environment, stats
 from weft.bench.links import table as links_table
 from weft.bench.pingpong import table as pingpong_table

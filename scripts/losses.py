@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from overview import Row, rows_of
+
 from weft._units import format_size
-from weft.bench.charts.dask import Row, rows_of
 from weft.bench.common import stats
 from weft.bench.pingpong import table as pingpong_table
 from weft.bench.scale import table as scale_table

@@ -1091,15 +1091,9 @@ class Channel:
     @property
     def transports(self) -> list[str]: ...
 
-    def print_info(self) -> str:
-        """
-        Return UCX's description of the endpoint: its lanes, and a table of protocols for each operation used so far. For people to read; the text depends on UCX's version. Empty if UCX has none. Source: ``ucp_ep_print_info``.
-        """
+    def print_info(self) -> str: ...
 
-    def evaluate_perf(self, nbytes: int) -> float | None:
-        """
-        Return how many seconds UCX expects a message of `nbytes` to take over the fastest lane; None if it does not tell. Source: ``ucp_ep_evaluate_perf``.
-        """
+    def evaluate_perf(self, nbytes: int) -> float | None: ...
 
     @property
     def handle(self) -> int: ...

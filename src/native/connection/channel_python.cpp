@@ -151,13 +151,11 @@ void define_channel(nb::module_ &m) {
         .def_prop_ro(
             "transports", [](ChannelObject &c) { return c.channel->link->carrier->transports(); },
             nb::sig("def transports(self) -> list[str]"))
-        .def(
-            "print_info", [](Self self) { return usable(self, "print_info").link->carrier->print_info(); },
-            print_info_doc)
+        .def("print_info", [](Self self) { return usable(self, "print_info").link->carrier->print_info(); })
         .def(
             "evaluate_perf",
             [](Self self, size_t nbytes) { return usable(self, "evaluate_perf").link->carrier->evaluate_perf(nbytes); },
-            nb::arg("nbytes"), nb::sig("def evaluate_perf(self, nbytes: int) -> float | None"), evaluate_perf_doc)
+            nb::arg("nbytes"), nb::sig("def evaluate_perf(self, nbytes: int) -> float | None"))
         // The address of the ``ucp_ep_h`` that the link sends through; 0 once it is lost.
         .def_prop_ro("handle", [](ChannelObject &c) { return c.channel->link->carrier->handle(); });
 }
