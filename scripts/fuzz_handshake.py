@@ -86,23 +86,28 @@ class PaperLink:
 
 
 PAPER = SimpleNamespace(
-    Worker=lambda context, links_only: SimpleNamespace(closed=False, flush=lambda: None),
+    Worker=lambda context, links_only: SimpleNamespace(closed=False, flush=lambda: None, address=bytes(range(64))),
     prepare_link=lambda worker, same_host, name: PaperLink(),
 )
 
 
 class PaperWorkers:
-    """What a loop or thread has: one worker, with the id that a case wants."""
+    """What a loop or thread has: one worker, with the id that a case wants. A listener names it at once, if `named`."""
 
-    def __init__(self, worker_id: str) -> None:
+    def __init__(self, worker_id: str, *, named: bool = False) -> None:
+        self.named = named
         self.made = links.ConnectionWorker(None, same_host=True)
         self.made.id = worker_id
+        self.made.check_way_back = lambda address, what: None  # type: ignore[method-assign]
         self.listens: set[str] = set()
         self.calls: dict[str, links.Call] = {}
 
     def worker(self, route: Route, *, same_host: bool) -> links.ConnectionWorker:
         self.made.same_host = same_host
         return self.made
+
+    def known_worker(self, route: Route) -> links.ConnectionWorker | None:
+        return self.worker(route, same_host=False) if self.named else None
 
     def ring_worker(self) -> links.ConnectionWorker:
         self.made.same_host = True
@@ -192,9 +197,9 @@ def near_transcript(room: Room, *, known: bool) -> dict[Side, list[bytes]]:
     return words
 
 
-def transcript(room: Room, client_id: str, server_id: str) -> dict[Side, list[bytes]]:
+def transcript(room: Room, client_id: str, server_id: str, *, named: bool = False) -> dict[Side, list[bytes]]:
     """Run a good handshake; return the messages that each side heard, without their heads."""
-    workers_of = {"client": PaperWorkers(client_id), "server": PaperWorkers(server_id)}
+    workers_of = {"client": PaperWorkers(client_id), "server": PaperWorkers(server_id, named=named)}
     steps = {side: room.steps(side, workers) for side, workers in workers_of.items()}
     heard: dict[Side, bytearray] = {"client": bytearray(), "server": bytearray()}
     words: dict[Side, list[bytes]] = {"client": [], "server": []}
@@ -377,7 +382,7 @@ def run(
 def case(room: Room, good: list[dict[Side, list[bytes]]], r: random.Random) -> Outcome:
     side: Side = r.choice(("client", "server", "near client", "near server"))
     own, other = r.choice(((LOW, HIGH), (HIGH, LOW), (LOW, LOW)))
-    workers = PaperWorkers(own)
+    workers = PaperWorkers(own, named=r.random() < 0.5)
     known = r.choice((None, None, True, False))
     if known is not None:
         workers.know(other, room.sock, settled=known)
@@ -428,7 +433,8 @@ def fuzz(
     outcomes: Counter[Outcome] = Counter()
     began = time.monotonic()
     try:
-        good = [transcript(room, one, other) for one, other in ((LOW, HIGH), (HIGH, LOW))]
+        both = ((LOW, HIGH), (HIGH, LOW))
+        good = [transcript(room, *ids, named=named) for named in (False, True) for ids in both]
         good += [near_transcript(room, known=known) for known in (False, True)]
         for number in range(count) if only is None else [only]:
             try:
