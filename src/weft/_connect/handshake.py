@@ -201,8 +201,9 @@ def client(
         if unix is not None and why_ucx is None:
             return (yield from _connect_ring(workers, name, sock, unix, hello))
         named = None if same_host or policy is not None else hello.get("network")
+        whence = {"route": "host" if same_host else "network"}
         if named is None:
-            yield encode(route="host" if same_host else "network")
+            yield encode(**whence)
         try:
             tls = over_tls(policy, hello, same_host and route.memory_only, what)
             worker = None if tls else workers.worker(route, same_host=same_host)
@@ -224,8 +225,7 @@ def client(
         segments = route.segments(same_host=same_host)
         way_back = None if same_host else worker.native.address.hex()
         ids = {"worker": worker.id, "channel": f"{channel_id:x}"}
-        route_too = {} if named is None else {"route": "network"}
-        yield encode(**route_too, **ids, link=decision, segments=segments, address=way_back)
+        yield encode(**whence, **ids, link=decision, segments=segments, address=way_back)
         reply = yield from _receive(what)
         if link is None:
             link = worker.follow(remote_id, field(reply, "link", dict, what), sock, what)
@@ -283,11 +283,9 @@ def server(
         ring_worker = workers.ring_worker() if why_ucx is None else None
         worker_id = ring_worker.id if ring_worker is not None else None
         worker = workers.known_worker(route) if policy is None else None
-        network = None
         if worker is not None:
             worker.handshakes += 1  # so that it stays the one that is named
-            network = worker.id
-        ids = {"worker": worker_id, "network": network}
+        ids = {"worker": worker_id, "network": worker.id if worker is not None else None}
         yield encode(info=info, **proof, payload=policy, memory_only=route.memory_only, ring=rings, **ids)
         message = yield from _receive(what)
         if worker is not None and not (message.get("route") == "network" and "channel" in message):
